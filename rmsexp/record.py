@@ -47,7 +47,8 @@ class Lock:
             owner = self._file.read().strip() or "unknown"
             self._file.close()
             raise RunLockedError(
-                f"{folder} is being written by another process (id {owner}); wait for it, or choose another seed or results folder"
+                f"{folder} is being written by another process (id {owner}); "
+                "wait for it, or choose another seed or results folder"
             ) from None
         self._file.truncate(0)
         self._file.write(str(os.getpid()))

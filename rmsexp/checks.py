@@ -1,0 +1,37 @@
+"""Checks of single values; each raises ValueError with one line that names the key and what it may be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean X?"`` for the known word most like ``word``, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def choice(key: str, value: str, options: Sequence[str]) -> None:
+    if value not in options:
+        raise ValueError(f"{key}={value} is not known{nearest(str(value), options)} (one of {', '.join(options)})")
+
+
+def positive(key: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{key} must be greater than 0, got {value}")
+
+
+def at_least(key: str, value: float, least: float) -> None:
+    if not least <= value < float("inf"):
+        raise ValueError(f"{key} must be at least {least}, got {value}")
+
+
+def fraction(key: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{key} must lie in (0, 1], got {value}")
+
+
+def probability(key: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{key} must lie in [0, 1), got {value}")

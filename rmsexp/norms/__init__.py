@@ -1,0 +1,29 @@
+"""The subject: normalisers, usable alone, and as what a model asks for at its sites (:class:`Norm`)."""
+
+from rmsexp.norms.base import Linear, Norm, Normaliser, Site
+from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm
+from rmsexp.norms.layer import LN, LayerNorm, NonparametricLN
+from rmsexp.norms.rms import L2, PRMS, RMS, L2Norm, RMSNorm
+from rmsexp.norms.weight import WN, MeanOnlyBN, NoNorm, WeightNorm
+
+__all__ = [
+    "BN",
+    "L2",
+    "LN",
+    "PRMS",
+    "RMS",
+    "WN",
+    "BatchNorm",
+    "L2Norm",
+    "LayerNorm",
+    "Linear",
+    "MeanOnlyBN",
+    "MeanOnlyBatchNorm",
+    "NoNorm",
+    "NonparametricLN",
+    "Norm",
+    "Normaliser",
+    "RMSNorm",
+    "Site",
+    "WeightNorm",
+]

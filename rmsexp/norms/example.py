@@ -1,0 +1,86 @@
+"""What the norms with one statistic per example (and position) share: axes, precision, gain and shift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rmsexp import checks
+from rmsexp.norms.base import REDUCED, Norm, Normaliser, Site, affine
+
+
+class ExampleNorm(Normaliser):
+    """``y = standardise(x) * gain + shift`` with statistics over the trailing axes of each example.
+
+    ``normalized_shape`` names those axes and the shape of gain and shift, as in ``torch.nn.LayerNorm``. With ``axes``
+    (``(2, 3)`` or ``(1, 2, 3)``) the input is maps, statistics are over these axes, and ``normalized_shape`` is the
+    number of channels, each with one gain and shift.
+
+    float16 and bfloat16 are computed in float32, gain and shift included, and cast back.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None,
+        *,
+        gain: bool,
+        shift: bool,
+        axes: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        super().__init__(shape, gain=gain, shift=shift, maps=axes is not None)
+        self.normalized_shape = shape
+        self.eps = eps
+        self.dims = len(shape if axes is None else axes)
+        self.to(device=device, dtype=dtype)
+
+    def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+        """What is re-scaled, and by which factor; both broadcast to the shape of ``x``."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
+        if not self.maps and x.shape[x.dim() - self.dims :] != self.normalized_shape:
+            raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
+        wide = x.float() if x.dtype in REDUCED else x
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), eps)
+        gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
+        return affine(value, scale, gain, shift, fold=self.maps).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+def first(x: Tensor, dims: int, k: int) -> list[Tensor]:
+    """Views that together hold the first ``k`` elements of the flattened last ``dims`` axes.
+
+    Slicing before flattening spares a copy of maps in channels-last memory.
+    """
+    axis = x.dim() - dims
+    whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
+    parts = [x.narrow(axis, 0, whole)] if whole else []
+    return parts + (first(x.select(axis, whole), dims - 1, rest) if rest else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleNormOptions(Norm):
+    """``axes``: those of the statistics of maps ``(batch, channels, height, width)``; other input has the last axis."""
+
+    eps: float = 1e-5
+    axes: list[int] = field(default_factory=lambda: [2, 3])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("norm.eps", self.eps, 0)
+        if list(self.axes) not in ([2, 3], [1, 2, 3]):
+            raise ValueError(f"norm.axes must be [2,3] (each channel by itself) or [1,2,3], got {list(self.axes)}")
+
+    def axes_of(self, site: Site) -> tuple[int, ...] | None:
+        return tuple(self.axes) if site.maps else None
