@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,6 +161,22 @@ def read_status(folder: Path) -> dict[str, Any]:
     if status["status"] == "running" and not is_locked(folder):
         status |= {"status": "interrupted", "error": "its process ended without a word"}
     return status
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is recorded of one run."""
+
+    folder: Path
+    run: dict[str, Any]
+    status: dict[str, Any]
+    metrics: list[Row]
+
+
+def read(folder: Path) -> Record:
+    """Raises: OSError or ValueError where something is missing or damaged."""
+    rows, _ = read_metrics(folder / METRICS)
+    return Record(folder, read_json(folder / RUN), read_status(folder), rows)
 
 
 def find_runs(root: Path) -> Iterator[Path]:

@@ -77,7 +77,7 @@ class Identity(Normaliser):
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
-    """``x * scale * gain + shift``; None leaves a term out. ``fold``: scale and gain are smaller than x, and meet first."""
+    """``x * scale * gain + shift``; None leaves a term out. With ``fold`` the two factors meet first."""
     if scale is not None and gain is not None:
         if fold:
             gain = scale * gain

@@ -50,8 +50,8 @@ class BN(BatchNormOptions):
 class BatchNorm(Normaliser):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias``, mean and biased variance of each unit over the batch.
 
-    Statistics are over examples and positions (the real ones, with a mask); with ``steps`` they are apart for each
-    time step. Running statistics, ``(steps, features)``, start at 0 and 1 and move by ``momentum``; those of a time step begin
+    Statistics are over examples and positions (the real ones, with a mask); with ``steps``, apart for each time step.
+    Running statistics, ``(steps, features)``, start at 0 and 1 and move by ``momentum``; those of a time step begin
     with its first batch, and a step that has none uses those of the step before. The running variance is unbiased:
     ``N / (N - 1)`` with N the vectors in a statistic, or the examples for maps, as in the code for CIFAR-10.
     """
@@ -123,22 +123,24 @@ class BatchNorm(Normaliser):
 
     @torch.no_grad()
     def _update(self, span: range | None, mean: Tensor, var: Tensor, examples: Tensor) -> None:
-        unbiased = var * (examples / (examples - 1).clamp(min=1)).to(var.dtype).unsqueeze(-1)
+        number = examples.to(var.dtype)
+        unbiased = var * (number / (number - 1).clamp(min=1)).unsqueeze(-1)
+        mean, unbiased = mean.to(self.running_mean.dtype), unbiased.to(self.running_var.dtype)
         if span is None:
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.options.momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.options.momentum)
+            self.running_mean.lerp_(mean, self.options.momentum)
+            self.running_var.lerp_(unbiased, self.options.momentum)
             self.count += 1
             return
         self._grow(span.stop)
         rows = slice(span.start, span.stop, span.step)
         enough = examples >= self.options.min_examples
-        weight = torch.where(self.count[rows] == 0, 1.0, self.options.momentum) * enough
-        self.running_mean[rows] = torch.lerp(self.running_mean[rows], mean.float(), weight.unsqueeze(-1))
-        self.running_var[rows] = torch.lerp(self.running_var[rows], unbiased.float(), weight.unsqueeze(-1))
+        weight = (torch.where(self.count[rows] == 0, 1.0, self.options.momentum) * enough).to(mean.dtype).unsqueeze(-1)
+        self.running_mean[rows] = torch.lerp(self.running_mean[rows], mean, weight)
+        self.running_var[rows] = torch.lerp(self.running_var[rows], unbiased, weight)
         self.count[rows] += enough
 
     def _running(self, span: range | None) -> tuple[Tensor, Tensor]:
-        """Running mean and variance, ``(steps, n)``; a step that has none takes those of the last before it that has."""
+        """Running mean and variance, ``(steps, n)``; a step that has none takes those of the last one before it."""
         if span is None:
             return self.running_mean, self.running_var
         here = torch.arange(len(self.count), device=self.count.device)

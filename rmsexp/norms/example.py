@@ -49,7 +49,7 @@ class ExampleNorm(Normaliser):
         if not self.maps and x.shape[x.dim() - self.dims :] != self.normalized_shape:
             raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
         wide = x.float() if x.dtype in REDUCED else x
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        eps = torch.finfo(wide.dtype).eps if self.eps is None else self.eps
         value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), eps)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         return affine(value, scale, gain, shift, fold=self.maps).to(x.dtype)

@@ -21,7 +21,7 @@ class RMSNorm(ExampleNorm):
 
     Args:
         normalized_shape: the trailing axes of the input that share one statistic.
-        eps: added to the mean of the squares; None takes the machine epsilon of the input's dtype, as torch does.
+        eps: added to the mean of the squares; None takes the machine epsilon of the dtype computed in, as torch does.
         elementwise_affine: whether there is a gain, ``weight``.
         bias: whether there is a shift, ``bias``.
         p: the share of units, first in memory order of the normalised axes, that enter the mean (pRMSNorm, section 4).

@@ -1,0 +1,27 @@
+"""Root Mean Square Layer Normalization, reproduced, and a bench for any normaliser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rmsexp.record import Record
+
+__all__ = ["run"]
+
+
+def run(task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = ()) -> Record:
+    """Does one run, or finds it finished, and returns its record; ``overrides`` as on the command line.
+
+    Raises: ConfigError for a mistake in the options; RuntimeError if the run fails.
+    """
+    from rmsexp import config, record, runner
+
+    job = config.job([f"task={task}", f"norm={norm}", *overrides])
+    outcome = runner.execute(job)
+    if outcome.signum is not None:
+        raise KeyboardInterrupt
+    if outcome.status == "failed":
+        raise RuntimeError(outcome.error)
+    return record.read(job.folder)

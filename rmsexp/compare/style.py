@@ -1,0 +1,59 @@
+"""What every figure and table agrees on: the names, the order and the colours of the norms. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+NAMES = {
+    "none": "no norm",
+    "ln": "LayerNorm",
+    "rms": "RMSNorm",
+    "prms": "pRMSNorm",
+    "bn": "BatchNorm",
+    "wn": "WeightNorm",
+    "l2": "L2-Norm",
+    "nonparametric_ln": "non-parametric LN",
+    "mean_only_bn": "mean-only BN",
+}
+COLOURS = {  # Okabe and Ito's palette, which colour-blind readers can tell apart, and a few of Paul Tol's
+    "none": "#7f7f7f",
+    "ln": "#0072B2",
+    "rms": "#D55E00",
+    "prms": "#E69F00",
+    "bn": "#009E73",
+    "wn": "#CC79A7",
+    "l2": "#56B4E9",
+    "nonparametric_ln": "#332288",
+    "mean_only_bn": "#999933",
+}
+OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for norms from outside
+FRACTIONS = ("error", "accuracy")  # metrics that are shown in percent
+
+
+def norm_of(series: str) -> str:
+    return series.partition("+")[0]
+
+
+def label(series: str) -> str:
+    """ "prms+p=0.5" is "pRMSNorm p=0.5"."""
+    norm, *overrides = series.split("+")
+    return " ".join([NAMES.get(norm, norm), *overrides])
+
+
+def colour(norm: str) -> str:
+    """One colour a norm; that of a norm from outside depends on its name alone, so it is the same in every figure."""
+    return COLOURS.get(norm) or OTHER_COLOURS[zlib.crc32(norm.encode()) % len(OTHER_COLOURS)]
+
+
+def in_order(series: Iterable[str]) -> list[str]:
+    """Distinct series: the paper's norms first, in one order everywhere, then those from outside by name."""
+    rank = {norm: index for index, norm in enumerate(NAMES)}
+    return sorted(set(series), key=lambda one: (rank.get(norm_of(one), len(rank)), one))
+
+
+def scale_and_unit(metric: str) -> tuple[float, str]:
+    """What a stored value is multiplied by to be shown, and the unit it then has."""
+    if metric in FRACTIONS:
+        return 100.0, "%"
+    return 1.0, "nats" if metric == "loss" else ""

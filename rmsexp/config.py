@@ -1,0 +1,265 @@
+"""Composing and checking configs, and the identity of a run. Imports no torch until a task's own schema is needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from rmsexp.checks import at_least, choice, nearest
+
+_HERE = Path(__file__).parent
+CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
+GROUPS = {
+    "task": "what is trained",
+    "norm": "the normaliser",
+    "scale": "built-in data, real data in minutes, or the paper's setting",
+    "recipe": "sizes and schedule of a task at a scale (follows task and scale)",
+    "pair": "what one norm needs on one task (follows task and norm)",
+    "logger": "views of the record beside it; several as logger=[wandb,tensorboard]",
+    "sweep": "a ready-made set of runs",
+}
+# What a run is computed with or shown by, but not what it computes.
+NEVER_IDENTITY = {
+    *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
+    *("log_every", "eval_every", "checkpoint_every"),
+}
+
+
+class ConfigError(ValueError):
+    """A mistake of the user's in one or two lines: what is wrong, and what would be right."""
+
+
+@dataclass
+class DataConfig:
+    """``root``: where data sets are looked for and put, each in its own folder."""
+
+    root: str = "~/.cache/rmsexp"
+
+
+@dataclass
+class RunConfig:
+    """What every task's config has; a task's own ``Config`` adds to it. Intervals are in steps."""
+
+    task: str = MISSING
+    scale: str = MISSING
+    norm: Any = MISSING
+    seed: int = MISSING
+    max_steps: int = MISSING
+    device: str = MISSING
+    threads: int | None = None
+    precision: str = MISSING
+    deterministic: bool = MISSING
+    results: str = MISSING
+    force: bool = MISSING
+    log_every: int = MISSING
+    eval_every: int = MISSING
+    checkpoint_every: int = MISSING
+    data: DataConfig = field(default_factory=DataConfig)
+    logger: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        choice("precision", self.precision, ("float32", "bfloat16"))
+        choice("device", self.device, ("auto", "cpu", "cuda"))
+        for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
+            at_least(key, getattr(self, key), 1)
+        at_least("seed", self.seed, 0)
+        if self.threads is not None:
+            at_least("threads", self.threads, 1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do: its checked config, its norm, and where its record lies."""
+
+    config: Any  # the task's Config
+    norm: Any  # the rmsexp.norms.Norm that its options make
+    resolved: dict[str, Any]  # plain values, for the record
+    setting: str
+    series: str
+
+    @property
+    def folder(self) -> Path:
+        return self.setting_folder / self.series / f"seed{self.config.seed}"
+
+    @property
+    def setting_folder(self) -> Path:
+        return Path(self.config.results).expanduser() / self.config.task / self.setting
+
+
+def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
+    """Composes and checks one run.
+
+    Raises: ConfigError.
+    """
+    composed = compose(overrides, config_dir)
+    resolved = _plain(composed)
+    config, norm = _typed(composed)
+    base = _plain(compose(_choices(overrides), config_dir))
+    changed = differences(resolved, base)
+    of_norm = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
+    of_setting = {key: value for key, value in changed.items() if not key.startswith("norm.")}
+    setting, series = resolved["scale"] + _suffix(of_setting), resolved["norm"]["name"] + _suffix(of_norm)
+    return Job(config, norm, resolved, setting, series)
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
+    """The composed config; with ``hydra``, its own part too.
+
+    Raises: ConfigError for what does not parse and for unknown groups, choices and keys.
+    """
+    parsed = parse(overrides)
+    _check_choices(parsed, config_dir)
+    return _compose(tuple(overrides), config_dir, hydra)
+
+
+@lru_cache(maxsize=256)
+def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
+    extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        try:
+            return hydra_compose("config", [*extra, *overrides], return_hydra_config=hydra)
+        except (HydraException, OmegaConfBaseException) as error:
+            _explain(parse(overrides), config_dir)
+            raise ConfigError(str(error).splitlines()[0]) from None
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"{error}".splitlines()[0]) from None
+
+
+def options(group: str, config_dir: str | None = None) -> list[str]:
+    """The choices of a group, by file name."""
+    folders = [CONFIGS / group, *([Path(config_dir) / group] if config_dir else [])]
+    return sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
+
+
+def _choices(overrides: Sequence[str]) -> list[str]:
+    """Those overrides that choose task, norm and scale."""
+    return [o.input_line for o in parse(overrides) if o.key_or_group in ("task", "norm", "scale") and o.input_line]
+
+
+def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
+    for override in parsed:
+        group, value = override.key_or_group, override.value()
+        if group not in GROUPS or value is None or group in ("recipe", "pair"):
+            continue
+        for chosen in value if isinstance(value, list) else [value]:
+            known = options(group, config_dir)
+            if str(chosen) not in known:
+                hint = nearest(str(chosen), [f"{group}={name}" for name in known] + known)
+                raise ConfigError(f"{group}={chosen} is not known{hint} (one of {', '.join(known)})")
+
+
+def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
+    """Finds the override that does not fit and raises a message about it."""
+    choices = [o.input_line for o in parsed if o.key_or_group in GROUPS and o.input_line]
+    composed = _compose(tuple(choices), config_dir, False) if len(choices) < len(parsed) else None
+    if composed is None:
+        return
+    known = _flat(OmegaConf.to_container(composed))
+    for override in parsed:
+        key = override.key_or_group
+        if key in GROUPS or key.startswith("hydra.") or override.is_add() or key in known or _has(composed, key):
+            continue
+        if key.startswith("norm."):
+            _explain_norm_option(key.removeprefix("norm."), composed.norm, config_dir)
+        raise ConfigError(f"{key} is not known{nearest(key, [*known, *GROUPS])}")
+
+
+def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) -> None:
+    folders = [CONFIGS / "norm", *([Path(config_dir) / "norm"] if config_dir else [])]
+    files = sorted(path for folder in folders for path in folder.glob("*.yaml"))
+    owners = [path.stem for path in files if option in OmegaConf.load(path)]
+    if owners:
+        raise ConfigError(f"norm.{option} is no option of norm={norm.name} (norms that have it: {', '.join(owners)})")
+    own = [f"norm.{key}" for key in norm if key != "_target_"]
+    raise ConfigError(
+        f"norm.{option} is not known{nearest(f'norm.{option}', own)} (norm={norm.name} has {', '.join(own)})"
+    )
+
+
+def _typed(composed: DictConfig) -> tuple[Any, Any]:
+    """The config as its task's schema, and the norm that its options make."""
+    task = importlib.import_module(f"rmsexp.tasks.{composed.task}")
+    content = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+    return _fit(task.Config, content, ""), norm_from(content.norm)
+
+
+def norm_from(content: DictConfig) -> Any:
+    """Makes the norm that a ``norm`` config names by its class (``_target_``) and options."""
+    values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
+    module, _, name = str(content.get("_target_", "")).rpartition(".")
+    try:
+        options_class = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"norm={values.get('name')}: _target_ {module}.{name} cannot be imported ({error})") from None
+    return _fit(options_class, values, "norm.")
+
+
+def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
+    """An instance of a dataclass from a config, its types and values checked."""
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), content))
+    except ConfigKeyError as error:
+        key, known = f"{prefix}{error.full_key}", [f"{prefix}{name}" for name in _flat(content)]
+        raise ConfigError(f"{key} is not known{nearest(key, [name for name in known if name != key])}") from None
+    except OmegaConfBaseException as error:
+        key = f"{prefix}{error.full_key}"
+        raise ConfigError(f"{key}: {str(error.msg or error).splitlines()[0]}") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _plain(composed: DictConfig) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+
+
+def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat = {}
+    for key, value in content.items():
+        if hasattr(value, "items") and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _has(composed: DictConfig, key: str) -> bool:
+    missing = object()
+    return OmegaConf.select(composed, key, default=missing) is not missing
+
+
+def differences(ours: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Our values where two resolved configs differ in what belongs to a run's identity, by dotted key."""
+    left, right = _flat(ours), _flat(base)
+    keys = sorted(key for key in {*left, *right} if key not in NEVER_IDENTITY and not key.startswith("logger"))
+    return {key: left.get(key) for key in keys if left.get(key) != right.get(key)}
+
+
+def _suffix(differences: dict[str, Any]) -> str:
+    return "".join(f"+{key}={_short(value)}" for key, value in differences.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return "-".join(_short(item) for item in value)
+    return str(value).replace("/", "_").replace(" ", "")

@@ -1,0 +1,198 @@
+"""CIFAR-10, in the layout that torchvision uses: ``<root>/cifar10/cifar-10-batches-py``.
+
+The address and the digests are torchvision's; its reader is not used, because it unpickles whatever it finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import shutil
+import sys
+import tarfile
+import tempfile
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmsexp.data import DataError, Images
+
+TIMEOUT_SECONDS = 30  # for connecting, and for each wait on a server that has gone quiet
+EXTRAS = ("batches.meta", "readme.html")  # in the archive too, and not needed
+
+
+def load(root: Path) -> Images:
+    """The 50,000 training and 10,000 test images, fetched once if ``root`` does not have them.
+
+    Every file's digest is checked each time: it takes a third of a second.
+
+    Raises: DataError if a file is damaged or missing, or if the images are not there and cannot be downloaded.
+    """
+    from torchvision.datasets import CIFAR10  # here, since importing it takes seconds
+
+    folder = root / "cifar10" / CIFAR10.base_folder
+    if not folder.is_dir():
+        _download(folder, root)
+    train_x, train_y = _split(folder, CIFAR10.train_list)
+    test_x, test_y = _split(folder, CIFAR10.test_list)
+    return Images(
+        train_x,
+        train_y,
+        test_x,
+        test_y,
+        name="CIFAR-10",
+        digest=hashlib.sha256(repr([*CIFAR10.train_list, *CIFAR10.test_list]).encode()).hexdigest(),
+        builtin=False,
+    )
+
+
+def _split(folder: Path, files: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    batches = [_parse(folder / name, _verified(folder / name, md5)) for name, md5 in files]
+    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The images, uint8 of shape (image, 3, 32, 32), and labels, int64 of shape (image,), of one pickled file.
+
+    Raises: DataError if it cannot be read, holds anything else, or refers to any code but numpy's array constructors.
+    """
+    return _parse(path, _read(path))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).\n{_remedy(path)}") from None
+
+
+def _verified(path: Path, md5: str) -> bytes:
+    content = _read(path)
+    found = hashlib.md5(content).hexdigest()
+    if found != md5:
+        raise DataError(f"{path} is damaged: its md5 is {found}, not {md5} ({len(content):,} bytes).\n{_remedy(path)}")
+    return content
+
+
+def _remedy(path: Path) -> str:
+    return f"Delete the folder {path.parent} to download it again, or replace the file."
+
+
+def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle may raise nearly anything
+        raise DataError(
+            f"{path} is not a batch of CIFAR-10 ({error or type(error).__name__}).\n{_remedy(path)}"
+        ) from None
+    fields = batch if isinstance(batch, dict) else {}
+    pixels, labels = fields.get("data"), fields.get("labels")
+    if not (isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (3 * 32 * 32,)):
+        raise DataError(f"{path} is not a batch of CIFAR-10 ('data' is not uint8 (images, 3072)).\n{_remedy(path)}")
+    if not (
+        isinstance(labels, list)
+        and len(labels) == len(pixels)
+        and all(type(label) is int and 0 <= label <= 9 for label in labels)
+    ):
+        raise DataError(
+            f"{path} is not a batch of CIFAR-10 ('labels' is not a list of {len(pixels)} numbers from 0 to 9).\n"
+            f"{_remedy(path)}"
+        )
+    return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
+
+
+def _latin1(text: str, _encoding: str) -> bytes:
+    return text.encode("latin1")
+
+
+_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy has moved it before, and pickles keep the name of their day
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in the old protocol of these files
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds arrays and plain containers; a pickle is a program, and any other name in it could be a command."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which has no place in one") from None
+
+
+def _download(folder: Path, root: Path) -> None:
+    """Puts ``folder`` in place as a whole, or leaves nothing behind."""
+    from torchvision.datasets import CIFAR10
+
+    try:
+        with urllib.request.urlopen(CIFAR10.url, timeout=TIMEOUT_SECONDS) as response:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as temporary:
+                archive = Path(temporary, CIFAR10.filename)
+                _receive(response, archive)
+                _check_archive(archive, CIFAR10.url, CIFAR10.tgz_md5)
+                names = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
+                _extract(archive, folder.name, {f"{folder.name}/{name}" for name in (*names, *EXTRAS)})
+                _move(archive.with_name(folder.name), folder)
+    except (OSError, HTTPException) as error:
+        raise DataError(
+            f"CIFAR-10 is not in {folder}, and fetching it from {CIFAR10.url} failed ({error}). "
+            f"Where there is a network, `python -m rmsexp.prepare task=cifar10 scale=small data.root={root}` gets it;\n"
+            f"an existing copy of {folder.name} may be put there instead; scale=demo needs no data."
+        ) from None
+
+
+def _receive(response: Any, archive: Path) -> None:
+    """Writes the body to a file, with a bar on a terminal and one plain line elsewhere."""
+    from rich.console import Console
+    from rich.progress import wrap_file
+
+    total_bytes = int(response.headers.get("Content-Length") or 0)
+    with archive.open("wb") as file:
+        if sys.stderr.isatty():
+            with wrap_file(response, total_bytes, description="CIFAR-10", console=Console(stderr=True)) as body:
+                shutil.copyfileobj(body, file)
+        else:
+            print(f"downloading {response.url} ({total_bytes / 1e6:.0f} MB)", file=sys.stderr, flush=True)
+            shutil.copyfileobj(response, file)
+
+
+def _check_archive(archive: Path, url: str, md5: str) -> None:
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != md5:
+        raise DataError(
+            f"What {url} sent is not the archive of CIFAR-10: its md5 is {found}, not {md5} "
+            f"({archive.stat().st_size:,} bytes).\nNothing was kept; try again, or use scale=demo, which needs no data."
+        )
+
+
+def _extract(archive: Path, folder: str, expected: set[str]) -> None:
+    """Unpacks beside the archive; refuses one with a link, a device, or any file that does not belong."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if not (member.isfile() and member.name in expected) and not (member.isdir() and member.name == folder):
+                    raise DataError(
+                        f"The archive of CIFAR-10 holds {member.name!r}, which does not belong; nothing was kept."
+                    )
+            tar.extractall(archive.parent, filter="data")
+    except tarfile.TarError as error:
+        raise DataError(f"The archive of CIFAR-10 cannot be unpacked ({error}); nothing was kept.") from None
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():  # else another process was quicker; its files are checked as ours would be
+            raise

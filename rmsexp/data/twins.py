@@ -1,0 +1,114 @@
+"""Built-in data: small stand-ins for the paper's data sets, made from a seed alone.
+
+Legend: ``image`` counts images; ``y`` and ``x`` are pixels, both from 0 at the upper left corner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from rmsexp.data import Images
+
+SIZE = 32
+SHAPES = ("disk", "square", "triangle", "cross", "ring")
+COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: half of it can be had without the other half
+HUES = ((-45.0, 75.0), (135.0, 255.0))  # degrees: red to yellow, green to blue
+RADIUS = (6.0, 11.0)  # pixels, from the centre to about the edge
+OFFSET = 6.0  # pixels from the middle, at most, so that most of a shape lies inside
+DISTRACTORS = 2  # shapes of any kind and hue, half outside, beneath the one that counts
+SATURATION, BRIGHTNESS = (0.35, 0.9), (0.45, 1.0)
+BACKGROUND_CONTRAST = 0.6  # of smooth random colour around grey
+BACKGROUND_CELLS = 4  # random values along a side, interpolated between
+NOISE = 0.03  # standard deviation, of a range of 1
+BLOCK = 500  # images drawn at a time
+
+
+def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
+    """The twin of CIFAR-10: ten classes of five shapes in two families of colour, on 32 x 32 pixels.
+
+    Place, size, turn, brightness and background are random and tell nothing; the splits are separate draws.
+    """
+    splits = [
+        _draw(count, np.random.Generator(np.random.PCG64([seed, k]))) for k, count in enumerate((n_train, n_test))
+    ]
+    arrays = [array for split in splits for array in split]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    return Images(*arrays, name="shapes twin", digest=digest, builtin=True)
+
+
+def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (image, 3, y, x), and labels, int64 (image,), as evenly spread over the classes as can be."""
+    labels = rng.permutation(np.arange(count, dtype=np.int64) % (len(SHAPES) * len(COLOURS)))
+    blocks = [_paint(labels[start : start + BLOCK], rng) for start in range(0, count, BLOCK)]
+    return np.concatenate(blocks), labels
+
+
+def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """In float64: its last bits, which may differ between processors, do not survive the rounding to uint8."""
+    count = len(labels)
+    images = _background(count, rng)
+    for _ in range(DISTRACTORS):
+        side = np.pi * rng.uniform(
+            -1, 1, count
+        )  # of the picture, as the angle at which the shape hangs over the border
+        centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(side), np.sin(side)])
+        kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
+        _stamp(images, kind, hue, centre, rng)
+    colour, kind = np.divmod(labels, len(SHAPES))
+    low, high = np.array(HUES)[colour].T
+    centre = SIZE / 2 + rng.uniform(-OFFSET, OFFSET, (2, count))
+    _stamp(images, kind, rng.uniform(low, high), centre, rng)
+    images += NOISE * rng.standard_normal(images.shape)
+    return np.rint(255 * images.clip(0, 1)).astype(np.uint8)
+
+
+def _background(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Smooth random colour, (image, 3, y, x): a coarse grid of random values, blended by cosines."""
+    place = np.linspace(0, BACKGROUND_CELLS - 1, SIZE)
+    distance = np.abs(place[:, None] - np.arange(BACKGROUND_CELLS)).clip(max=1)
+    blend = (1 + np.cos(np.pi * distance)) / 2  # (y, cell): the weights of a pixel's two nearest cells add up to one
+    grid = rng.uniform(-0.5, 0.5, (count, 3, BACKGROUND_CELLS, BACKGROUND_CELLS))
+    return 0.5 + BACKGROUND_CONTRAST * (blend @ grid @ blend.T)
+
+
+def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> None:
+    """Paints one shape on each image in place: ``kind`` and ``hue`` are (image,), ``centre`` is (2, image)."""
+    count = len(images)
+    colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
+    cover = _cover(kind, centre, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count))
+    images += cover[:, None] * (colour[:, :, None, None] - images)
+
+
+def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """How much of each pixel the shape covers, (image, y, x), from 0 to 1: the distance to its edge, cut off."""
+    pixels = np.arange(SIZE) + 0.5
+    x, y = pixels - centre[0, :, None, None], pixels[:, None] - centre[1, :, None, None]
+    scale, cosine, sine = (value[:, None, None] for value in (radius, np.cos(angle), np.sin(angle)))
+    u, v = (cosine * x + sine * y) / scale, (cosine * y - sine * x) / scale
+    distance = np.empty_like(u)  # in radii, negative inside
+    for k, name in enumerate(SHAPES):
+        chosen = kind == k
+        distance[chosen] = _distance(name, u[chosen], v[chosen])
+    return (0.5 - scale * distance).clip(0, 1)
+
+
+def _distance(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """From the edge of an upright shape of radius 1, negative inside; the shapes' areas are alike."""
+    if shape == "disk":
+        return np.hypot(u, v) - 0.8
+    if shape == "ring":
+        return np.abs(np.hypot(u, v) - 0.72) - 0.26
+    p, q = np.abs(u), np.abs(v)
+    if shape == "square":
+        return np.maximum(p, q) - 0.72
+    if shape == "triangle":
+        return np.maximum(p * np.sqrt(0.75) + v / 2, -v) - 0.6
+    return np.minimum(np.maximum(p - 1, q - 0.32), np.maximum(q - 1, p - 0.32))  # the cross
+
+
+def _rgb(hue: np.ndarray, saturation: np.ndarray, brightness: np.ndarray) -> np.ndarray:
+    """HSV, (image,) each, hue in degrees, to red, green and blue, (image, 3), from 0 to 1."""
+    sector = (np.array([5, 3, 1]) + hue[:, None] / 60) % 6
+    return brightness[:, None] * (1 - saturation[:, None] * np.minimum(sector, 4 - sector).clip(0, 1))

@@ -1,0 +1,62 @@
+"""ConvPool-CNN-C as Salimans & Kingma (2016, Table 2) trained it on CIFAR-10."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp.models.noise import Noise
+from rmsexp.norms import Norm
+
+
+class ConvPool(nn.Module):
+    """Maps images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``; every map, the last too, is a site.
+
+    Args:
+        width: factor on the paper's 96 and 192 channels.
+        noise: standard deviation of the noise on the input; ``dropout``: after each pooling. Both in training only.
+        data_init: whether the sites are initialised from data.
+    """
+
+    def __init__(
+        self,
+        norm: Norm,
+        *,
+        width: float = 1.0,
+        noise: float = 0.15,
+        dropout: float = 0.5,
+        data_init: bool = False,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        self.noise, self.dropout = noise, dropout
+        narrow, wide = round(96 * width), round(192 * width)
+
+        def conv(name: str, n_in: int, n_out: int, kernel_size: int = 3, padding: int = 0) -> nn.Module:
+            return norm.linear(
+                name, n_in, n_out, kernel_size=kernel_size, padding=padding, bias=False, shift=True, data_init=data_init
+            )
+
+        self.conv1 = conv("conv1", 3, narrow, padding=1)
+        self.conv2 = conv("conv2", narrow, narrow, padding=1)
+        self.conv3 = conv("conv3", narrow, narrow, padding=1)
+        self.conv4 = conv("conv4", narrow, wide, padding=1)
+        self.conv5 = conv("conv5", wide, wide, padding=1)
+        self.conv6 = conv("conv6", wide, wide, padding=1)
+        self.conv7 = conv("conv7", wide, wide)
+        self.conv8 = conv("conv8", wide, wide, kernel_size=1)
+        self.conv9 = conv("conv9", wide, wide, kernel_size=1)
+        self.dense = norm.linear("dense", wide, classes, bias=False, shift=True, data_init=data_init)
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        if noise is not None:
+            x = noise.gaussian(x, self.noise)
+        for block in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
+            for conv in block:
+                x = F.leaky_relu(conv(x), 0.1)
+            x = F.max_pool2d(x, 2)
+            if noise is not None:
+                x = noise.dropout(x, self.dropout)
+        for conv in (self.conv7, self.conv8, self.conv9):
+            x = F.leaky_relu(conv(x), 0.1)
+        return self.dense(x.mean((2, 3)))

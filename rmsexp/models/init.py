@@ -1,0 +1,64 @@
+"""Initial values: drawn by parameter name, so that norms with the same initialiser start equal, or taken from data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from rmsexp.norms import Linear
+
+Initialiser = Callable[[Tensor, torch.Generator], None]
+
+
+def glorot_uniform(weight: Tensor, generator: torch.Generator) -> None:
+    """Uniform within ``sqrt(6 / ((n_in + n_out) * kernel area))`` (Glorot & Bengio 2010, Eq. 16)."""
+    n_out, n_in, *kernel = weight.shape
+    bound = math.sqrt(6 / ((n_in + n_out) * math.prod(kernel)))
+    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+
+
+def normal_005(weight: Tensor, generator: torch.Generator) -> None:
+    """Normal with standard deviation 0.05 (Salimans & Kingma 2016, section 5.1)."""
+    weight.copy_(torch.empty(weight.shape).normal_(0, 0.05, generator=generator))
+
+
+INITIALISERS: dict[str, Initialiser] = {"glorot_uniform": glorot_uniform, "normal_005": normal_005}
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, initialiser: Initialiser, stream: Callable[[str], torch.Generator]) -> None:
+    """Draws every weight that waits for a value (is NaN), each from the stream of its name."""
+    for name, parameter in model.named_parameters():
+        if parameter.isnan().any():
+            initialiser(parameter, stream(name))
+
+
+@torch.no_grad()
+def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
+    """Makes the sites that ask for it put out mean 0 and standard deviation 1 a unit over the data of one forward pass.
+
+    Each sees input that the sites before it have standardised (Salimans & Kingma 2016, section 3). Buffers, such as
+    running statistics, are left as they were.
+    """
+
+    def standardise(site: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001
+        assert isinstance(site, Linear)
+        axes = (0, 2, 3) if output.dim() == 4 else tuple(range(output.dim() - 1))
+        mean = output.mean(axes, keepdim=True)
+        std = (output - mean).square().mean(axes, keepdim=True).sqrt()
+        site.standardise_(mean.flatten(), std.flatten())
+        return (output - mean) / std
+
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    sites = [module for module in model.modules() if isinstance(module, Linear) and module.site.data_init]
+    hooks = [site.register_forward_hook(standardise) for site in sites]
+    try:
+        forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])

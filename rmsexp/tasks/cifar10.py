@@ -1,0 +1,156 @@
+"""CIFAR-10 with ConvPool-CNN-C (the paper's section 6.5 and appendix A.4; Salimans & Kingma 2016, section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks, config
+from rmsexp.data import Images, cifar10, twins, whitening
+from rmsexp.models import init
+from rmsexp.models.convpool import ConvPool
+from rmsexp.models.noise import Noise
+from rmsexp.norms import Norm
+from rmsexp.train.optim import Adam, AdamConfig
+from rmsexp.train.randomness import StreamNoise, permutation, stream
+from rmsexp.train.schedule import HoldThenDecay
+from rmsexp.train.task import Dataset, Objective, Target
+
+CALIBRATION_IMAGES = 500
+EVALUATION_BATCH = 500
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: twins.shapes()}
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass
+class ModelConfig:
+    width: float
+    noise: float
+    dropout: float
+    init: str
+    data_init: bool
+    memory_format: str
+
+    def __post_init__(self) -> None:
+        checks.positive("model.width", self.width)
+        if round(96 * self.width) < 1:
+            raise ValueError(f"model.width={self.width} leaves no channel; at least {1 / 96:.4f} is needed")
+        checks.at_least("model.noise", self.noise, 0)
+        checks.probability("model.dropout", self.dropout)
+        checks.choice("model.init", self.init, tuple(init.INITIALISERS))
+        checks.choice("model.memory_format", self.memory_format, tuple(MEMORY_FORMATS))
+
+
+@dataclass
+class DataConfig(config.DataConfig):
+    name: str = "cifar10"
+    zca_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        checks.choice("data.name", self.name, tuple(SOURCES))
+        checks.positive("data.zca_eps", self.zca_eps)
+
+
+@dataclass
+class Config(config.RunConfig):
+    """The schema of ``task=cifar10``."""
+
+    batch_size: int = 100
+    model: ModelConfig = field(
+        default_factory=lambda: ModelConfig(1.0, 0.15, 0.5, "glorot_uniform", False, "contiguous")
+    )
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: AdamConfig = field(default_factory=lambda: AdamConfig(0.003, 0.999, 1e-8))
+    schedule: HoldThenDecay = field(default_factory=lambda: HoldThenDecay(100_000, 500, 0.9, 0.5))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("batch_size", self.batch_size, 1)
+
+
+class Task:
+    """See :class:`rmsexp.train.task.Task`. A batch is images ``(batch, 3, 32, 32)``, whitened, and labels ``(batch,)``."""
+
+    target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self._root = Path(config.data.root).expanduser()
+        self._source = SOURCES[config.data.name](self._root)
+        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        size = len(self._source.train_y)
+        if config.batch_size > size:
+            raise ValueError(f"batch_size={config.batch_size} is more than the {size} training images")
+        self._batches_per_epoch = size // config.batch_size
+        self.steps_per_epoch = float(self._batches_per_epoch)
+        self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, config.seed, "order", epoch).numpy())
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        self._images = whitening.whitened(self._source, self.config.data.zca_eps, self._root, report)
+
+    def build(self, norm: Norm) -> nn.Module:
+        options = self.config.model
+        model = ConvPool(
+            norm, width=options.width, noise=options.noise, dropout=options.dropout, data_init=options.data_init
+        )
+        return model.to(device=self.device, memory_format=MEMORY_FORMATS[options.memory_format])  # type: ignore[call-overload]
+
+    def initialise(self, model: nn.Module) -> None:
+        seed, options = self.config.seed, self.config.model
+        init.initialise(model, init.INITIALISERS[options.init], lambda name: stream(seed, "init", name))
+        if options.data_init:
+            chosen = permutation(len(self._images.train_y), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
+            images, _ = self._load(self._images.train_x, self._images.train_y, chosen)
+            init.initialise_from_data(
+                model, lambda: model(images, StreamNoise(seed, "calibration noise", device=self.device))
+            )
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        options = self.config.optim
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return Adam(trainable, options.lr, self.config.schedule.beta1, options.beta2, options.eps)
+
+    def batches(self, step: int) -> list[Batch]:
+        epoch, index = divmod(step, self._batches_per_epoch)
+        size = self.config.batch_size
+        chosen = self._order(epoch)[index * size : (index + 1) * size]
+        return [self._load(self._images.train_x, self._images.train_y, chosen)]
+
+    def examples(self, batch: Batch) -> int:
+        return len(batch[1])
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+        images, labels = batch
+        sums = _sums(model(images, noise), labels)
+        return Objective(sums["loss"] / len(labels), sums, len(labels))
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        labels = self._images.test_y
+        totals = {"loss": 0.0, "error": 0.0}
+        for start in range(0, len(labels), EVALUATION_BATCH):
+            chosen = np.arange(start, min(start + EVALUATION_BATCH, len(labels)))
+            images, truth = self._load(self._images.test_x, labels, chosen)
+            for name, value in _sums(model(images), truth).items():
+                totals[name] += value.item()
+        return {"test": {name: total / len(labels) for name, total in totals.items()}}
+
+    def _load(self, images: np.ndarray, labels: np.ndarray, chosen: np.ndarray) -> Batch:
+        x = torch.from_numpy(images[chosen]).to(self.device, non_blocking=True)
+        memory_format = MEMORY_FORMATS[self.config.model.memory_format]
+        return x.contiguous(memory_format=memory_format), torch.from_numpy(labels[chosen]).to(self.device)
+
+
+def _sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Cross-entropy in nats and wrong predictions, summed over the batch."""
+    logits = logits.float()
+    wrong = (logits.argmax(1) != labels).sum()
+    return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong}

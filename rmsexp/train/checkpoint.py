@@ -1,0 +1,66 @@
+"""Checkpoints: written whole or not at all, and found again after whatever happened to them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsexp.record import sync_folder, write_atomic
+
+LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
+Payload = dict[str, Any]
+
+
+class CheckpointError(RuntimeError):
+    """No checkpoint of a run can be read."""
+
+
+def save(folder: Path, payload: Payload) -> None:
+    """Writes ``last.pt`` and keeps the one before as ``previous.pt``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = _bytes(payload)
+    if (folder / LAST).exists():
+        (folder / LAST).replace(folder / PREVIOUS)
+        sync_folder(folder)
+    write_atomic(folder / LAST, content)
+
+
+def save_best(folder: Path, payload: Payload) -> None:
+    """Writes ``best.pt``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / BEST, _bytes(payload))
+
+
+def load(folder: Path) -> tuple[Payload | None, str | None]:
+    """The newest whole checkpoint (None: there is none yet), and a warning where a newer one was damaged.
+
+    Raises: CheckpointError if there are only damaged ones.
+    """
+    damaged = []
+    for name in (LAST, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()  # torch does not compare checksums
+            if broken is not None:
+                raise ValueError(f"the checksum of {broken} is wrong")
+            payload = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # damage shows as many types
+            damaged.append(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})")
+            continue
+        return payload, f"{damaged[0]}; going on from {name}" if damaged else None
+    if damaged:
+        raise CheckpointError(f"{damaged[0]} and no other is whole; start this run anew with force=true")
+    return None, None
+
+
+def _bytes(payload: Payload) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(payload, buffer)
+    return buffer.getvalue()

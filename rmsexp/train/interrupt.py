@@ -1,0 +1,54 @@
+"""Ctrl-C and SIGTERM: the run is saved, then the process ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(Exception):
+    """The process was asked to stop. ``signum`` says how; the exit status is 128 + signum."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Interrupt:
+    """Between :meth:`install` and its end the first signal raises :class:`Interrupted`, or waits inside :meth:`held`."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._received: int | None = None
+
+    @contextmanager
+    def install(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # Python takes signals in the main thread only
+            yield
+            return
+        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Around work that must not be cut in two: a signal is raised at its end."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if self._received is not None and not self._held:
+            raise Interrupted(self._received)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        again = self._received is not None
+        self._received = signum
+        if again or not self._held:  # a second one does not wait
+            raise Interrupted(signum)

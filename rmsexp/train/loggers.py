@@ -1,0 +1,76 @@
+"""Views of the record for those who watch runs elsewhere. They never feed back into a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmsexp.record import TIMED, Row
+
+
+class Logger(Protocol):
+    def log(self, row: Row) -> None:
+        """Shows one row of metrics."""
+
+    def close(self, status: str) -> None:
+        """Ends the view of this process."""
+
+
+def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping[str, Any], step: int) -> list[Logger]:
+    """The loggers that a config asks for; a run that goes on at ``step`` replaces what they showed after it."""
+    kinds = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
+    return [kinds[name](folder, config, step, **settings) for name, settings in options.items()]
+
+
+def scalars(row: Row) -> dict[str, float]:
+    """A row's numbers as flat names: ``train/loss``, ..., and ``<split>/time``, the time axis of the curves in seconds."""
+    split, seconds = row["split"], row["seconds"]
+    skipped = ("step", "split", "seconds")
+    values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
+    return values | {f"{split}/time": sum(seconds[name] for name in TIMED)}
+
+
+class TensorBoardLogger:
+    """Event files in ``<run>/tensorboard``."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'") from None
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]
+
+    def log(self, row: Row) -> None:
+        for name, value in scalars(row).items():
+            self._writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
+
+    def close(self, status: str) -> None:  # noqa: ARG002
+        self._writer.close()  # type: ignore[no-untyped-call]
+
+
+class WandbLogger:
+    """A run of Weights & Biases in ``<run>/wandb``; one run's processes share its id."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
+        import wandb
+
+        name = "-".join(folder.parts[-4:])
+        folder.joinpath("wandb").mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            mode=mode,  # type: ignore[arg-type]
+            project=project,
+            dir=str(folder),
+            name=name,
+            id=name.replace("+", "-").replace("=", "-"),
+            resume="allow",
+            config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
+    def log(self, row: Row) -> None:
+        self._run.log(scalars(row) | {"step": row["step"]})
+
+    def close(self, status: str) -> None:
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=1 if status == "failed" else 0)

@@ -1,0 +1,58 @@
+"""Optimisers whose details the paper's recipes fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rmsexp import checks
+
+
+@dataclass
+class AdamConfig:
+    lr: float
+    beta2: float
+    eps: float
+
+    def __post_init__(self) -> None:
+        checks.positive("optim.lr", self.lr)
+        checks.probability("optim.beta2", self.beta2)
+        checks.positive("optim.eps", self.eps)
+
+
+class Adam(torch.optim.Optimizer):
+    """Adam with eps inside the root: ``p -= lr * m_hat / sqrt(v_hat + eps)`` (as in the weight_norm code).
+
+    ``lr`` and ``beta1`` are read from the parameter groups at every step, as a schedule sets them.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float) -> None:
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            grads = [p.grad for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p] = {"step": 0, "m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+            states: list[dict[str, Any]] = [self.state[p] for p in params]
+            for state in states:
+                state["step"] += 1
+            first, second, t = [s["m"] for s in states], [s["v"] for s in states], states[0]["step"]
+            beta1, beta2 = group["beta1"], group["beta2"]
+            torch._foreach_lerp_(first, grads, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+            # lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + eps), with the corrections outside the tensors
+            correction = 1 - beta2**t
+            denominator = torch._foreach_add(second, group["eps"] * correction)
+            torch._foreach_sqrt_(denominator)
+            torch._foreach_addcdiv_(params, first, denominator, -group["lr"] * correction**0.5 / (1 - beta1**t))

@@ -1,0 +1,76 @@
+"""What a run was computed with: code, versions, machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsexp.train.clock import now
+
+PACKAGE = Path(__file__).parent.parent
+LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
+
+
+def session(device: torch.device, from_step: int) -> dict[str, Any]:
+    """One entry of ``sessions`` in ``run.json``: a process that works on a run."""
+    return {
+        "started": now(),
+        "from_step": from_step,
+        "git": _git(),
+        "code": _code(),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
+        "device": _processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device_type": device.type,
+        "threads": torch.get_num_threads(),
+        "host_cores": os.cpu_count(),
+    }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What differs between two sessions in a way that may change results or times."""
+    return [key for key in ("code", "versions", "device", "device_type", "threads") if before.get(key) != after[key]]
+
+
+@cache
+def _code() -> str:
+    """A digest of the package's own sources: two states with it equal compute the same, committed or not."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _git() -> dict[str, Any]:
+    """Commit and whether the tree had uncommitted changes; None where the package is not in a checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    tracked = git("ls-files", "--error-unmatch", "record.py")  # an installed copy may lie inside another checkout
+    if tracked is None:
+        return {"commit": None, "dirty": None}
+    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+
+
+@cache
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,34 @@
+"""What changes over a run, as a function of the step alone. Lengths are in the recipe's own steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmsexp import checks
+
+
+@dataclass
+class HoldThenDecay:
+    """A constant rate for the first half of the recipe, then a linear fall to zero, while beta1 drops once.
+
+    The recipe's ``steps`` are cut into periods of ``period`` steps (an epoch in the paper) that share one rate: period
+    e of E has the factor ``min(1, 2 - 2 e / E)``, and from ``E / 2`` on ``beta1`` is ``late_beta1``
+    (Salimans & Kingma 2016, section 5.1).
+    """
+
+    steps: int
+    period: int
+    beta1: float
+    late_beta1: float
+
+    def __post_init__(self) -> None:
+        checks.at_least("schedule.steps", self.steps, 1)
+        checks.at_least("schedule.period", self.period, 1)
+        checks.probability("schedule.beta1", self.beta1)
+        checks.probability("schedule.late_beta1", self.late_beta1)
+
+    def at(self, step: int) -> dict[str, float]:
+        """The factor on the learning rate, and beta1, of a step (from 0); after the recipe's end, those of its last."""
+        period = min(step, self.steps - 1) // self.period
+        half = self.steps / self.period / 2
+        return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}

@@ -1,0 +1,358 @@
+"""Every norm against an independent definition: torch's modules, published formulas, loops, the paper's Table 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from rmsexp import norms
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=30)
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def perturb(module: nn.Module, seed: int = 1) -> None:
+    """Moves parameters away from where they start, so that a gain or shift in the wrong place shows."""
+    for i, parameter in enumerate(module.parameters()):
+        noise = draw(*parameter.shape, seed=seed + i, dtype=parameter.dtype)
+        parameter.data = parameter.data.nan_to_num(0.0) + 0.3 * noise
+
+
+def exact(layer: nn.Module) -> nn.Module:
+    perturb(layer.double())
+    return layer
+
+
+def with_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    y.backward(torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape))
+    return y.detach(), x.grad
+
+
+# --- torch's own modules
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("affine", [True, False], ids=["gain", "no-gain"])
+@pytest.mark.parametrize("eps", [1e-5, None])
+@pytest.mark.parametrize("shape", [7, (3, 4), [2, 3, 4]], ids=str)
+def test_rmsnorm_is_torch_rmsnorm(
+    shape: int | tuple[int, ...] | list[int], eps: float | None, affine: bool, dtype: torch.dtype
+) -> None:
+    ours = norms.RMSNorm(shape, eps, affine, dtype=dtype)
+    theirs = nn.RMSNorm(shape, eps, affine, dtype=dtype)
+    perturb(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    assert set(ours.state_dict()) == ({"weight"} if affine else set())
+    x = 0.03 * draw(5, 2, *ours.normalized_shape, dtype=dtype)  # small, so that the default eps of a dtype counts
+    for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
+        torch.testing.assert_close(mine, reference)
+
+
+def test_rmsnorm_state_loads_into_torch() -> None:
+    ours, theirs = exact(norms.RMSNorm((3, 4))), nn.RMSNorm((3, 4), eps=1e-5).double()
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(theirs(draw(2, 3, 4)), ours(draw(2, 3, 4)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("shape", [7, (3, 4)], ids=str)
+def test_layernorm_is_torch_layernorm(
+    shape: int | tuple[int, ...], affine: bool, bias: bool, dtype: torch.dtype
+) -> None:
+    ours = norms.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
+    theirs = nn.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
+    perturb(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    assert set(ours.state_dict()) == set(theirs.state_dict())
+    x = 0.5 + draw(5, 2, *ours.normalized_shape, dtype=dtype)
+    close = {torch.bfloat16: {"rtol": 2e-2, "atol": 3e-2}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}.get(dtype, {})
+    for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
+        torch.testing.assert_close(mine, reference, **close)
+
+
+def test_nonparametric_ln_is_functional_layer_norm() -> None:
+    layer = norms.NonparametricLN(name="nonparametric_ln").value("x", 6)
+    x = 1 + draw(4, 3, 6)
+    torch.testing.assert_close(layer(x), F.layer_norm(x, (6,), eps=1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
+def test_half_precision_keeps_statistics_and_gain_in_float32(dtype: torch.dtype) -> None:
+    x = 300 * draw(4, 64, dtype=dtype)  # in float16 the squares would overflow
+    layer = norms.RMSNorm(64)
+    perturb(layer)
+    y = layer(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, layer(x.float()).to(dtype))
+
+
+@pytest.mark.parametrize(("size", "torch_class"), [((12, 5), nn.BatchNorm1d), ((6, 5, 3, 4), nn.BatchNorm2d)])
+def test_batchnorm_is_torch_batchnorm(size: tuple[int, ...], torch_class: type[nn.BatchNorm1d]) -> None:
+    maps, n, batches, momentum = len(size) == 4, size[0], 4, 0.1
+    ours, theirs = norms.BatchNorm(5, maps=maps).double(), torch_class(5, momentum=momentum).double()
+    perturb(ours)
+    theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias}, strict=False)
+    for seed in range(batches):
+        x = 2 + 3 * draw(*size, seed=seed)
+        for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
+            torch.testing.assert_close(mine, reference)
+    # torch divides by N*H*W - 1; the code for CIFAR-10 counts examples only (norms.md, section 5). The start, 1, fades.
+    start, values = (1 - momentum) ** batches, x.numel() // 5
+    theirs.running_var = start + (theirs.running_var - start) * (values - 1) / values * n / (n - 1)
+    torch.testing.assert_close(ours.running_mean[0], theirs.running_mean)
+    torch.testing.assert_close(ours.running_var[0], theirs.running_var)
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("maps", [False, True], ids=["linear", "conv"])
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_weight_norm_is_torch_weight_norm(maps: bool, eps: float) -> None:
+    site = exact(norms.WN(name="wn", eps=eps).linear("a", 3, 4, kernel_size=3 if maps else None, padding=int(maps)))
+    reference = (nn.Conv2d(3, 4, 3, padding=1) if maps else nn.Linear(3, 4)).double()
+    reference = parametrizations.weight_norm(reference)
+    originals = reference.parametrizations.weight
+    originals.original0.data = site.reparametrisation.gain.data.view_as(originals.original0)
+    originals.original1.data = site.weight.data
+    reference.bias.data = site.bias.data
+    x = draw(2, 3, 5, 5) if maps else draw(5, 3)
+    close = {"rtol": 1e-4, "atol": 1e-4} if eps else {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(site(x), reference(x), **close)
+    squares = site.weight.square().flatten(1).sum(1)
+    lengths = site.effective_weight().flatten(1).norm(dim=1)
+    torch.testing.assert_close(lengths, site.reparametrisation.gain.abs() * (squares / (squares + eps)).sqrt())
+
+
+@pytest.mark.parametrize(("size", "axes"), [((9, 4), 0), ((6, 3, 4), (0, 1)), ((6, 4, 2, 3), (0, 2, 3))])
+def test_mean_only_batch_norm_is_its_formula(size: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
+    maps = len(size) == 4
+    layer = exact(norms.MeanOnlyBatchNorm(4, maps=maps))
+    x, shift = 2 + draw(*size), layer.bias.detach().view(-1, *[1] * (2 * maps))
+    torch.testing.assert_close(layer(x), x - x.mean(axes, keepdim=True) + shift)
+    torch.testing.assert_close(layer.running_mean[0], 0.1 * x.mean(axes))
+    mean = layer.running_mean[0].view_as(shift)
+    torch.testing.assert_close(layer.eval()(x), x - mean + shift)
+
+
+# --- two published articles: a user replaces their class by ours
+
+
+def article_a(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x_float = x.float()
+    return (x_float * torch.rsqrt(x_float.pow(2).mean(-1, keepdim=True) + eps)).type_as(x) * weight
+
+
+def article_b(x: Tensor, g: Tensor, eps: float) -> Tensor:
+    return g * (x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps))
+
+
+@pytest.mark.parametrize("article", [article_a, article_b])
+@pytest.mark.parametrize("eps", [1e-6, 1e-8])
+@pytest.mark.parametrize("size", [(5, 16), (3, 5, 16)], ids=str)
+def test_drop_in_for_the_articles(
+    article: Callable[[Tensor, Tensor, float], Tensor], eps: float, size: tuple[int, ...]
+) -> None:
+    layer = norms.RMSNorm(16, eps)
+    perturb(layer)
+    x = 1e-3 * draw(*size, dtype=torch.float32)
+    torch.testing.assert_close(layer(x), article(x, layer.weight, eps))
+
+
+# --- pRMSNorm and the L2 norm
+
+SIZES = [
+    *[(n, 0.0625, k, k) for n, k in ((512, 32), (1024, 64), (2048, 128), (240, 15), (960, 60))],
+    *[
+        (36, 0.125, 5, 4),
+        (10, 0.125, 2, 1),
+        (1024, 0.1, 103, 102),
+        (100, 0.29, 29, 29),
+        (3, 0.01, 1, 1),
+        (7, 1.0, 7, 7),
+    ],
+]
+
+
+@pytest.mark.parametrize(("n", "p", "ceil", "floor"), SIZES)
+def test_number_of_units_in_the_statistic(n: int, p: float, ceil: int, floor: int) -> None:
+    assert norms.RMSNorm(n, p=p).k(n) == ceil
+    assert norms.RMSNorm(n, p=p, k_rounding="floor").k(n) == floor
+
+
+def naive(x: Tensor, dims: int, k: int, eps: float, *, inside: bool, euclidean: bool = False) -> Tensor:
+    """Row by row, over the flattened trailing ``dims`` axes, from the definition."""
+    rows = x.flatten(x.dim() - dims).reshape(-1, math.prod(x.shape[x.dim() - dims :]))
+    result = torch.empty_like(rows)
+    for i, row in enumerate(rows):
+        mean = sum(value**2 for value in row[:k].tolist()) / (1 if euclidean else k)
+        result[i] = row / (math.sqrt(mean + eps) if inside else math.sqrt(mean) + eps)
+    return result.reshape(x.shape)
+
+
+LAYOUTS = [((5, 10), None), ((3, 4, 10), None), ((2, 3, 6, 6), (2, 3)), ((2, 3, 5, 4), (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("size", "axes"), LAYOUTS, ids=str)
+@pytest.mark.parametrize("inside", [True, False], ids=["eps-inside", "eps-outside"])
+@pytest.mark.parametrize("k_rounding", ["ceil", "floor"])
+@pytest.mark.parametrize("p", [0.125, 0.6, 1.0])
+def test_prms_is_its_formula(
+    size: tuple[int, ...], axes: tuple[int, ...] | None, inside: bool, k_rounding: str, p: float
+) -> None:
+    norm = norms.PRMS(name="prms", p=p, k_rounding=k_rounding, eps_inside=inside, eps=1e-2, axes=list(axes or (2, 3)))
+    features = size[-1] if axes is None else size[1]
+    layer = exact(norm.normaliser(norms.Site("a", features, maps=axes is not None)))
+    x, dims = draw(*size), len(axes or (1,))
+    n = math.prod(size[-dims:])
+    gain = layer.weight.detach().view(-1, *[1] * (2 if axes else 0))
+    k = (math.ceil if k_rounding == "ceil" else math.floor)(p * n)
+    expected = naive(x, dims, k, 1e-2, inside=inside) * gain
+    torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
+    if axes is not None:  # the first k do not depend on how maps lie in memory
+        channels_last = layer(x.contiguous(memory_format=torch.channels_last))
+        torch.testing.assert_close(channels_last, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_prms_over_several_axes_takes_the_first_of_the_flattened() -> None:
+    x = draw(4, 3, 5)
+    layer = norms.RMSNorm((3, 5), p=0.5).double()
+    torch.testing.assert_close(layer(x), naive(x, 2, 8, 1e-5, inside=True))
+
+
+def test_eps_outside_is_the_authors_torch_class() -> None:
+    x, k = draw(6, 32), 2
+    layer = exact(norms.RMSNorm(32, 1e-8, p=0.0625, k_rounding="floor", eps_inside=False))
+    rms = x[:, :k].norm(2, dim=-1, keepdim=True) * k**-0.5
+    torch.testing.assert_close(layer(x), layer.weight * (x / (rms + 1e-8)))
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-2])
+def test_l2_is_rms_over_root_n(eps: float) -> None:
+    x = draw(5, 9)
+    l2 = norms.L2(name="l2", eps=eps).value("a", 9).double()
+    torch.testing.assert_close(l2(x), norms.RMSNorm(9, eps / 9).double()(x) / 3)
+    torch.testing.assert_close(l2(x), naive(x, 1, 9, eps, inside=True, euclidean=True))
+
+
+# --- maps
+
+
+@pytest.mark.parametrize("norm", [norms.LN(name="ln", eps=1e-2), norms.RMS(name="rms", eps=1e-2)], ids=lambda n: n.name)
+@pytest.mark.parametrize("joint", [False, True], ids=["per-channel", "all-channels"])
+def test_maps_are_normalised_as_naive_loops_do(norm: norms.Norm, joint: bool) -> None:
+    norm = type(norm)(name=norm.name, eps=norm.eps, axes=[1, 2, 3] if joint else [2, 3])
+    layer = exact(norm.normaliser(norms.Site("a", 3, maps=True, shift=True)))
+    x = 1 + draw(2, 3, 4, 5)
+    expected = torch.empty_like(x)
+    for i in range(2):
+        for c in range(3):
+            group = x[i] if joint else x[i, c]
+            mean = group.mean() if norm.name == "ln" else torch.zeros(())
+            scale = ((group - mean) ** 2).mean() + norm.eps
+            expected[i, c] = (x[i, c] - mean) / scale.sqrt() * layer.weight[c].detach() + layer.bias[c].detach()
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)), expected)
+
+
+def test_layernorm_of_maps_is_instance_or_group_norm() -> None:
+    x = 1 + draw(2, 3, 4, 5)
+    per_channel, joint = (norms.LayerNorm(3, 1e-2, axes=axes).double() for axes in ((2, 3), (1, 2, 3)))
+    torch.testing.assert_close(per_channel(x), F.instance_norm(x, eps=1e-2))
+    torch.testing.assert_close(joint(x), F.group_norm(x, 1, eps=1e-2))
+
+
+# --- invariances (the paper's Table 1)
+
+FAMILIES: list[norms.Norm] = [
+    norms.BN(name="bn", eps=0),
+    norms.WN(name="wn"),
+    norms.LN(name="ln", eps=0),
+    norms.RMS(name="rms", eps=0),
+    norms.PRMS(name="prms", eps=0, p=0.25),
+]
+SEVERAL = torch.linspace(0.5, 3, 8, dtype=torch.float64).unsqueeze(1)
+SINGLE = torch.ones(16, 1, dtype=torch.float64).index_fill(0, torch.tensor(3), 4.0)
+TABLE_1: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], set[str]]] = {
+    "weight matrix re-scaling": (lambda w, x: (2.5 * w, x), {"bn", "wn", "ln", "rms", "prms"}),
+    "weight matrix re-centring": (lambda w, x: (w + draw(1, 6, seed=7), x), {"ln"}),
+    "weight vector re-scaling": (lambda w, x: (SEVERAL * w, x), {"bn", "wn"}),
+    "data set re-scaling": (lambda w, x: (w, 2.5 * x), {"bn", "ln", "rms", "prms"}),
+    "data set re-centring": (lambda w, x: (w, x + draw(6, seed=8)), {"bn"}),
+    "single case re-scaling": (lambda w, x: (w, SINGLE * x), {"ln", "rms", "prms"}),
+}
+
+
+@pytest.mark.parametrize("row", TABLE_1)
+@pytest.mark.parametrize("norm", FAMILIES, ids=lambda norm: norm.name)
+def test_invariances(norm: norms.Norm, row: str) -> None:
+    change, invariant = TABLE_1[row]
+    site = exact(norm.linear("a", 6, 8, bias=False, shift=True))
+    x = draw(16, 6, seed=9)
+    before = torch.tanh(site(x))
+    site.weight.data, x = change(site.weight.data, x)
+    moved = (torch.tanh(site(x)) - before).norm() / before.norm()
+    assert moved < 1e-12 if norm.name in invariant else moved > 1e-2
+
+
+# --- properties
+
+VALUES = st.floats(0.01, 100) | st.floats(-100, -0.01)
+ROWS = arrays.arrays("float64", arrays.array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9), elements=VALUES)
+DELTA = st.floats(1e-3, 1e3)
+
+
+@PROPERTY
+@given(ROWS.map(torch.from_numpy), DELTA, st.sampled_from(["rms", "prms", "l2", "ln"]))
+def test_scale_invariance(x: Tensor, delta: float, name: str) -> None:
+    assume(name != "ln" or bool((x.std(-1) > 1e-2).all()))
+    family = {"rms": norms.RMS, "prms": norms.PRMS, "l2": norms.L2, "ln": norms.LN}[name]
+    layer = family(name=name, eps=0).value("a", x.shape[-1]).double()
+    torch.testing.assert_close(layer(delta * x), layer(x), rtol=1e-9, atol=1e-9)
+
+
+@PROPERTY
+@given(ROWS.map(torch.from_numpy), st.randoms(use_true_random=False))
+def test_permutation_commutes(x: Tensor, random: object) -> None:
+    order = list(range(x.shape[-1]))
+    random.shuffle(order)
+    for layer in (norms.RMSNorm(x.shape[-1]).double(), norms.LayerNorm(x.shape[-1]).double()):
+        torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order], rtol=1e-9, atol=1e-9)
+
+
+def test_permutation_does_not_commute_with_prms() -> None:
+    x, layer = draw(3, 8), norms.RMSNorm(8, p=0.25).double()
+    assert not torch.allclose(layer(x.flip(-1)), layer(x).flip(-1), rtol=1e-2)
+
+
+@PROPERTY
+@given(ROWS.map(torch.from_numpy))
+def test_rms_of_the_output_is_one_and_all_units_is_rmsnorm(x: Tensor) -> None:
+    n = x.shape[-1]
+    y = norms.RMSNorm(n, 0.0, elementwise_affine=False)(x)
+    torch.testing.assert_close(y.square().mean(-1), torch.ones(len(x), dtype=x.dtype))
+    torch.testing.assert_close(norms.PRMS(name="prms", p=1.0, eps=0).value("a", n).double()(x), y)
+
+
+@PROPERTY
+@given(ROWS.map(torch.from_numpy))
+def test_rms_is_ln_on_rows_of_zero_mean(x: Tensor) -> None:
+    centred = x - x.mean(-1, keepdim=True)
+    n = x.shape[-1]
+    rms, ln = norms.RMSNorm(n).double(), norms.LayerNorm(n).double()
+    torch.testing.assert_close(rms(centred), ln(centred), rtol=1e-9, atol=1e-9)

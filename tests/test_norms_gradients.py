@@ -1,0 +1,201 @@
+"""Gradients in closed form (formulas of the paper, section 4.2, and their extensions) against autograd in float64.
+
+With ``v = g * a / r + b`` and ``d = dL/dv``, ``h = g * d``; ``a = W x`` are the summed inputs of one example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rmsexp import norms
+
+N_IN, N, BATCH, EPS = 5, 8, 6, 1e-2
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def site_of(norm: norms.Norm, kernel_size: int | None = None) -> norms.Linear:
+    site = norm.linear("a", N_IN, N, bias=False, shift=True, kernel_size=kernel_size).double()
+    for i, parameter in enumerate(site.parameters()):
+        parameter.data = parameter.data.nan_to_num(0.0) + 0.5 * draw(*parameter.shape, seed=10 + i)
+    return site
+
+
+def dot(left: Tensor, right: Tensor) -> Tensor:
+    return (left * right).sum(-1, keepdim=True)
+
+
+# --- dL/da of one example a row; each gives the normalised value too, so that dL/dg = d * value
+
+
+def rms_gradient(a: Tensor, h: Tensor, k: int, eps: float) -> tuple[Tensor, Tensor]:
+    first = (torch.arange(a.shape[-1]) < k).to(a.dtype)
+    r = (dot(first * a, a) / k + eps).sqrt()
+    return a / r, h / r - first * a * dot(h, a) / (k * r**3)
+
+
+def outside_gradient(a: Tensor, h: Tensor, k: int, eps: float) -> tuple[Tensor, Tensor]:
+    first = (torch.arange(a.shape[-1]) < k).to(a.dtype)
+    rho = (dot(first * a, a) / k).sqrt()
+    q = rho + eps
+    second = first * a * dot(h, a) / (k * rho * q**2)
+    return a / q, h / q - torch.where(rho == 0, 0.0, second)
+
+
+def ln_gradient(a: Tensor, h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    centred = a - a.mean(-1, keepdim=True)
+    s = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    hat = centred / s
+    return hat, (h - h.mean(-1, keepdim=True) - hat * dot(h, hat) / a.shape[-1]) / s
+
+
+def l2_gradient(a: Tensor, h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    q = (dot(a, a) + eps).sqrt()
+    return a / q, h / q - a * dot(h, a) / q**3
+
+
+Closed = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+FORMS: dict[str, tuple[norms.Norm, Closed]] = {
+    "rms": (norms.RMS(name="rms", eps=EPS), partial(rms_gradient, k=N, eps=EPS)),
+    "rms eps=0": (norms.RMS(name="rms", eps=0), partial(rms_gradient, k=N, eps=0)),
+    "prms": (norms.PRMS(name="prms", eps=EPS, p=0.3), partial(rms_gradient, k=3, eps=EPS)),
+    "rms outside": (norms.RMS(name="rms", eps=EPS, eps_inside=False), partial(outside_gradient, k=N, eps=EPS)),
+    "prms outside": (
+        norms.PRMS(name="prms", eps=EPS, p=0.3, k_rounding="floor", eps_inside=False),
+        partial(outside_gradient, k=2, eps=EPS),
+    ),
+    "ln": (norms.LN(name="ln", eps=EPS), partial(ln_gradient, eps=EPS)),
+    "l2": (norms.L2(name="l2", eps=EPS), partial(l2_gradient, eps=EPS)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_closed_form_gradients(form: str) -> None:
+    norm, closed = FORMS[form]
+    site = site_of(norm)
+    x, d = draw(BATCH, N_IN, seed=1).requires_grad_(), draw(BATCH, N, seed=2)
+    a = site.map(x, site.weight)
+    a.retain_grad()
+    site.norm(a).backward(d)
+    value, da = closed(a.detach(), site.norm.weight.detach() * d)
+    close(a.grad, da)
+    close(site.weight.grad, da.T @ x.detach())
+    close(x.grad, da @ site.weight.detach())
+    close(site.norm.weight.grad, (d * value).sum(0))
+    close(site.norm.bias.grad, d.sum(0))
+
+
+@pytest.mark.parametrize("form", ["rms", "prms", "ln"])
+def test_closed_form_gradients_of_maps(form: str) -> None:
+    """The same formulas with the H*W positions of one channel of one example as ``a`` and one gain a channel."""
+    norm, _ = FORMS[form]
+    site = site_of(norm, kernel_size=1)
+    a, d = draw(2, N, 3, 4, seed=1).requires_grad_(), draw(2, N, 3, 4, seed=2)
+    site.norm(a).backward(d)
+    closed = {
+        "rms": partial(rms_gradient, k=12, eps=EPS),
+        "prms": partial(rms_gradient, k=4, eps=EPS),
+        "ln": partial(ln_gradient, eps=EPS),
+    }[form]
+    value, da = closed(a.detach().flatten(2), site.norm.weight.detach().view(-1, 1) * d.flatten(2))
+    close(a.grad.flatten(2), da)
+    close(site.norm.weight.grad, (d.flatten(2) * value).sum((0, 2)))
+    close(site.norm.bias.grad, d.sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize("p", [1.0, 0.3])
+def test_eps_outside_has_a_gradient_at_zero(p: float) -> None:
+    layer = norms.RMSNorm(N, EPS, p=p, eps_inside=False).double()
+    a = draw(3, N, seed=1)
+    a[1, :4] = 0  # for pRMSNorm the statistic is zero though the row is not
+    a[2] = 0
+    a.requires_grad_()
+    d = draw(3, N, seed=2)
+    layer(a).backward(d)
+    close(a.grad, outside_gradient(a.detach(), d, layer.k(N), EPS)[1])
+    close(a.grad[2], d[2] / EPS)
+
+
+def test_matrix_form() -> None:
+    """The paper's Eq. (9): R is symmetric, R a = 0, and the gradient is orthogonal to W."""
+    site = site_of(norms.RMS(name="rms", eps=0))
+    x, d = draw(BATCH, N_IN, seed=1), draw(BATCH, N, seed=2)
+    a = site.map(x, site.weight)
+    a.retain_grad()
+    site.norm(a).backward(d)
+    for row, upstream, gradient in zip(a.detach(), site.norm.weight.detach() * d, a.grad, strict=True):
+        ms = row.square().mean()
+        r = (torch.eye(N) - torch.outer(row, row) / (N * ms)) / ms.sqrt()
+        close(r, r.T)
+        close(r @ row, torch.zeros_like(row))
+        close(gradient, r @ upstream)
+        close(gradient @ row, torch.zeros_like(ms))
+    close((site.weight.grad * site.weight).sum(), torch.zeros((), dtype=torch.float64))
+    assert site.weight.grad.norm() > 0.1
+
+
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_closed_form_gradients_of_weight_norm(kernel_size: int | None) -> None:
+    site = site_of(norms.WN(name="wn"), kernel_size)
+    used = site.effective_weight()
+    used.retain_grad()
+    x = draw(BATCH, N_IN, seed=1) if kernel_size is None else draw(2, N_IN, 5, 5, seed=1)
+    y = site.map(x, used)
+    y.backward(draw(*y.shape, seed=2))
+    v, dw, g = site.weight.detach().flatten(1), used.grad.flatten(1), site.reparametrisation.gain
+    length = v.norm(dim=1, keepdim=True)
+    dg = dot(dw, v) / length
+    close(g.grad, dg.squeeze(1))
+    gain = g.detach().unsqueeze(1)
+    close(site.weight.grad.flatten(1), gain / length * dw - gain * dg / length**2 * v)
+
+
+GRADCHECKED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "rms multi-axis": (norms.RMSNorm((2, 4), EPS, bias=True), (3, 2, 4)),
+    "prms": (norms.RMSNorm(7, EPS, p=0.4), (3, 7)),
+    "prms maps": (norms.RMSNorm(3, EPS, p=0.3, axes=(1, 2, 3)), (2, 3, 2, 2)),
+    "rms outside": (norms.RMSNorm(7, EPS, eps_inside=False), (3, 7)),
+    "ln maps": (norms.LayerNorm(3, EPS, axes=(2, 3)), (2, 3, 2, 2)),
+    "l2": (norms.L2Norm(7, EPS), (3, 7)),
+    "bn": (norms.BatchNorm(4), (5, 4)),
+    "bn maps": (norms.BatchNorm(3, maps=True), (3, 3, 2, 2)),
+    "mean-only bn": (norms.MeanOnlyBatchNorm(4), (5, 4)),
+    "wn": (norms.WeightNorm(4, EPS), (4, 3)),
+}
+
+
+@pytest.mark.parametrize("case", GRADCHECKED)
+def test_gradcheck(case: str) -> None:
+    layer, shape = GRADCHECKED[case]
+    layer.double()
+    names = [name for name, _ in layer.named_parameters()]
+    values = [(1 + draw(*p.shape, seed=3 + i) / 4).requires_grad_() for i, p in enumerate(layer.parameters())]
+
+    def output(x: Tensor, *parameters: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(output, (draw(*shape).requires_grad_(), *values))
+
+
+@pytest.mark.parametrize("norm", [norms.RMS(name="rms", eps=0), norms.PRMS(name="prms", eps=0, p=0.3)])
+@pytest.mark.parametrize(("scale_weight", "scale_input"), [(4.0, 1.0), (1.0, 4.0)], ids=["W'=4W", "x'=4x"])
+def test_scaling_of_gradients(norm: norms.Norm, scale_weight: float, scale_input: float) -> None:
+    def gradients(weight_factor: float, input_factor: float) -> list[Tensor]:
+        site = site_of(norm)
+        site.weight.data *= weight_factor
+        x = (draw(BATCH, N_IN, seed=1) * input_factor).requires_grad_()
+        site(x).backward(draw(BATCH, N, seed=2))
+        return [site.weight.grad, x.grad, site.norm.weight.grad, site.norm.bias.grad]
+
+    before, after = gradients(1, 1), gradients(scale_weight, scale_input)
+    divisors = [scale_weight, scale_input, 1, 1]  # of dL/dW, dL/dx, dL/dg, dL/db
+    for old, new, divisor in zip(before, after, divisors, strict=True):
+        close(new, old / divisor)

@@ -1,0 +1,404 @@
+"""What models ask of a norm, for every norm: cells, blocks and tied matrices built from its sites; an outside norm."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import norms
+
+NORMS: dict[str, norms.Norm] = {
+    "none": norms.NoNorm(name="none"),
+    "bn": norms.BN(name="bn", min_examples=4),
+    "wn": norms.WN(name="wn"),
+    "mean_only_bn": norms.MeanOnlyBN(name="mean_only_bn", min_examples=4),
+    "ln": norms.LN(name="ln"),
+    "nonparametric_ln": norms.NonparametricLN(name="nonparametric_ln"),
+    "rms": norms.RMS(name="rms"),
+    "prms": norms.PRMS(name="prms", p=0.25),
+    "l2": norms.L2(name="l2"),
+}
+EVERY = pytest.mark.parametrize("name", NORMS)
+EMBED, HIDDEN, BATCH, TIME = 5, 4, 10, 4
+Module = TypeVar("Module", bound=nn.Module)
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def fill(module: Module, seed: int = 1) -> Module:
+    """Draws every parameter around where it starts (weights, which start as NaN, around 0)."""
+    for i, parameter in enumerate(module.double().parameters()):
+        parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
+    return module
+
+
+def without_gradient(module: nn.Module) -> set[str]:
+    """Names of the parameters whose gradient is missing or (but for rounding) zero."""
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {name for name, gradient in gradients.items() if gradient is None or not gradient.norm() > 1e-10}
+
+
+def dead_before_centring(name: str, bias: str) -> set[str]:
+    """Centring over the batch removes what a bias inside the norm added."""
+    return {bias} if name in ("bn", "mean_only_bn") else set()
+
+
+# --- (a) the GRU of task 1
+
+
+class GRU(nn.Module):
+    """Gates [r, u] as one vector, candidate apart, input and state parts apart, the reset gate after the norm."""
+
+    def __init__(self, norm: norms.Norm) -> None:
+        super().__init__()
+        self.gates_x = norm.linear("gates_x", EMBED, 2 * HIDDEN)
+        self.gates_h = norm.linear("gates_h", HIDDEN, 2 * HIDDEN, bias=False)
+        self.candidate_x = norm.linear("candidate_x", EMBED, HIDDEN)
+        self.candidate_h = norm.linear("candidate_h", HIDDEN, HIDDEN, bias=False)
+
+    @staticmethod
+    def next_state(h: Tensor, mask: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        gates_x, gates_h, candidate_x, candidate_h = parts
+        reset, update = torch.sigmoid(gates_x + gates_h).chunk(2, -1)
+        candidate = torch.tanh(candidate_x + reset * candidate_h)
+        return torch.where(mask.unsqueeze(-1), update * h + (1 - update) * candidate, h)
+
+    def step(self, x: Tensor, h: Tensor, mask: Tensor, t: int) -> Tensor:
+        sites = ((self.gates_x, x), (self.gates_h, h), (self.candidate_x, x), (self.candidate_h, h))
+        return self.next_state(h, mask, tuple(site(value, mask=mask, steps=t) for site, value in sites))
+
+    def step_by_step(self, x: Tensor, h: Tensor, mask: Tensor) -> Tensor:
+        states = []
+        for t in range(x.shape[1]):
+            h = self.step(x[:, t], h, mask[:, t], t)
+            states.append(h)
+        return torch.stack(states, 1)
+
+    def forward(self, x: Tensor, h: Tensor, mask: Tensor) -> Tensor:
+        """The input part of all steps at once, the weights once a sequence."""
+        steps = range(x.shape[1])
+        gates_x, candidate_x = (site(x, mask=mask, steps=steps) for site in (self.gates_x, self.candidate_x))
+        of_state = [(site, site.effective_weight()) for site in (self.gates_h, self.candidate_h)]
+        states = []
+        for t in steps:
+            gates_h, candidate_h = (
+                site.norm(site.map(h, weight), mask=mask[:, t], steps=t) for site, weight in of_state
+            )
+            h = self.next_state(h, mask[:, t], (gates_x[:, t], gates_h, candidate_x[:, t], candidate_h))
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+def test_gru_without_norm_is_torch_grucell() -> None:
+    gru, cell = fill(GRU(NORMS["none"])), nn.GRUCell(EMBED, HIDDEN).double()
+    cell.weight_ih.data = torch.cat([gru.gates_x.weight, gru.candidate_x.weight]).detach()  # r, u (torch: z), candidate
+    cell.weight_hh.data = torch.cat([gru.gates_h.weight, gru.candidate_h.weight]).detach()
+    cell.bias_ih.data = torch.cat([gru.gates_x.bias, gru.candidate_x.bias]).detach()
+    nn.init.zeros_(cell.bias_hh)
+    x, h = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1)
+    close(gru.step(x, h, torch.ones(BATCH, dtype=torch.bool), 0), cell(x, h))
+
+
+@EVERY
+def test_gru_of_a_sequence_is_the_gru_step_by_step(name: str) -> None:
+    whole = fill(GRU(NORMS[name]))
+    single = copy.deepcopy(whole)
+    mask = torch.arange(TIME) < torch.tensor([1, 2, 2, 2, 2, 3, 3, 4, 4, 4]).unsqueeze(1)  # the last step has 3 of 10
+    for mode, seed in (("train", 1), ("train", 2), ("eval", 3)):
+        x, h, d = draw(BATCH, TIME, EMBED, seed=seed), draw(BATCH, HIDDEN, seed=4), draw(BATCH, TIME, HIDDEN, seed=5)
+        results = []
+        for run in (whole.train(mode == "train"), single.train(mode == "train").step_by_step):
+            x_leaf = x.clone().requires_grad_()
+            states = run(x_leaf, h, mask)
+            states.backward(d)
+            results.append((states, x_leaf.grad))
+        close(*results)
+    assert not without_gradient(whole)
+    close([p.grad for p in whole.parameters()], [p.grad for p in single.parameters()])
+    close(whole.state_dict(), single.state_dict())
+
+
+# --- (b) the LSTM of task 2
+
+
+class LSTMCell(nn.Module):
+    """Gates [i, f, o, c] as one vector; the cell is normalised before its output, and carried on as it is."""
+
+    def __init__(self, norm: norms.Norm) -> None:
+        super().__init__()
+        self.x = norm.linear("x", EMBED, 4 * HIDDEN)
+        self.h = norm.linear("h", HIDDEN, 4 * HIDDEN, bias=False)
+        self.c = norm.value("c", HIDDEN)
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        i, f, o, new = (self.x(x) + self.h(h)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(new)
+        return torch.sigmoid(o) * torch.tanh(self.c(c)), c
+
+
+def torch_order(joint: Tensor) -> Tensor:
+    i, f, o, new = joint.detach().chunk(4)
+    return torch.cat([i, f, new, o])
+
+
+@pytest.mark.parametrize("name", ["none", "wn"])
+def test_lstm_without_activation_norm_is_torch_lstmcell(name: str) -> None:
+    lstm, cell = fill(LSTMCell(NORMS[name])), nn.LSTMCell(EMBED, HIDDEN).double()
+    cell.weight_ih.data, cell.weight_hh.data = (torch_order(site.effective_weight()) for site in (lstm.x, lstm.h))
+    cell.bias_ih.data = torch_order(lstm.x.bias)
+    nn.init.zeros_(cell.bias_hh)
+    x, h, c = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1), draw(BATCH, HIDDEN, seed=2)
+    close(lstm(x, h, c), cell(x, (h, c)))
+
+
+@EVERY
+def test_lstm_normalises_the_cell_that_it_shows_not_the_one_it_carries(name: str) -> None:
+    lstm = fill(LSTMCell(NORMS[name]))
+    x, h, c = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1), draw(BATCH, HIDDEN, seed=2)
+    shown, carried = lstm(x, h, c)
+    (shown * draw(BATCH, HIDDEN, seed=3)).sum().backward()
+    assert without_gradient(lstm) == dead_before_centring(name, "x.bias")
+    i, f, o, new = (lstm.x(x) + lstm.h(h)).chunk(4, -1)
+    close(carried, f.sigmoid() * c + i.sigmoid() * new.tanh())
+    expected = {
+        "none": lambda: carried,
+        "wn": lambda: carried,
+        "mean_only_bn": lambda: carried - carried.mean(0) + lstm.c.bias,
+        "bn": lambda: F.batch_norm(carried, None, None, lstm.c.weight, lstm.c.bias, training=True),
+        "ln": lambda: F.layer_norm(carried, (HIDDEN,), lstm.c.weight, lstm.c.bias),
+        "nonparametric_ln": lambda: F.layer_norm(carried, (HIDDEN,)),
+        "rms": lambda: F.rms_norm(carried, (HIDDEN,), lstm.c.weight, 1e-5),
+        "prms": lambda: carried / (carried[:, :1].square() + 1e-5).sqrt() * lstm.c.weight,
+        "l2": lambda: carried / (carried.square().sum(-1, keepdim=True) + 1e-5).sqrt() * lstm.c.weight,
+    }[name]()
+    close(shown, o.sigmoid() * torch.tanh(expected))
+
+
+# --- (c) a tied matrix beside normalised sites
+
+
+class TiedModel(nn.Module):
+    def __init__(self, norm: norms.Norm, vocabulary: int) -> None:
+        super().__init__()
+        self.tied = nn.Parameter(torch.empty(vocabulary, EMBED))
+        self.hidden = norm.linear("hidden", EMBED, EMBED)
+
+    def forward(self, tokens: Tensor, table: Tensor, softmax: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.hidden(table[tokens])), softmax)
+
+
+@EVERY
+def test_tied_matrix_stays_an_ordinary_parameter(name: str) -> None:
+    model = TiedModel(NORMS[name], 6)
+    model.tied.data.zero_()
+    fill(model)
+    tokens, d = torch.arange(6).repeat(2), draw(12, 6)
+    before = model.tied.detach().clone()
+
+    def gradient(table: Tensor, softmax: Tensor) -> Tensor:
+        return torch.autograd.grad((model(tokens, table, softmax) * d).sum(), model.tied)[0]
+
+    fixed = model.tied.detach()
+    as_table, as_softmax = gradient(model.tied, fixed), gradient(fixed, model.tied)
+    assert min(as_table.norm(), as_softmax.norm()) > 0
+    close(gradient(model.tied, model.tied), as_table + as_softmax)
+    assert torch.equal(model.tied, before)
+    assert {n for n, _ in model.named_parameters() if not n.startswith("hidden.")} == {"tied"}
+
+
+# --- (d) the post-norm block of task 6, value and plain
+
+
+class Block(nn.Module):
+    def __init__(self, norm: norms.Norm) -> None:
+        super().__init__()
+        self.up = norm.plain("up", EMBED, 2 * EMBED)
+        self.down = norm.plain("down", 2 * EMBED, EMBED)
+        self.norm = norm.value("out", EMBED)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.norm(x + self.down(torch.relu(self.up(x))), mask=mask)
+
+
+@EVERY
+def test_post_norm_block(name: str) -> None:
+    block, x = fill(Block(NORMS[name])), draw(BATCH, TIME, EMBED)
+    y = block(x)
+    y.backward(draw(*y.shape, seed=1))
+    assert without_gradient(block) == dead_before_centring(name, "down.bias")
+    inner = torch.relu(F.linear(x, block.up.effective_weight(), block.up.bias))
+    residual = x + F.linear(inner, block.down.effective_weight(), block.down.bias)
+    if name in ("none", "wn"):
+        close(y, residual)
+        assert not list(block.norm.parameters())
+    elif name == "mean_only_bn":
+        close(y.mean((0, 1)), block.norm.bias)
+        assert block.norm.weight is None
+    elif name == "ln":
+        reference = nn.LayerNorm(EMBED).double()
+        reference.load_state_dict(block.norm.state_dict())
+        close(y, reference(residual))
+    elif name == "bn":
+        close(y.var((0, 1), unbiased=False), block.norm.weight.square(), rtol=1e-4)
+    else:
+        assert (y - residual).norm() > 0.1 * residual.norm()
+    weight_norm = name in ("wn", "mean_only_bn")
+    parameters = {"weight", "bias", "reparametrisation.gain"} if weight_norm else {"weight", "bias"}
+    assert {n for n, _ in block.up.named_parameters()} == parameters
+    if weight_norm:
+        close(block.up.effective_weight().norm(dim=1), block.up.reparametrisation.gain.abs())
+    else:
+        assert block.up.effective_weight() is block.up.weight
+
+
+# --- parameters of a site
+
+OWN = {  # besides weight, bias (inside) and, where the norm always or never has it, norm.bias (after)
+    "none": set(),
+    "wn": {"reparametrisation.gain"},
+    "mean_only_bn": {"reparametrisation.gain"},
+    "nonparametric_ln": set(),
+    **{name: {"norm.weight"} for name in ("bn", "ln", "rms", "prms", "l2")},
+}
+SHIFTED = {  # for which values of ``shift`` there is a bias after the norm
+    **dict.fromkeys(("bn", "mean_only_bn", "ln"), (None, True)),
+    **dict.fromkeys(("rms", "prms", "l2"), (True,)),
+    **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("shift", [None, True, False])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool, kernel_size: int | None) -> None:
+    site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
+    has_bias = bias or (bool(shift) and name in ("none", "wn"))  # with no norm between them the two are one
+    expected = {"weight"} | OWN[name] | ({"bias"} if has_bias else set())
+    assert {n for n, _ in site.named_parameters()} == expected | ({"norm.bias"} if shift in SHIFTED[name] else set())
+    assert site.weight.shape == (HIDDEN, EMBED, *([] if kernel_size is None else [3, 3]))
+    assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
+
+
+@pytest.mark.parametrize("family", [norms.RMS, norms.PRMS, norms.L2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_bias_of_rms_overrides_the_recipe(family: type[norms.RMS], bias: bool) -> None:
+    norm = family(name="rms", bias=bias)
+    normalisers = [norm.value("a", 3), *(norm.linear("a", 3, 3, shift=shift).norm for shift in (None, True, False))]
+    assert [n.bias is not None for n in normalisers] == [bias] * 4
+
+
+@EVERY
+def test_weights_are_nan_until_drawn(name: str) -> None:
+    for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):
+        assert site.weight.isnan().all()
+        assert site(torch.ones(8, 3)).isnan().all()
+        assert all(p.isfinite().all() for n, p in site.named_parameters() if n != "weight")
+
+
+def test_fixed_gain_without_norm_only_where_data_initialises() -> None:
+    site = NORMS["none"].linear("a", 3, 4, data_init=True)
+    assert not site.reparametrisation.gain.requires_grad
+    assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
+
+
+@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn"])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) -> None:
+    site = NORMS[name].linear("a", 3, 4, shift=True, kernel_size=kernel_size, data_init=True).double()
+    site.weight.data = draw(*site.weight.shape)
+    x, axes = (2 + draw(50, 3), 0) if kernel_size is None else (2 + draw(6, 3, 5, 5), (0, 2, 3))
+    y = site(x).detach()
+    site.standardise_(y.mean(axes), y.std(axes, unbiased=False))
+    close(site(x).mean(axes), torch.zeros(4, dtype=torch.float64))
+    close(site(x).var(axes, unbiased=False), torch.ones(4, dtype=torch.float64))
+
+
+# --- mistakes
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "p=0": (lambda: norms.PRMS(name="prms", p=0.0), r"norm.p must lie in \(0, 1\], got 0.0"),
+    "p=1.5": (lambda: norms.PRMS(name="prms", p=1.5), r"norm.p must lie in \(0, 1\], got 1.5"),
+    "p of a layer": (lambda: norms.RMSNorm(4, p=1.5), r"p must lie in \(0, 1\], got 1.5"),
+    "impl": (lambda: norms.RMS(name="rms", impl="eagr"), r"norm.impl=eagr is not known; did you mean eager\?"),
+    "impl of a layer": (lambda: norms.RMSNorm(4, impl="quick"), "impl=quick is not known"),
+    "k_rounding": (lambda: norms.PRMS(name="prms", k_rounding="round"), "norm.k_rounding=round .*one of ceil, floor"),
+    "padding": (lambda: norms.BN(name="bn", padding="exlude"), "norm.padding=exlude .*did you mean exclude"),
+    "eval": (lambda: norms.MeanOnlyBN(name="mean_only_bn", eval="population"), "norm.eval=population is not known"),
+    "momentum": (lambda: norms.BN(name="bn", momentum=0.0), r"norm.momentum must lie in \(0, 1\]"),
+    "min_examples": (lambda: norms.BN(name="bn", min_examples=0), "norm.min_examples must be at least 1, got 0"),
+    "axes": (lambda: norms.LN(name="ln", axes=[1]), r"norm.axes must be \[2,3\]"),
+    "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be at least 0"),
+    "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be at least 0"),
+    "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be at least 0"),
+    "input of rms": (lambda: norms.RMSNorm(4)(torch.ones(2, 3)), r"expected .* \(4,\), got \(2, 3\)"),
+    "input of ln": (lambda: norms.LayerNorm((2, 4))(torch.ones(4)), r"expected .* \(2, 4\), got \(4,\)"),
+    "gain": (
+        lambda: NORMS["nonparametric_ln"].linear("head", 3, 4).standardise_(torch.ones(4), torch.ones(4)),
+        "head: initialising from data needs a norm with a gain",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_value_errors_that_name_the_key(mistake: str) -> None:
+    call, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- a norm from outside the package
+
+
+class DynamicTanh(norms.Normaliser):
+    """``y = gain * tanh(alpha * x) + shift``, alpha one learned number."""
+
+    def __init__(self, site: norms.Site, alpha: float) -> None:
+        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
+        y = self.broadcast(self.weight) * torch.tanh(self.alpha * x)
+        return y if self.bias is None else y + self.broadcast(self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyT(norms.Norm):
+    alpha: float = 0.5
+
+    def normaliser(self, site: norms.Site) -> DynamicTanh:
+        return DynamicTanh(site, self.alpha)
+
+
+@pytest.mark.parametrize("shift", [None, False])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_an_outside_norm(kernel_size: int | None, shift: bool | None) -> None:
+    site = fill(DyT(name="dyt").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
+    x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
+    a = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
+    gain, after = (
+        torch.zeros(()) if v is None else v.view(-1, *[1] * (a.dim() - 2)) for v in (site.norm.weight, site.norm.bias)
+    )
+    y = site(x)
+    close(y, gain * torch.tanh(site.norm.alpha * a) + after)
+    y.square().sum().backward()
+    assert not without_gradient(site)
+
+
+def test_an_outside_norm_in_the_cells() -> None:
+    gru = fill(GRU(DyT(name="dyt")))
+    x, h, mask = draw(BATCH, TIME, EMBED), draw(BATCH, HIDDEN, seed=1), torch.ones(BATCH, TIME, dtype=torch.bool)
+    states = gru(x, h, mask)
+    close(states, gru.step_by_step(x, h, mask))
+    assert not torch.allclose(states, fill(GRU(NORMS["none"]))(x, h, mask))
