@@ -72,7 +72,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     parsed = config.parse(overrides)
     single = [o.input_line for o in parsed if not o.is_sweep_override() and o.input_line]
     hydra = config.compose(single, config_dir, hydra=True).hydra
-    multirun = multirun or hydra.mode is not None and hydra.mode.name == "MULTIRUN"
+    multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
     swept = [o for o in parsed if o.is_sweep_override()]
     if swept and not multirun:
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
@@ -187,6 +187,7 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
     from rich.console import Console
 
     from rmsexp import compare
+    from rmsexp.compare import tables
 
     console = Console()
     for job in {job.setting_folder: job for job in jobs}.values():
@@ -194,7 +195,7 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
         if curves is None:
             continue
         records = compare.load(job.setting_folder)
-        console.print(compare.for_terminal(compare.summary(records, job.config.task, job.setting)))
+        console.print(tables.for_terminal(tables.summary(records, job.config.task, job.setting)))
         console.print(f"curves  {curves}", soft_wrap=True)
     failed = False
     for job in jobs:

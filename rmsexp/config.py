@@ -139,7 +139,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(f"{error}".splitlines()[0]) from None
+        raise ConfigError(str(error).splitlines()[0]) from None
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
@@ -234,7 +234,7 @@ def _plain(composed: DictConfig) -> dict[str, Any]:
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
     """Nested keys as dotted ones."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in content.items():
         if hasattr(value, "items") and value:
             flat |= _flat(value, f"{prefix}{key}.")

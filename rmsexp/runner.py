@@ -172,7 +172,7 @@ def _device(cfg: config.RunConfig, n_jobs: int) -> torch.device:
         torch.backends.cudnn.benchmark = not cfg.deterministic
         # warn only: max_pool2d's backward is listed as nondeterministic, but windows that do not overlap add nothing up
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(name)
 
 
@@ -218,7 +218,7 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
 def _message(error: Exception, folder: Path) -> str:
     """One line that says what was wrong; the traceback of what was not foreseen goes to a file."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or folder}); free some space and give the same command again: it goes on"
+        return f"the disk is full ({error.filename or folder}); free some space and the same command goes on"
     if isinstance(error, EXPECTED):
         return str(error)
     path = folder / "traceback.txt"

@@ -61,7 +61,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(web)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
     def publish(fill: Callable[[tarfile.TarFile], None]) -> str:
         with tarfile.open(web / CIFAR10.filename, "w:gz") as tar:
@@ -76,7 +76,8 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     server.server_close()
 
 
-def test_splits_hold_the_batches_in_order(copy: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("copy")
+def test_splits_hold_the_batches_in_order(tmp_path: Path) -> None:
     images = cifar10.load(tmp_path)
     expected = [batch(4 + seed, seed) for seed in range(3)]
     assert images.train_x.shape == (9, 3, 32, 32)

@@ -313,7 +313,7 @@ def test_fixed_gain_without_norm_only_where_data_initialises() -> None:
     assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
 
 
-@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn"])
+@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn", "ln", "rms"])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
 def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) -> None:
     site = NORMS[name].linear("a", 3, 4, shift=True, kernel_size=kernel_size, data_init=True).double()

@@ -14,14 +14,14 @@ from rmsexp.data import Images
 SIZE = 32
 SHAPES = ("disk", "square", "triangle", "cross", "ring")
 COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: half of it can be had without the other half
-HUES = ((-45.0, 75.0), (135.0, 255.0))  # degrees: red to yellow, green to blue
-RADIUS = (6.0, 11.0)  # pixels, from the centre to about the edge
+HUES = ((-30.0, 60.0), (150.0, 240.0))  # degrees: red to yellow, cyan to blue
+RADIUS = (8.0, 13.0)  # pixels, from the centre to about the edge
 OFFSET = 6.0  # pixels from the middle, at most, so that most of a shape lies inside
-DISTRACTORS = 2  # shapes of any kind and hue, half outside, beneath the one that counts
-SATURATION, BRIGHTNESS = (0.35, 0.9), (0.45, 1.0)
-BACKGROUND_CONTRAST = 0.6  # of smooth random colour around grey
+DISTRACTORS = 1  # shapes of any kind and hue, half outside, beneath the one that counts
+SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)
+BACKGROUND_CONTRAST = 0.2  # of smooth random colour around grey
 BACKGROUND_CELLS = 4  # random values along a side, interpolated between
-NOISE = 0.03  # standard deviation, of a range of 1
+NOISE = 0.02  # standard deviation, of a range of 1
 BLOCK = 500  # images drawn at a time
 
 
@@ -30,12 +30,11 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
 
     Place, size, turn, brightness and background are random and tell nothing; the splits are separate draws.
     """
-    splits = [
-        _draw(count, np.random.Generator(np.random.PCG64([seed, k]))) for k, count in enumerate((n_train, n_test))
-    ]
-    arrays = [array for split in splits for array in split]
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-    return Images(*arrays, name="shapes twin", digest=digest, builtin=True)
+    train_x, train_y = _draw(n_train, np.random.Generator(np.random.PCG64([seed, 0])))
+    test_x, test_y = _draw(n_test, np.random.Generator(np.random.PCG64([seed, 1])))
+    content = b"".join(array.tobytes() for array in (train_x, train_y, test_x, test_y))
+    digest = hashlib.sha256(content).hexdigest()
+    return Images(train_x, train_y, test_x, test_y, name="shapes twin", digest=digest, builtin=True)
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`. A batch is images ``(batch, 3, 32, 32)``, whitened, and labels ``(batch,)``."""
+    """See :class:`rmsexp.train.task.Task`. A batch: whitened images ``(batch, 3, 32, 32)`` and labels."""
 
     target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
 

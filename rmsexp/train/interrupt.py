@@ -18,7 +18,7 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """Between :meth:`install` and its end the first signal raises :class:`Interrupted`, or waits inside :meth:`held`."""
+    """Between :meth:`install` and its end a signal raises :class:`Interrupted`, or waits inside :meth:`held`."""
 
     def __init__(self) -> None:
         self._held = 0

@@ -24,7 +24,7 @@ def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """A row's numbers as flat names: ``train/loss``, ..., and ``<split>/time``, the time axis of the curves in seconds."""
+    """A row's numbers as flat names: ``train/loss``, ...; ``<split>/time`` is the time axis of the curves, in seconds."""
     split, seconds = row["split"], row["seconds"]
     skipped = ("step", "split", "seconds")
     values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
@@ -39,14 +39,14 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
-            self._writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, row["step"])
 
     def close(self, status: str) -> None:  # noqa: ARG002
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class WandbLogger:

@@ -217,9 +217,10 @@ class Trainer:
         with self.clock.bucket("log"), self.interrupt.held():
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
-            row = self._row("train", {name: total / count for name, total in zip(self._metrics, sums, strict=True)})
-            group = self.optimizer.param_groups[0]
-            row |= _finite({"objective": objective / steps, "lr": group["lr"], "grad_norm": norm / steps})
+            metrics = {name: total / count for name, total in zip(self._metrics, sums, strict=True)}
+            rate = self.optimizer.param_groups[0]["lr"]
+            means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps}
+            row = self._row("train", metrics | means)
             self._record([row])
             state.pending = []
             spent = self.clock.time - self._began[1]
@@ -264,7 +265,8 @@ class Trainer:
         state = self.state
         epoch = round(state.step / self.task.steps_per_epoch, 6)
         place = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}
-        return place | _finite(metrics) | {"seconds": {name: round(s, 6) for name, s in self.clock.seconds.items()}}
+        seconds = {name: round(seconds, 6) for name, seconds in self.clock.seconds.items()}
+        return place | _finite(metrics) | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row]) -> None:
         self.state.metrics_bytes = record.append(self.folder / record.METRICS, rows)

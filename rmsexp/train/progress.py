@@ -31,7 +31,8 @@ class ProgressDisplay:
         """Shows a training row."""
         step, loss = row["step"], row["loss"]
         left = (self._steps - step) / steps_per_second if steps_per_second else 0.0
-        text = f"loss {'not finite' if loss is None else f'{loss:.4f}'}  {steps_per_second:.1f} steps/s  {_duration(left)} left"
+        shown = "not finite" if loss is None else f"{loss:.4f}"
+        text = f"loss {shown}  {steps_per_second:.1f} steps/s  {_duration(left)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, text=text)
         else:

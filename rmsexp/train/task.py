@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Objective:
-    """``loss``: a scalar to go down. ``sums``: each metric summed over ``count`` predictions (``loss`` is one of them)."""
+    """``loss``: a scalar to go down. ``sums``: metrics (``loss`` among them) summed over ``count`` predictions."""
 
     loss: Tensor
     sums: Mapping[str, Tensor]
