@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean X?"`` for the known word most like ``word``, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    """``"; did you mean X?"`` for the known word most like ``word``, else nothing; for ``lr`` that is ``optim.lr``."""
+    known = list(known)
+    close = [name for name in known if name.endswith(f".{word}")] or difflib.get_close_matches(
+        word, known, n=1, cutoff=0.5
+    )
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -35,3 +38,8 @@ def fraction(key: str, value: float) -> None:
 def probability(key: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ValueError(f"{key} must lie in [0, 1), got {value}")
+
+
+def not_empty(key: str, value: str) -> None:
+    if not value.strip():
+        raise ValueError(f"{key} is empty")

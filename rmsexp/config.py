@@ -11,13 +11,15 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from rmsexp.checks import at_least, choice, nearest
+from rmsexp.checks import at_least, choice, nearest, not_empty
 
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
@@ -47,6 +49,9 @@ class DataConfig:
 
     root: str = "~/.cache/rmsexp"
 
+    def __post_init__(self) -> None:
+        not_empty("data.root", self.root)
+
 
 @dataclass
 class RunConfig:
@@ -75,6 +80,7 @@ class RunConfig:
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
             at_least(key, getattr(self, key), 1)
         at_least("seed", self.seed, 0)
+        not_empty("results", self.results)
         if self.threads is not None:
             at_least("threads", self.threads, 1)
 
@@ -127,12 +133,17 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 @lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
     extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        try:
+    outer = Singleton.get_state()  # inside a job of a sweep Hydra is set up already
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
             return hydra_compose("config", [*extra, *overrides], return_hydra_config=hydra)
-        except (HydraException, OmegaConfBaseException) as error:
-            _explain(parse(overrides), config_dir)
-            raise ConfigError(str(error).splitlines()[0]) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        failure = str(error).splitlines()[0]
+    finally:
+        Singleton.set_state(outer)
+    _explain(parse(overrides), config_dir)
+    raise ConfigError(failure)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -143,9 +154,17 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
-    """The choices of a group, by file name."""
+    """The choices of a group: the names of its files."""
+    return sorted(_files(group, config_dir))
+
+
+def _files(group: str, config_dir: str | None) -> dict[str, Path]:
     folders = [CONFIGS / group, *([Path(config_dir) / group] if config_dir else [])]
-    return sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in folder.rglob("*.yaml")
+    }
 
 
 def _choices(overrides: Sequence[str]) -> list[str]:
@@ -156,7 +175,7 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
-        if group not in GROUPS or value is None or group in ("recipe", "pair"):
+        if group not in GROUPS or value is None:
             continue
         for chosen in value if isinstance(value, list) else [value]:
             known = options(group, config_dir)
@@ -182,12 +201,10 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
 
 
 def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) -> None:
-    folders = [CONFIGS / "norm", *([Path(config_dir) / "norm"] if config_dir else [])]
-    files = sorted(path for folder in folders for path in folder.glob("*.yaml"))
-    owners = [path.stem for path in files if option in OmegaConf.load(path)]
+    owners = [name for name, path in sorted(_files("norm", config_dir).items()) if option in OmegaConf.load(path)]
     if owners:
         raise ConfigError(f"norm.{option} is no option of norm={norm.name} (norms that have it: {', '.join(owners)})")
-    own = [f"norm.{key}" for key in norm if key != "_target_"]
+    own = [f"norm.{key!s}" for key in norm if key != "_target_"]
     raise ConfigError(
         f"norm.{option} is not known{nearest(f'norm.{option}', own)} (norm={norm.name} has {', '.join(own)})"
     )
@@ -196,7 +213,7 @@ def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) 
 def _typed(composed: DictConfig) -> tuple[Any, Any]:
     """The config as its task's schema, and the norm that its options make."""
     task = importlib.import_module(f"rmsexp.tasks.{composed.task}")
-    content = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+    content = OmegaConf.create(_plain(composed))
     return _fit(task.Config, content, ""), norm_from(content.norm)
 
 
@@ -216,8 +233,8 @@ def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), content))
     except ConfigKeyError as error:
-        key, known = f"{prefix}{error.full_key}", [f"{prefix}{name}" for name in _flat(content)]
-        raise ConfigError(f"{key} is not known{nearest(key, [name for name in known if name != key])}") from None
+        key, known = f"{prefix}{error.full_key}", _flat(OmegaConf.to_container(OmegaConf.structured(schema)))
+        raise ConfigError(f"{key} is not known{nearest(key, [f'{prefix}{name}' for name in known])}") from None
     except OmegaConfBaseException as error:
         key = f"{prefix}{error.full_key}"
         raise ConfigError(f"{key}: {str(error.msg or error).splitlines()[0]}") from None

@@ -56,6 +56,7 @@ class DataConfig(config.DataConfig):
     zca_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.positive("data.zca_eps", self.zca_eps)
 

@@ -24,7 +24,7 @@ def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """A row's numbers as flat names: ``train/loss``, ...; ``<split>/time`` is the time axis of the curves, in seconds."""
+    """A row's numbers as flat names: ``train/loss``, ...; ``<split>/time`` is the time axis of curves in seconds."""
     split, seconds = row["split"], row["seconds"]
     skipped = ("step", "split", "seconds")
     values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}

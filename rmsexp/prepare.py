@@ -1,0 +1,31 @@
+"""``python -m rmsexp.prepare task=… scale=…``: downloads, verifies and preprocesses what a run would."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from rmsexp import config
+
+
+def main() -> int:
+    import torch
+
+    from rmsexp.data import DataError
+
+    try:
+        job = config.job(sys.argv[1:])
+        task = importlib.import_module(f"rmsexp.tasks.{job.config.task}").Task(job.config, torch.device("cpu"))
+        task.prepare(print)
+    except config.ConfigError as error:
+        print(f"rmsexp: {error}", file=sys.stderr)
+        return 2
+    except (DataError, ValueError) as error:
+        print(f"rmsexp: {error}", file=sys.stderr)
+        return 1
+    print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, under {job.config.data.root}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
