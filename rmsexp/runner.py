@@ -96,17 +96,9 @@ def _train(job: config.Job, folder: Path, n_jobs: int, interrupt: Interrupt, rea
     )
     task.prepare(display.say)
     model = task.build(job.norm)
-    settings = Settings(
-        cfg.seed,
-        cfg.optim.lr,
-        cfg.max_steps,
-        cfg.log_every,
-        cfg.eval_every,
-        cfg.checkpoint_every,
-        cfg.precision,
-        device,
-    )
+    settings = Settings.of(cfg, device)
     trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
+    trainer.contention.shared = n_jobs > 1
     warning = trainer.start()
     reached[0] = step = trainer.state.step
     if warning:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .load import Records, load
+from rmsexp.compare.load import Records, load
 
 __all__ = ["Records", "draw", "load"]
 
@@ -15,9 +15,9 @@ def draw(results: Path, task: str, setting: str) -> Path:
     Raises:
         ValueError: no run of the setting has any metrics.
     """
-    from .. import record
-    from . import figures, tables
-    from .notes import notes
+    from rmsexp import record
+    from rmsexp.compare import figures, tables
+    from rmsexp.compare.notes import notes
 
     folder = results / task / setting
     records = load(folder).of(task, setting)

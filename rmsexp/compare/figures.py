@@ -18,10 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .. import record
-from . import stats, style
-from .load import Records
-from .notes import notes
+from rmsexp import record
+from rmsexp.compare import stats, style
+from rmsexp.compare.load import Records
+from rmsexp.compare.notes import notes
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # as matplotlib takes it: offset, then lengths on and off
 Points = tuple[stats.Array, stats.Array]

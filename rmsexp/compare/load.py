@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from .. import record
-from .style import norm_of
+from rmsexp import record
+from rmsexp.compare.style import norm_of
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),

@@ -6,8 +6,8 @@ import textwrap
 
 import pandas as pd
 
-from . import stats, style
-from .load import Records
+from rmsexp.compare import stats, style
+from rmsexp.compare.load import Records
 
 LISTED = 4  # runs that a note names before it only counts
 WIDTH = 90  # characters of what it says of each

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from .load import Records
+from rmsexp.compare.load import Records
 
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # runs whose end is no result

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from .. import record
-from . import stats, style
-from .load import Records
+from rmsexp import record
+from rmsexp.compare import stats, style
+from rmsexp.compare.load import Records
 
 SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 NO_VALUE = "\N{EN DASH}"
@@ -151,11 +151,14 @@ def _markdown(table: pd.DataFrame) -> str:
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
-    """The readable summary for the end of a sweep."""
+    """The main columns for the end of a sweep, narrow enough for 80 characters; reasons are in ``summary.md``."""
+    text = readable(table).drop(columns="steps")
+    text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
+    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(lambda s: NO_VALUE if math.isnan(s) else _four_digits(s))
+    text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
     shown = Table()
-    text = readable(table)
     for column in text:
-        shown.add_column(str(column), overflow="fold")
+        shown.add_column(str(column))
     for row in text.to_numpy().tolist():
         shown.add_row(*row)
     return shown

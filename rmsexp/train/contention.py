@@ -50,9 +50,13 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Adds up, over the stretches that are timed, what the threads waited and what the host stole."""
+    """Adds up, over the stretches that are timed, what the threads waited and what the host stole.
+
+    ``shared``: a launcher runs others beside this one. With a core each they need not wait, but share caches and memory.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        self.shared = False
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
@@ -84,5 +88,5 @@ class Contention:
             return {"state": "unknown", "waited": None, "steal": None}
         waited = self._waited / self._ran
         steal = self._stolen / self._ticks if self._ticks else 0.0
-        contended = waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
+        contended = self.shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
         return {"state": "contended" if contended else "clear", "waited": round(waited, 4), "steal": round(steal, 4)}

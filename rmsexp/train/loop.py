@@ -45,6 +45,12 @@ class Settings:
     precision: str
     device: torch.device
 
+    @classmethod
+    def of(cls, config: Any, device: torch.device) -> Settings:
+        """From a task's config, which has these keys, and ``lr`` below ``optim``."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in ("lr", "device")]
+        return cls(lr=config.optim.lr, device=device, **{name: getattr(config, name) for name in names})
+
 
 @dataclass
 class State:
