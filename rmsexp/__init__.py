@@ -18,7 +18,7 @@ def run(task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = ())
     """
     from rmsexp import config, record, runner
 
-    job = config.job([f"task={task}", f"norm={norm}", *overrides])
+    job = config.job([f"task={task}", f"norm={norm}", *map(config.expand_home, overrides)])
     outcome = runner.execute(job)
     if outcome.signum is not None:
         raise KeyboardInterrupt

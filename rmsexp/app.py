@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra._internal.utils import get_args_parser
+from hydra.errors import HydraException
 
 from rmsexp import config, record
 
@@ -41,34 +42,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: finished, finished before, or diverged. 2: a mistake on the command line. 1: all else. 130, 143: interrupted.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if "-h" in words or "--help" in words:
         print(help_text())
         return 0
-    arguments = get_args_parser().parse_args(words)
+    arguments = get_args_parser().parse_intermixed_args(words)
+    flags = [word for word in words if word not in arguments.overrides]  # Hydra takes them before the overrides only
     if arguments.cfg or arguments.info or arguments.hydra_help or arguments.shell_completion:
-        return _hydra(words)
+        return _hydra([*flags, *arguments.overrides])
     try:
-        expanded, multirun = expand(arguments.overrides, arguments.multirun, arguments.config_dir)
-        jobs = [config.job(overrides, arguments.config_dir) for overrides in expanded]
+        runs, sweep = expand(arguments.overrides, arguments.multirun, arguments.config_dir)
+        jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
+        if sweep is None:
+            return _one(jobs[0])
+        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # else Hydra fails to
+        _hydra([*flags, *sweep])
+        return _end_of_sweep(jobs)
     except config.ConfigError as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 2
-    try:
-        if multirun:
-            flags = [word for word in words if word not in arguments.overrides]
-            _hydra([*flags, *in_order(arguments.overrides)])
-            return _end_of_sweep(jobs)
-        return _one(jobs[0])
-    except record.RunLockedError as error:
+    except (record.RunLockedError, OSError) as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
 
 
-def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> tuple[list[list[str]], bool]:
-    """The overrides of each run that a command line asks for, and whether it is a sweep."""
+def expand(
+    overrides: Sequence[str], multirun: bool, config_dir: str | None
+) -> tuple[list[list[str]], list[str] | None]:
+    """The overrides of each run that a command line asks for, and what makes Hydra do them in this order.
+
+    The latter is None if it is no sweep.
+    """
     parsed = config.parse(overrides)
     single = [o.input_line for o in parsed if not o.is_sweep_override() and o.input_line]
     hydra = config.compose(single, config_dir, hydra=True).hydra
@@ -77,12 +83,17 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     if swept and not multirun:
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
+    ordered = in_order([*preset, *overrides])
     axes: dict[str, list[str]] = {}
-    for override in config.parse([*preset, *in_order(overrides)]):
+    for override in config.parse(ordered):
         key = override.get_key_element()
-        values = list(override.sweep_string_iterator()) if override.is_sweep_override() else None
+        try:
+            values = list(override.sweep_string_iterator()) if override.is_sweep_override() else None
+        except HydraException:
+            raise config.ConfigError(f"{override.input_line}: write the values with commas between them") from None
         axes[key] = [override.input_line or ""] if values is None else [f"{key}={value}" for value in values]
-    return [list(run) for run in itertools.product(*axes.values())], multirun
+    runs = [list(run) for run in itertools.product(*axes.values())]
+    return runs, [*ordered, "hydra.sweeper.params=null"] if multirun else None
 
 
 def in_order(overrides: Sequence[str]) -> list[str]:
@@ -173,9 +184,9 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     job = config.job(list(hydra.overrides.task), outside)
     try:
         outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
-    except record.RunLockedError as error:
+    except (record.RunLockedError, OSError) as error:
         print(f"rmsexp: {error}", file=sys.stderr)
-        return "locked"
+        return "failed"
     _say_outcome(job, outcome)
     if outcome.signum is not None:
         raise SystemExit(128 + outcome.signum)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
 
@@ -114,6 +115,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     config, norm = _typed(composed)
     base = _plain(compose(_choices(overrides), config_dir))
     changed = differences(resolved, base)
+    if "norm.name" in changed:
+        raise ConfigError("norm.name belongs to the norm's file; norm=… chooses another")
     of_norm = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
     of_setting = {key: value for key, value in changed.items() if not key.startswith("norm.")}
     setting, series = resolved["scale"] + _suffix(of_setting), resolved["norm"]["name"] + _suffix(of_norm)
@@ -125,19 +128,27 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 
     Raises: ConfigError for what does not parse and for unknown groups, choices and keys.
     """
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir} is no folder")
     parsed = parse(overrides)
+    for key in {override.key_or_group for override in parsed} - set(GROUPS):
+        if config_dir and Path(config_dir, key).is_dir():  # Hydra would look for a choice of the group in it
+            raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
     _check_choices(parsed, config_dir)
     return _compose(tuple(overrides), config_dir, hydra)
 
 
 @lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
-    extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
+    outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
+    extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
     outer = Singleton.get_state()  # inside a job of a sweep Hydra is set up already
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
             return hydra_compose("config", [*extra, *overrides], return_hydra_config=hydra)
+    except YAMLError as error:
+        raise ConfigError(" ".join(str(error).split())) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         failure = str(error).splitlines()[0]
     finally:
@@ -150,7 +161,14 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
+        word, reason = getattr(error, "override", ""), " ".join(str(error).split("\nSee http")[0].split())
+        raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
+
+
+def expand_home(word: str) -> str:
+    """``key=~/…`` with the home folder in its place: shells leave it there, and Hydra's grammar has no bare ``~``."""
+    key, is_value, value = word.partition("=")
+    return f"{key}={Path(value).expanduser()}" if is_value and value.startswith("~") else word
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
@@ -175,8 +193,13 @@ def _choices(overrides: Sequence[str]) -> list[str]:
 def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
-        if group not in GROUPS or value is None:
+        if override.is_delete() and not group.startswith("hydra"):
+            raise ConfigError(f"{override.input_line}: a value can be set, not taken away")
+        one = group in ("task", "norm", "scale")
+        if group not in GROUPS or (value is None and not one):
             continue
+        if one and not isinstance(value, str):
+            raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
         for chosen in value if isinstance(value, list) else [value]:
             known = options(group, config_dir)
             if str(chosen) not in known:
@@ -219,21 +242,30 @@ def _typed(composed: DictConfig) -> tuple[Any, Any]:
 
 def norm_from(content: DictConfig) -> Any:
     """Makes the norm that a ``norm`` config names by its class (``_target_``) and options."""
+    if not isinstance(content, DictConfig) or "_target_" not in content:
+        raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
     values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
-    module, _, name = str(content.get("_target_", "")).rpartition(".")
+    module, _, name = str(content["_target_"]).rpartition(".")
+    where = f"norm={values.get('name')}: _target_ {module}.{name}"
     try:
         options_class = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"norm={values.get('name')}: _target_ {module}.{name} cannot be imported ({error})") from None
+        raise ConfigError(f"{where} cannot be imported ({error})") from None
+    if not (isinstance(options_class, type) and is_dataclass(options_class) and hasattr(options_class, "linear")):
+        raise ConfigError(f"{where} is no dataclass below rmsexp.norms.Norm")
     return _fit(options_class, values, "norm.")
 
 
 def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
     """An instance of a dataclass from a config, its types and values checked."""
+    typed = OmegaConf.structured(schema)
+    for name, value in typed.items_ex(resolve=False):
+        if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
+            raise ConfigError(f"{prefix}{name} holds several values; set one of {', '.join(map(str, value))} in it")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), content))
+        return OmegaConf.to_object(OmegaConf.merge(typed, content))
     except ConfigKeyError as error:
-        key, known = f"{prefix}{error.full_key}", _flat(OmegaConf.to_container(OmegaConf.structured(schema)))
+        key, known = f"{prefix}{error.full_key}", _flat(OmegaConf.to_container(typed))
         raise ConfigError(f"{key} is not known{nearest(key, [f'{prefix}{name}' for name in known])}") from None
     except OmegaConfBaseException as error:
         key = f"{prefix}{error.full_key}"

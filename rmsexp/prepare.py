@@ -14,7 +14,7 @@ def main() -> int:
     from rmsexp.data import DataError
 
     try:
-        job = config.job(sys.argv[1:])
+        job = config.job([config.expand_home(word) for word in sys.argv[1:]])
         task = importlib.import_module(f"rmsexp.tasks.{job.config.task}").Task(job.config, torch.device("cpu"))
         task.prepare(print)
     except config.ConfigError as error:

@@ -91,6 +91,12 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     sync_folder(path.parent)
 
 
+def remove_temporaries(folder: Path) -> None:
+    """Removes what :func:`write_atomic` left of a run, under its lock, where a process was killed inside it."""
+    for path in (*folder.glob(".*.tmp"), *(folder / CHECKPOINTS).glob(".*.tmp")):
+        path.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Makes renames in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -54,21 +54,28 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
 
 
 def _ended(folder: Path, max_steps: int) -> Outcome | None:
-    if not (folder / record.STATUS).exists():
-        return None
-    status = record.read_json(folder / record.STATUS)
+    status = _status(folder)
     if status["status"] == "diverged" or (status["status"] == "finished" and status["step"] >= max_steps):
         return Outcome(status["status"], status["step"], status.get("error"), already=True)
     return None
 
 
+def _status(folder: Path) -> dict[str, Any]:
+    """How an earlier process left the run. One that cannot be read costs nothing: the checkpoints say how far."""
+    try:
+        return record.read_json(folder / record.STATUS)
+    except (FileNotFoundError, ValueError):
+        return {"status": "new", "step": 0}
+
+
 def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
-    interrupt, reached = Interrupt(), [0]
+    record.remove_temporaries(folder)
+    interrupt, reached = Interrupt(), [_status(folder)["step"]]
     try:
         with interrupt.install():
             _check_same_config(folder, job.resolved)
-            record.write_json(folder / record.STATUS, {"status": "running", "step": 0, "process": os.getpid()})
+            record.write_json(folder / record.STATUS, {"status": "running", "step": reached[0], "process": os.getpid()})
             outcome = _train(job, folder, n_jobs, interrupt, reached)
     except Interrupted as stop:
         outcome = Outcome("interrupted", reached[0], str(stop), stop.signum)

@@ -11,7 +11,7 @@ import torch
 
 from rmsexp.record import sync_folder, write_atomic
 
-LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
+LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 Payload = dict[str, Any]
 
 
@@ -38,6 +38,8 @@ def save_best(folder: Path, payload: Payload) -> None:
 def load(folder: Path) -> tuple[Payload | None, str | None]:
     """The newest whole checkpoint (None: there is none yet), and a warning where a newer one was damaged.
 
+    A damaged one is moved aside: the next :func:`save` must not put it in the place of the whole one.
+
     Raises: CheckpointError if there are only damaged ones.
     """
     damaged = []
@@ -54,7 +56,10 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
         except Exception as error:  # damage shows as many types
             damaged.append(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})")
             continue
-        return payload, f"{damaged[0]}; going on from {name}" if damaged else None
+        if not damaged:
+            return payload, None
+        (folder / LAST).replace(folder / DAMAGED)
+        return payload, f"{damaged[0]}; going on from {name}"
     if damaged:
         raise CheckpointError(f"{damaged[0]} and no other is whole; start this run anew with force=true")
     return None, None

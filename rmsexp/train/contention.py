@@ -34,7 +34,10 @@ def _machine() -> tuple[int, int]:
 
 
 def _gpu_shared() -> bool | None:
-    """Whether another process computes on the GPU; None where that cannot be read."""
+    """Whether another process computes on the GPU; None where that cannot be read.
+
+    Inside a container the list is empty or has other ids: then this process, which does compute there, is not on it.
+    """
     try:
         answer = subprocess.run(
             ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
@@ -46,7 +49,7 @@ def _gpu_shared() -> bool | None:
     except (OSError, subprocess.SubprocessError):
         return None
     pids = {word for word in answer.split() if word.isdigit()}
-    return len(pids - {str(os.getpid())}) > 0 if pids else None  # inside a container the list is empty or foreign
+    return len(pids) > 1 if str(os.getpid()) in pids else None
 
 
 class Contention:
@@ -82,8 +85,8 @@ class Contention:
 
     def report(self) -> dict[str, Any]:
         """``state`` (clear, contended or unknown) and the two shares, for the record."""
-        if self._on_gpu:
-            self._gpu_shared = _gpu_shared() or self._gpu_shared
+        if self._on_gpu and not self._gpu_shared:  # once shared, it stays so
+            self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None}
         waited = self._waited / self._ran

@@ -10,11 +10,14 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The process was asked to stop. ``signum`` says how; the exit status is 128 + signum."""
+    """The process was asked to stop. ``signum`` says how; the exit status is 128 + signum.
 
-    def __init__(self, signum: int) -> None:
+    ``torn``: it was asked a second time, and what must not be cut in two may be.
+    """
+
+    def __init__(self, signum: int, torn: bool = False) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.signum = signum
+        self.signum, self.torn = signum, torn
 
 
 class Interrupt:
@@ -51,4 +54,4 @@ class Interrupt:
         again = self._received is not None
         self._received = signum
         if again or not self._held:  # a second one does not wait
-            raise Interrupted(signum)
+            raise Interrupted(signum, torn=again)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rmsexp import checks
 from rmsexp.record import TIMED, Row
 
 
@@ -18,8 +20,18 @@ class Logger(Protocol):
 
 
 def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping[str, Any], step: int) -> list[Logger]:
-    """The loggers that a config asks for; a run that goes on at ``step`` replaces what they showed after it."""
+    """The loggers that a config asks for; a run that goes on at ``step`` replaces what they showed after it.
+
+    Raises: ValueError for loggers and options that there are not.
+    """
     kinds = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
+    for name, settings in options.items():
+        checks.choice("logger", name, tuple(kinds))
+        known = tuple(inspect.signature(kinds[name]).parameters)[3:]
+        for key in settings:
+            if key not in known:
+                has = ", ".join(known) or "no options"
+                raise ValueError(f"logger.{name}.{key} is not known{checks.nearest(key, known)} ({name} has {has})")
     return [kinds[name](folder, config, step, **settings) for name, settings in options.items()]
 
 
@@ -39,7 +51,7 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
@@ -55,6 +67,7 @@ class WandbLogger:
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
         import wandb
 
+        checks.choice("logger.wandb.mode", mode, ("offline", "online", "disabled"))
         name = "-".join(folder.parts[-4:])
         folder.joinpath("wandb").mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(

@@ -61,6 +61,7 @@ class State:
     evaluated: int = -1  # the step of the last evaluation
     best: float | None = None
     pending: list[list[float]] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)  # the names of those in `pending`
     metrics_bytes: int = 0
 
 
@@ -90,8 +91,7 @@ class Trainer:
         self.state = State()
         self.clock = Clock()
         self.contention = Contention(settings.device)
-        self._recent: list[tuple[Tensor, int]] = []  # of the latest steps, still on the device: values, predictions
-        self._metrics: tuple[str, ...] = ()
+        self._recent: list[tuple[Tensor, int, int]] = []  # of steps on the device: values, predictions, examples
 
     def start(self) -> str | None:
         """Loads the newest whole checkpoint, or initialises the model if there is none.
@@ -123,6 +123,8 @@ class Trainer:
             self._began = (state.step, self.clock.time)
             while True:
                 done = state.step >= settings.max_steps
+                if state.pending and (done or state.step % settings.log_every == 0):
+                    self._log()
                 if state.evaluated < state.step and (done or state.step % settings.eval_every == 0):
                     self._evaluate()
                 if done or (state.step and state.step % settings.checkpoint_every == 0):
@@ -130,11 +132,11 @@ class Trainer:
                 if done:
                     return
                 self._train_to(self._next_edge())
-                if state.step % settings.log_every == 0 or state.step == settings.max_steps:
-                    self._log()
-        except Interrupted:
-            self._collect()
-            self._checkpoint()
+        except Interrupted as stop:
+            if not stop.torn:
+                with self.interrupt.held():
+                    self._collect()
+                    self._checkpoint()
             raise
 
     def _next_edge(self) -> int:
@@ -166,9 +168,9 @@ class Trainer:
                     with self.clock.bucket("data"):
                         batches = self.task.batches(state.step)
                     with self.clock.bucket("train"):
-                        self._recent.append(self._update(state.step, batches))
+                        values, count = self._update(state.step, batches)
+                    self._recent.append((values, count, sum(self.task.examples(batch) for batch in batches)))
                     state.step += 1
-                    state.examples += sum(self.task.examples(batch) for batch in batches)
             with self.clock.bucket("train"):
                 self._synchronise()
         self._collect()
@@ -192,7 +194,7 @@ class Trainer:
             values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
             totals = values if totals is None else totals + values
             count += objective.count
-            self._metrics = tuple(objective.sums)
+            self.state.metrics = list(objective.sums)
         assert totals is not None
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         self.optimizer.step()
@@ -206,16 +208,18 @@ class Trainer:
         """
         if not self._recent:
             return
-        values = torch.stack([values for values, _ in self._recent]).tolist()
+        values = torch.stack([values for values, _, _ in self._recent]).tolist()
         first = self.state.step - len(values)
-        for step, (row, (_, count)) in enumerate(zip(values, self._recent, strict=True), first):
-            if not math.isfinite(row[0]):
-                self.state.step = step
-                if self.state.pending:
-                    self._log()
-                raise Diverged(step)
-            self.state.pending.append([*row, count])
-        self._recent.clear()
+        with self.interrupt.held():
+            for step, (row, (_, count, examples)) in enumerate(zip(values, self._recent, strict=True), first):
+                if not math.isfinite(row[0]):
+                    self.state.step = step
+                    if self.state.pending:
+                        self._log()
+                    raise Diverged(step)
+                self.state.pending.append([*row, count])
+                self.state.examples += examples
+            self._recent.clear()
 
     def _log(self) -> None:
         """Writes the training row: means over the steps since the row before."""
@@ -223,7 +227,7 @@ class Trainer:
         with self.clock.bucket("log"), self.interrupt.held():
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
-            metrics = {name: total / count for name, total in zip(self._metrics, sums, strict=True)}
+            metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
             rate = self.optimizer.param_groups[0]["lr"]
             means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps}
             row = self._row("train", metrics | means)

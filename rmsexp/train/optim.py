@@ -46,13 +46,14 @@ class Adam(torch.optim.Optimizer):
             states: list[dict[str, Any]] = [self.state[p] for p in params]
             for state in states:
                 state["step"] += 1
-            first, second, t = [s["m"] for s in states], [s["v"] for s in states], states[0]["step"]
+            first, second = [s["m"] for s in states], [s["v"] for s in states]
             beta1, beta2 = group["beta1"], group["beta2"]
             torch._foreach_lerp_(first, grads, 1 - beta1)
             torch._foreach_mul_(second, beta2)
             torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
             # lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + eps), with the corrections outside the tensors
-            correction = 1 - beta2**t
-            denominator = torch._foreach_add(second, group["eps"] * correction)
+            corrections = [1 - beta2 ** s["step"] for s in states]
+            denominator = torch._foreach_add(second, [group["eps"] * correction for correction in corrections])
             torch._foreach_sqrt_(denominator)
-            torch._foreach_addcdiv_(params, first, denominator, -group["lr"] * correction**0.5 / (1 - beta1**t))
+            rates = [c**0.5 / (1 - beta1 ** s["step"]) for c, s in zip(corrections, states, strict=True)]
+            torch._foreach_addcdiv_(params, first, denominator, [-group["lr"] * rate for rate in rates])

@@ -1,0 +1,161 @@
+"""The rooms of the package: imports run downward, one file reads the time, and one file draws."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rmsexp
+
+PACKAGE = Path(rmsexp.__file__).parent
+FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+CLOCKS = {"time", "datetime", "timeit"}
+TIME_READERS = {"train/clock.py"}
+# the twins are data, made from a seed; initialisers draw from a generator that they are given
+DRAWERS = {"train/randomness.py", "data/twins.py"}
+GIVEN_A_GENERATOR = {"models/init.py"}
+RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random", "torch.random"}
+DRAWING_NAMES = {
+    *("torch.manual_seed", "torch.seed", "torch.Generator", "torch.normal", "torch.bernoulli", "torch.multinomial"),
+    *("torch.poisson", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "os.urandom"),
+}
+DRAWING_PREFIXES = ("torch.rand", "np.random.", "numpy.random.", "random.", "torch.nn.init.", "nn.init.")
+DRAWING_METHODS = {
+    *("uniform_", "normal_", "bernoulli_", "random_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+    *("bernoulli", "multinomial", "manual_seed", "dropout", "dropout1d", "dropout2d", "dropout3d", "Dropout"),
+    *("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "default_rng", "RandomState"),
+}
+TAKES_GENERATOR = {"uniform_", "normal_"}  # allowed in GIVEN_A_GENERATOR with generator=
+OWN_METHODS = {"noise.dropout"}  # rmsexp.models.noise.Noise, drawn by randomness.py
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module, and every name of a module, that is imported anywhere in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of an attribute, with ``?`` for what is no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def reads_time(tree: ast.AST) -> list[str]:
+    return [name for name in imports(tree) if name.split(".")[0] in CLOCKS]
+
+
+def draws(tree: ast.AST, given_a_generator: bool = False) -> list[str]:
+    """What a file imports, names or calls that draws random numbers or seeds what does."""
+    found = [name for name in imports(tree) if name in RANDOM_MODULES | DRAWING_NAMES]
+    found += [name for name in imports(tree) if name.startswith(DRAWING_PREFIXES)]
+    in_types = {id(part) for part in _annotations(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in in_types:
+            name = dotted(node)
+            if name in DRAWING_NAMES or name.startswith(DRAWING_PREFIXES):
+                found.append(f"{name} (line {node.lineno})")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method = node.func.attr
+            given = given_a_generator and any(keyword.arg == "generator" for keyword in node.keywords)
+            allowed = dotted(node.func) in OWN_METHODS or (given and method in TAKES_GENERATOR)
+            if method in DRAWING_METHODS and not allowed:
+                found.append(f"{dotted(node.func)} (line {node.lineno})")
+    return found
+
+
+def _annotations(tree: ast.AST) -> Iterator[ast.AST]:
+    """All that stands in types, where nothing is drawn."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            for annotation in (node.returns, *(argument.annotation for argument in arguments)):
+                yield from ast.walk(annotation) if annotation is not None else ()
+        elif isinstance(node, ast.AnnAssign):
+            yield from ast.walk(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):  # an alias of a type
+            yield from ast.walk(node.value)
+
+
+def test_imports_run_downward() -> None:
+    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_only_the_clock_reads_the_time(file: str) -> None:
+    assert bool(reads_time(ast.parse(FILES[file].read_text()))) == (file in TIME_READERS)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_only_randomness_draws(file: str) -> None:
+    found = draws(ast.parse(FILES[file].read_text()), file in GIVEN_A_GENERATOR)
+    assert bool(found) == (file in DRAWERS), found
+
+
+@pytest.mark.parametrize("file", sorted(GIVEN_A_GENERATOR))
+def test_initialisers_only_draw_from_what_they_are_given(file: str) -> None:
+    tree = ast.parse(FILES[file].read_text())
+    assert draws(tree)
+    assert not draws(tree, given_a_generator=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random",
+        "from random import shuffle",
+        "import numpy.random",
+        "from numpy import random",
+        "from torch import randn",
+        "x = np.random.rand(3)",
+        "x = torch.rand(3)",
+        "x = torch.randperm(3)",
+        "x = torch.randn_like(y)",
+        "torch.manual_seed(0)",
+        "x = torch.empty(3).normal_(0, 1)",
+        "x = y.bernoulli_(generator=torch.Generator())",
+        "x = F.dropout(x, 0.5)",
+        "self.drop = nn.Dropout(0.5)",
+        "torch.nn.init.xavier_uniform_(w)",
+        "rng = np.random.default_rng(0)",
+        "def f():\n    import random",
+    ],
+)
+def test_the_check_finds_draws(source: str) -> None:
+    assert draws(ast.parse(source))
+    assert draws(ast.parse(source), given_a_generator=True)
+
+
+@pytest.mark.parametrize(
+    "source", ["import time", "from datetime import datetime", "def f():\n    import time as t", "import time, sys"]
+)
+def test_the_check_finds_clocks(source: str) -> None:
+    assert reads_time(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = noise.dropout(x, 0.5)",
+        "def f(g: torch.Generator) -> None: ...",
+        "self.dropout = options.dropout",
+        "from rmsexp.train.randomness import stream",
+    ],
+)
+def test_the_check_leaves_other_things_alone(source: str) -> None:
+    assert not draws(ast.parse(source))
+    assert not reads_time(ast.parse(source))

@@ -1,0 +1,186 @@
+"""What a command line means: which config it composes, where its run lies, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rmsexp import app, config
+
+ALL = [(t, n, s) for t in config.options("task") for n in config.options("norm") for s in config.options("scale")]
+
+
+# --- identity
+
+
+@pytest.mark.parametrize(
+    ("overrides", "folder"),
+    [
+        pytest.param([], "cifar10/demo/rms/seed0", id="defaults"),
+        pytest.param(["seed=3"], "cifar10/demo/rms/seed3", id="seed"),
+        pytest.param(["norm=ln", "scale=paper"], "cifar10/paper/ln/seed0", id="choices"),
+        pytest.param(["optim.lr=0.003", "norm.eps=1e-6", "seed=0"], "cifar10/demo/rms/seed0", id="defaults typed"),
+        pytest.param(["optim.lr=0.01"], "cifar10/demo+optim.lr=0.01/rms/seed0", id="setting"),
+        pytest.param(["optim.lr=1e-2"], "cifar10/demo+optim.lr=0.01/rms/seed0", id="as another spells it"),
+        pytest.param(["norm=none", "optim.lr=0.0003"], "cifar10/demo/none/seed0", id="the pair's own value"),
+        pytest.param(["norm=none", "optim.lr=0.003"], "cifar10/demo+optim.lr=0.003/none/seed0", id="not the pair's"),
+        pytest.param(["norm=prms", "norm.p=0.5"], "cifar10/demo/prms+p=0.5/seed0", id="series"),
+        pytest.param(
+            ["norm.axes=[1,2,3]", "batch_size=8"], "cifar10/demo+batch_size=8/rms+axes=1-2-3/seed0", id="both"
+        ),
+        pytest.param(
+            ["model.width=0.5", "batch_size=8"], "cifar10/demo+batch_size=8+model.width=0.5/rms/seed0", id="sorted"
+        ),
+        pytest.param(["precision=bfloat16"], "cifar10/demo+precision=bfloat16/rms/seed0", id="precision"),
+        pytest.param(["deterministic=false"], "cifar10/demo+deterministic=False/rms/seed0", id="deterministic"),
+        pytest.param(["schedule.steps=9"], "cifar10/demo+schedule.steps=9/rms/seed0", id="the schedule's length"),
+    ],
+)
+def test_folder(overrides: list[str], folder: str) -> None:
+    assert config.job(overrides).folder == Path("results", folder)
+    assert config.job(overrides[::-1]).folder == Path("results", folder)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("data.root=/elsewhere", "device=cpu", "threads=3", "force=true", "max_steps=7", "logger=wandb"),
+        *("logger=[wandb,tensorboard]", "log_every=3", "eval_every=3", "checkpoint_every=3"),
+    ],
+)
+def test_what_is_computed_does_not_depend_on_it(override: str) -> None:
+    assert config.job([override]).folder == config.job([]).folder
+
+
+def test_results_is_the_root(tmp_path: Path) -> None:
+    assert config.job([f"results={tmp_path}/a b"]).folder == tmp_path / "a b" / "cifar10/demo/rms/seed0"
+
+
+def test_home_is_found_where_a_shell_leaves_it() -> None:
+    assert config.expand_home("data.root=~/data") == f"data.root={Path.home()}/data"
+    assert config.expand_home("~norm") == "~norm"
+
+
+# --- composition
+
+
+@pytest.mark.parametrize(("task", "norm", "scale"), ALL)
+def test_every_combination_is_valid(task: str, norm: str, scale: str) -> None:
+    job = config.job([f"task={task}", f"norm={norm}", f"scale={scale}"])
+    assert (job.config.task, job.norm.name, job.setting, job.series) == (task, norm, scale, norm)
+    assert job.config.max_steps == job.config.schedule.steps
+
+
+def test_the_nine_norms_are_there() -> None:
+    expected = {"none", "ln", "rms", "prms", "bn", "wn", "l2", "nonparametric_ln", "mean_only_bn"}
+    assert set(config.options("norm")) == expected
+
+
+def test_values_of_recipe_and_pair_arrive() -> None:
+    job = config.job(["norm=prms"])
+    assert (job.config.model.width, job.config.data.name, job.norm.p, job.norm.eps) == (0.125, "shapes", 0.125, 1e-6)
+    assert config.job(["norm=none"]).config.optim.lr == 0.0003
+    assert config.job(["norm=prms", "norm.p=0.5"]).norm.p == 0.5
+
+
+def test_later_groups_win_and_the_command_line_wins_over_all(tmp_path: Path) -> None:
+    """Each rung is set by one group more: task < scale < recipe < pair < command line."""
+    rungs = ["batch_size", "log_every", "eval_every", "checkpoint_every"]
+    own = "scale: mine\nschedule: {steps: 5, period: 5}\n"
+    files = {"scale/mine": own, "recipe/cifar10/mine": "", "pair/cifar10_own": ""}
+    for first, (name, text) in enumerate(files.items()):
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        values = "".join(f"{key}: {first + 1}\n" for key in rungs[first:])
+        path.write_text(f"# @package _global_\n{text}{values}")
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\n")
+    job = config.job(["scale=mine", "norm=own", "checkpoint_every=4"], str(tmp_path))
+    assert [getattr(job.config, key) for key in rungs] == [1, 2, 3, 4]
+    assert job.folder == Path("results/cifar10/mine/own/seed0")
+
+
+def test_a_config_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my configs, it's all"
+    (folder / "norm").mkdir(parents=True)
+    (folder / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\n")
+    assert config.job(["norm=own"], str(folder)).series == "own"
+
+
+def test_the_record_holds_plain_resolved_values() -> None:
+    resolved = config.job(["norm=ln"]).resolved
+    assert resolved["max_steps"] == resolved["schedule"]["steps"] == 600
+    assert resolved["norm"] == {
+        "_target_": "rmsexp.norms.LN",
+        "name": "ln",
+        "impl": "eager",
+        "eps": 1e-6,
+        "axes": [2, 3],
+    }
+
+
+# --- sweeps
+
+
+def expand(*words: str, multirun: bool = True) -> list[list[str]]:
+    return app.expand(words, multirun, None)[0]
+
+
+def shown(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
+    values = [dict(word.split("=") for word in run) for run in runs]
+    return [tuple(value[key] for key in keys) for value in values]
+
+
+@pytest.mark.parametrize("words", [("norm=rms,ln", "seed=0,1"), ("seed=0,1", "norm=rms,ln")])
+def test_norms_interleave_within_a_seed(words: tuple[str, ...]) -> None:
+    in_turn = [("0", "rms"), ("0", "ln"), ("1", "rms"), ("1", "ln")]
+    assert shown(expand(*words), "seed", "norm") == in_turn
+
+
+def test_seeds_are_slowest_and_norms_fastest() -> None:
+    runs = expand("norm=rms,ln", "optim.lr=1,2", "seed=range(0,2)", "max_steps=3")
+    assert {run[1] for run in shown(runs, "seed", "max_steps")} == {"3"}
+    slow = [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
+    assert shown(runs, "seed", "optim.lr", "norm") == [(*pair, norm) for pair in slow for norm in ("rms", "ln")]
+
+
+def test_one_run_is_no_sweep() -> None:
+    assert app.expand(["norm=ln"], False, None) == ([["norm=ln"]], None)
+    assert expand() == [[]]
+
+
+@pytest.mark.parametrize(("preset", "count"), [("norms", 12), ("lr", 24), ("p", 10)])
+def test_presets_are_sweeps_of_valid_runs(preset: str, count: int) -> None:
+    runs = expand(f"sweep={preset}", multirun=False)
+    assert len({config.job(run).folder for run in runs}) == len(runs) == count
+
+
+def test_every_preset_is_tested() -> None:
+    assert config.options("sweep") == ["lr", "norms", "p"]
+
+
+def test_values_typed_beside_a_preset_win_and_keep_the_order() -> None:
+    runs = expand("sweep=lr", "norm=rms,ln", "seed=0,1", multirun=False)
+    assert len(runs) == 2 * 4 * 2
+    assert shown(runs, "seed", "optim.lr", "norm")[:3] == [
+        ("0", "0.0003", "rms"),
+        ("0", "0.0003", "ln"),
+        ("0", "0.001", "rms"),
+    ]
+    assert [run[0] for run in shown(runs, "seed")] == ["0"] * 8 + ["1"] * 8
+
+
+def test_hydra_does_the_runs_in_the_same_order() -> None:
+    """Its own sweeper, given what ``expand`` hands it."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
+        runs, typed = app.expand(words, True, None)
+        assert typed is not None
+        (batch,) = BasicSweeper.split_arguments(
+            OverridesParser.create().parse_overrides([word for word in typed if not word.startswith("hydra")]), None
+        )
+        assert [list(run) for run in batch] == runs
