@@ -26,6 +26,7 @@ EXAMPLES = (
     ("python -m rmsexp norm=prms norm.p=0.25 optim.lr=0.001", "any value of the config, by its name"),
     ("python -m rmsexp scale=paper data.root=~/data", "the paper's own setting, on real data"),
 )
+PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # in the order to try them
 KEYS = (
     ("seed", "of everything that is drawn: initial values, order, noise"),
     ("max_steps", "when to stop; a larger number continues a finished run"),
@@ -140,17 +141,14 @@ def _say_outcome(job: config.Job, outcome: Outcome) -> None:
 
 
 def _next_command(job: config.Job) -> str:
-    """What a person may want to type after a run."""
-    words = [f"task={job.config.task}", f"scale={job.config.scale}"]
-    if job.resolved["data"]["root"] != config.DataConfig().root:
-        words.append(f"data.root={job.resolved['data']['root']}")
-    if job.resolved["results"] != "results":
-        words.append(f"results={job.resolved['results']}")
+    """What a person may want to type after a run: another norm in the same setting, then a sweep."""
+    words = [word for word in job.overrides if not word.startswith(("norm", "force", "max_steps"))]
     have = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    other = next((name for name in ("ln", "rms", "none", "prms", "bn", "wn") if name not in have), None)
-    if other is None:
-        return f"python -m rmsexp -m {' '.join(words)} norm=none,ln,rms,prms,bn,wn seed=0,1,2"
-    return f"python -m rmsexp {' '.join(words)} norm={other}"
+    other = next((name for name in PAPER_NORMS if name not in have), None)
+    if other is not None:
+        return " ".join(["python -m rmsexp", *words, f"norm={other}"])
+    words = [word for word in words if not word.startswith("seed=")]
+    return " ".join(["python -m rmsexp -m", *words, f"norm={','.join(PAPER_NORMS)}", "seed=0,1,2"])
 
 
 def draw(job: config.Job) -> Path | None:

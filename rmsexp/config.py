@@ -90,6 +90,7 @@ class RunConfig:
 class Job:
     """One run to do: its checked config, its norm, and where its record lies."""
 
+    overrides: tuple[str, ...]
     config: Any  # the task's Config
     norm: Any  # the rmsexp.norms.Norm that its options make
     resolved: dict[str, Any]  # plain values, for the record
@@ -120,7 +121,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     of_norm = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
     of_setting = {key: value for key, value in changed.items() if not key.startswith("norm.")}
     setting, series = resolved["scale"] + _suffix(of_setting), resolved["norm"]["name"] + _suffix(of_norm)
-    return Job(config, norm, resolved, setting, series)
+    return Job(tuple(overrides), config, norm, resolved, setting, series)
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what t
 class Outcome:
     """How a run ended. ``signum`` is set where a signal ended it."""
 
-    status: str
+    status: record.Status
     step: int
     error: str | None = None
     signum: int | None = None
@@ -68,59 +69,102 @@ def _status(folder: Path) -> dict[str, Any]:
         return {"status": "new", "step": 0}
 
 
+class _Journal:
+    """Keeps ``status.json`` and ``run.json`` of a run true while this process works on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.step = _status(folder)["step"]
+
+    def status(self, status: record.Status, error: str | None = None) -> None:
+        content = {"status": status, "step": self.step, "error": error, "process": os.getpid()}
+        record.write_json(self.folder / record.STATUS, content)
+
+    def open(self, job: config.Job, trainer: Trainer, say: Callable[[str], None]) -> None:
+        """Writes config and identity, and adds this process to the sessions that got the run to where it is."""
+        self._trainer, self._identity = trainer, _identity(job, trainer)
+        step = trainer.state.step
+        earlier = _earlier_sessions(self.folder, self._identity["dataset"]["digest"])
+        self._sessions = [session for session in earlier if session["from_step"] < step]
+        self._session = provenance.session(trainer.settings.device, step)
+        changed = provenance.changed(self._sessions[-1], self._session) if self._sessions else []
+        self._session["comparable"] = not changed
+        if changed:
+            say(f"warning: going on under other {', '.join(changed)}; this run's time stays out of the figures")
+        if step:
+            say(f"going on at step {step}")
+        record.write_atomic(self.folder / record.CONFIG, yaml.safe_dump(job.resolved, sort_keys=False))
+        self.save()
+
+    def save(self) -> None:
+        """Called at the start and after each checkpoint."""
+        self.step = self._trainer.state.step
+        session = self._session | {"contention": self._trainer.contention.report()}
+        record.write_json(self.folder / record.RUN, self._identity | {"sessions": [*self._sessions, session]})
+        self.status("running")
+
+
 def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     record.remove_temporaries(folder)
-    interrupt, reached = Interrupt(), [_status(folder)["step"]]
+    interrupt, journal = Interrupt(), _Journal(folder)
     try:
         with interrupt.install():
             _check_same_config(folder, job.resolved)
-            record.write_json(folder / record.STATUS, {"status": "running", "step": reached[0], "process": os.getpid()})
-            outcome = _train(job, folder, n_jobs, interrupt, reached)
+            journal.status("running")
+            outcome = _train(job, journal, n_jobs, interrupt)
     except Interrupted as stop:
-        outcome = Outcome("interrupted", reached[0], str(stop), stop.signum)
+        outcome = Outcome("interrupted", journal.step, str(stop), stop.signum)
     except Exception as error:
-        outcome = Outcome("failed", reached[0], _message(error, folder))
+        outcome = Outcome("failed", journal.step, _message(error, folder))
     try:
-        record.write_json(
-            folder / record.STATUS, {"status": outcome.status, "step": outcome.step, "error": outcome.error}
-        )
+        journal.status(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
         print(f"the status of {folder} could not be written ({error.strerror})", file=sys.stderr)
     return outcome
 
 
-def _train(job: config.Job, folder: Path, n_jobs: int, interrupt: Interrupt, reached: list[int]) -> Outcome:
-    cfg = job.config
+def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt) -> Outcome:
+    cfg, folder = job.config, journal.folder
     device = _device(cfg, n_jobs)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
-    previous = _previous(folder, task.dataset.digest)
-    data = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
     display = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)
-    display.say(
-        f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: "
-        + (data if task.dataset.builtin else f"data {task.dataset.name}")
-    )
+    builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
+    data = builtin if task.dataset.builtin else f"data {task.dataset.name}"
+    display.say(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}")
+    _earlier_sessions(folder, task.dataset.digest)  # refuses other data before they are preprocessed
     task.prepare(display.say)
     model = task.build(job.norm)
     settings = Settings.of(cfg, device)
     trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
     trainer.contention.shared = n_jobs > 1
     warning = trainer.start()
-    reached[0] = step = trainer.state.step
     if warning:
         display.say(f"warning: {warning}")
-    session = provenance.session(device, step) | {"contention": trainer.contention.report()}
-    sessions = [past for past in previous.get("sessions", []) if past["from_step"] < step]
-    if sessions:
-        changed = provenance.changed(sessions[-1], session)
-        session["comparable"] = not changed
-        if changed:
-            display.say(f"warning: going on under other {', '.join(changed)}; this run's time stays out of the figures")
-        display.say(f"going on at step {step}")
-    else:
-        session["comparable"] = True
-    identity = {
+    journal.open(job, trainer, display.say)
+    views = loggers.make(cfg.logger, folder, job.resolved, trainer.state.step)
+    status: record.Status = "failed"
+    error = None
+    try:
+        trainer.run(views, display, journal.save)
+        status = "finished"
+    except Diverged as divergence:
+        status, error = "diverged", str(divergence)
+    except Interrupted:
+        status = "interrupted"
+        raise
+    finally:
+        journal.step = trainer.state.step
+        display.close()
+        for view in views:
+            view.close(status)
+    return Outcome(status, trainer.state.step, error)
+
+
+def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
+    """What ``run.json`` says of a run but for its sessions."""
+    cfg, task = job.config, trainer.task
+    return {
         "format": 1,
         "task": cfg.task,
         "norm": job.norm.name,
@@ -132,33 +176,23 @@ def _train(job: config.Job, folder: Path, n_jobs: int, interrupt: Interrupt, rea
         "recipe_steps": cfg.schedule.steps,
         "target": asdict(task.target),
         "dataset": asdict(task.dataset),
-        "parameters": _parameters(model),
+        "parameters": _parameters(trainer.model),
     }
 
-    def save_session() -> None:
-        reached[0] = trainer.state.step
-        session["contention"] = trainer.contention.report()
-        record.write_json(folder / record.RUN, identity | {"sessions": [*sessions, session]})
-        record.write_json(folder / record.STATUS, {"status": "running", "step": reached[0], "process": os.getpid()})
 
-    record.write_atomic(folder / record.CONFIG, yaml.safe_dump(job.resolved, sort_keys=False))
-    save_session()
-    views = loggers.make(cfg.logger, folder, job.resolved, step)
-    status, error = "failed", None
-    try:
-        trainer.run(views, display, save_session)
-        status = "finished"
-    except Diverged as divergence:
-        status, error = "diverged", str(divergence)
-    except Interrupted:
-        status = "interrupted"
-        raise
-    finally:
-        reached[0] = trainer.state.step
-        display.close()
-        for view in views:
-            view.close(status)
-    return Outcome(status, trainer.state.step, error)
+def _earlier_sessions(folder: Path, digest: str) -> list[dict[str, Any]]:
+    """The processes that worked on this run before. Raises: ValueError if they trained on other data."""
+    path = folder / record.RUN
+    if not path.exists():
+        return []
+    earlier = record.read_json(path)
+    if earlier["dataset"]["digest"] != digest:
+        raise ValueError(
+            f"{folder} was trained on other data (digest {earlier['dataset']['digest'][:12]}, now {digest[:12]}); "
+            "give it the old data.root, or start it anew with force=true"
+        )
+    sessions: list[dict[str, Any]] = earlier["sessions"]
+    return sessions
 
 
 def _device(cfg: config.RunConfig, n_jobs: int) -> torch.device:
@@ -173,20 +207,6 @@ def _device(cfg: config.RunConfig, n_jobs: int) -> torch.device:
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(name)
-
-
-def _previous(folder: Path, digest: str) -> dict[str, Any]:
-    """What an earlier process wrote of this run. Raises: ValueError if it was trained on other data."""
-    path = folder / record.RUN
-    if not path.exists():
-        return {}
-    previous = record.read_json(path)
-    if previous["dataset"]["digest"] != digest:
-        raise ValueError(
-            f"{folder} was trained on other data (digest {previous['dataset']['digest'][:12]}, now {digest[:12]}); "
-            "give it the old data.root, or start it anew with force=true"
-        )
-    return previous
 
 
 def _check_same_config(folder: Path, resolved: dict[str, Any]) -> None:

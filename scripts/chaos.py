@@ -92,7 +92,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
     from rmsexp.train import loop
 
     point, count = fault.split(":")
-    left, updates = int(count), 0
+    left, updates, before = int(count), 0, sys.maxsize
 
     def die(where: str) -> None:
         nonlocal left
@@ -113,11 +113,16 @@ def be_child(fault: str, words: Sequence[str]) -> int:
         size, temporary = os.path.getsize(path), re.fullmatch(r"\.(\w+\.pt)\.\d+\.tmp", path.name)  # noqa: PTH202
         if point == "checkpoint" and temporary:
             halve(path, size // 2, f"{temporary[1]} half written")
-        elif point == "metrics" and path.name == record.METRICS:
-            halve(path, size - len(path.read_bytes().splitlines()[-1]) // 2, "a line of metrics.jsonl half written")
+        elif point == "metrics" and path.name == record.METRICS and size > before:
+            halve(path, (before + size) // 2, "the new lines of metrics.jsonl half written")
         elif point == "rename" and (path / "previous.pt").exists() and not (path / "last.pt").exists():
             die("last.pt renamed to previous.pt, no new one yet")
         sync(descriptor)
+
+    def append(path: Path, rows: list[record.Row]) -> int:
+        nonlocal before
+        before = path.stat().st_size if path.exists() else 0
+        return original_append(path, rows)
 
     def update(self: loop.Trainer, step: int, batches: Sequence[Any]) -> Any:
         nonlocal updates
@@ -135,6 +140,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
         return results
 
     sync, os.fsync = os.fsync, fsync  # type: ignore[assignment]
+    original_append, record.append = record.append, append
     original_update, loop.Trainer._update = loop.Trainer._update, update  # type: ignore[method-assign]
     original_evaluate = cifar10.Task.evaluate
     if point == "evaluation":

@@ -125,7 +125,9 @@ def test_norms_see_the_same_noise_whatever_the_memory_layout(data_root: Path, st
 def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Path) -> None:
     task, _ = make(data_root, "rms", "batch_size=64")
     assert task.steps_per_epoch == TRAIN // 64 == 78
-    labels = dict(zip(rows_of(torch.from_numpy(task._images.train_x.copy())), task._images.train_y.tolist(), strict=True))
+    labels = dict(
+        zip(rows_of(torch.from_numpy(task._images.train_x.copy())), task._images.train_y.tolist(), strict=True)
+    )
     assert len(labels) == TRAIN  # they can be told apart
     epochs = []
     for epoch in range(2):

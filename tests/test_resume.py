@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import random
 import signal
 import sys
 from collections.abc import Callable
@@ -107,7 +109,7 @@ def test_crash(
 @pytest.mark.parametrize(
     ("method", "nth"),
     [
-        *(("_update", nth) for nth in range(1, WARMUP + 8 + 1)),
+        *(("_update", nth) for nth in (2, *range(WARMUP + 1, WARMUP + 8 + 1))),
         *(("_collect", nth) for nth in (1, 2)),
         *((method, nth) for method in ("_log", "_evaluate", "_checkpoint") for nth in (1, 3)),
     ],
@@ -126,8 +128,7 @@ def test_sigterm_anywhere(
 def test_sigterm_twice_does_not_save_half_a_step(
     data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = torch.optim.Optimizer.zero_grad
-    calls = 0
+    zero_grad, calls = torch.optim.Optimizer.zero_grad, 0
 
     def after_the_update(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         nonlocal calls
@@ -135,7 +136,7 @@ def test_sigterm_twice_does_not_save_half_a_step(
         if calls == WARMUP + 1 + 5:  # of them one at the end of the warm-up
             terminate()
             terminate()
-        step(self, set_to_none)
+        zero_grad(self, set_to_none)
 
     monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", after_the_update)
     assert execute(data_root, tmp_path, "norm=bn").status == "interrupted"
@@ -157,7 +158,7 @@ def test_continuing_a_finished_run_and_warming_up(
         return [*states, training, trainer.state.step, trainer.state.examples, trainer.state.pending]
 
     def checked(self: Trainer) -> None:
-        before = torch.utils._pytree.tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, everything(self))
+        before = copy.deepcopy(everything(self))
         warm_up(self)
         assert chaos.differences(before, everything(self)) == []
         assert self._recent == []
@@ -242,7 +243,7 @@ def test_differences_sees_every_bit() -> None:
     value = {"a": [x, 1], "b": None}
     assert chaos.differences(value, {"a": [x.clone(), 1], "b": None}) == []
     for other in (
-        {"a": [-x * 0 + x.sign() * x, 1], "b": None} | {"a": [torch.tensor([-0.0, 1.0]), 1]},
+        {"a": [torch.tensor([-0.0, 1.0]), 1], "b": None},
         {"a": [x.double(), 1], "b": None},
         {"a": [x, 1.0], "b": None},
         {"a": [x], "b": None},
@@ -262,7 +263,7 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
     assert [death.began for death in deaths] == [0, 3]
     assert deaths[0].where is not None
     assert deaths[0].where.endswith(".pt half written")
-    assert any(tmp_path.rglob(".*.pt.*.tmp")) is False  # the second child removed it
+    assert not list(tmp_path.rglob(".*.tmp"))  # the second child removed what the first had left
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.read_status(folder)["status"] == "interrupted"
     for name in ("killed", "reference"):
@@ -271,8 +272,6 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
 
 
 def test_plan_has_each_point_three_times() -> None:
-    import random
-
     for seed in range(5):
         points = [kill.point for kill in chaos.plan(20, random.Random(seed))]
         writes = ["checkpoint" if point == "rename" else point for point in points]

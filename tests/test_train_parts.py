@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import config, record, runner
-from rmsexp.train import clock, contention, loggers, progress, provenance, randomness
+from rmsexp.train import clock, contention, loggers, progress, provenance
 from rmsexp.train.clock import Clock
 from rmsexp.train.contention import Contention
 from rmsexp.train.optim import Adam, AdamConfig
@@ -100,6 +100,8 @@ def test_now_is_utc_to_the_second() -> None:
 
 # Contention
 
+readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not say how long threads waited")
+
 BUSY = """
 import json, os, subprocess, sys, time
 import numpy, torch
@@ -120,6 +122,7 @@ finally:
 """
 
 
+@readable
 def test_a_rival_on_the_same_processor_is_seen() -> None:
     done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
@@ -129,7 +132,7 @@ def test_a_rival_on_the_same_processor_is_seen() -> None:
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``/proc`` of our own; see :func:`write_proc`."""
+    """A ``/proc`` of our own, filled by :func:`write_proc`."""
     monkeypatch.setattr(contention, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     return tmp_path / "proc"
 
@@ -138,8 +141,9 @@ def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0,
     for thread, (ran, waited) in threads.items():
         (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
         (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
+    """What threads ran and waited, and the machine's ticks (a guest's time is counted twice there)."""
     idle = ticks - stolen
-    (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} 99 99\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
+    (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} {ticks} 0\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,16 @@ def test_limits_are_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: i
     with watch.watch():
         write_proc(proc, {"1": (1400, 9000 + waited)}, stolen=500 + stolen, ticks=8000)
     assert watch.report() == {"state": state, "waited": waited / 1000, "steal": stolen / 1000}
+
+
+@pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
+def test_runs_that_a_launcher_put_side_by_side_are_contended(proc: Path, shared: bool, state: str) -> None:
+    watch = Contention(CPU)
+    watch.shared = shared
+    write_proc(proc, {"1": (0, 0)})
+    with watch.watch():
+        write_proc(proc, {"1": (1000, 0)})
+    assert watch.report() == {"state": state, "waited": 0.0, "steal": 0.0}
 
 
 def test_only_watched_stretches_count_and_they_add_up(proc: Path) -> None:
@@ -192,14 +206,15 @@ def test_before_anything_ran_nothing_is_known() -> None:
     assert Contention(CPU).report()["state"] == "unknown"
 
 
-@pytest.mark.parametrize("readable", [True, False])
-def test_an_exception_passes_through(proc: Path, readable: bool) -> None:
-    if readable:
+@pytest.mark.parametrize("known", [True, False])
+def test_an_exception_passes_through(proc: Path, known: bool) -> None:
+    if known:
         write_proc(proc, {"1": (100, 100)})
     with pytest.raises(ZeroDivisionError), Contention(CPU).watch():
         raise ZeroDivisionError
 
 
+@readable
 def test_this_machine_can_be_read() -> None:
     watch = Contention(CPU)
     with watch.watch():
@@ -509,18 +524,18 @@ def wandb_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 
 @pytest.fixture(scope="module")
-def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders of one tiny run under each choice of loggers."""
     folders = {}
     threads = torch.get_num_threads()
-    for choice in ("none", "tensorboard", "wandb", "[wandb,tensorboard]"):
+    for choice in ("none", "tensorboard", "[wandb,tensorboard]"):
         options = [f"logger={choice}"] if choice != "none" else []
         job = tiny(data_root, tmp_path_factory.mktemp("results"), *options)
         outcome = runner.execute(job)
         assert (outcome.status, outcome.error) == ("finished", None)
         folders[choice] = job.folder
     torch.set_num_threads(threads)
-    yield folders
+    return folders
 
 
 def tiny(data_root: Path, results: Path, *overrides: str) -> config.Job:
@@ -578,9 +593,8 @@ def wandb_records(folder: Path) -> Iterator[object]:
             parts = b""
 
 
-@pytest.mark.parametrize("choice", ["wandb", "[wandb,tensorboard]"])
-def test_wandb_shows_the_record_offline(runs: dict[str, Path], choice: str) -> None:
-    folder, history, summary, shown_config, exits = runs[choice], [], {}, {}, []
+def test_wandb_shows_the_record_offline(runs: dict[str, Path]) -> None:
+    folder, history, summary, shown_config, exits = runs["[wandb,tensorboard]"], [], {}, {}, []
     for found in wandb_records(folder):
         if found.HasField("history"):
             items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item}
@@ -602,7 +616,7 @@ def test_wandb_shows_the_record_offline(runs: dict[str, Path], choice: str) -> N
     assert (shown_config["task"], shown_config["batch_size"]) == ("cifar10", 8)
 
 
-@pytest.mark.parametrize("choice", ["tensorboard", "wandb", "[wandb,tensorboard]"])
+@pytest.mark.parametrize("choice", ["tensorboard", "[wandb,tensorboard]"])
 def test_loggers_change_no_result(runs: dict[str, Path], choice: str) -> None:
     def results(folder: Path) -> tuple[str, list[record.Row]]:
         saved = torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True)
@@ -728,7 +742,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_a_session_says_what_computed_it() -> None:
     session = provenance.session(CPU, 7)
     assert session["from_step"] == 7
-    assert session["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert session["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert session["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert re.fullmatch("[0-9a-f]{16}", session["code"])
     assert session["device"]

@@ -55,7 +55,7 @@ def _gpu_shared() -> bool | None:
 class Contention:
     """Adds up, over the stretches that are timed, what the threads waited and what the host stole.
 
-    ``shared``: a launcher runs others beside this one. With a core each they need not wait, but share caches and memory.
+    ``shared``: a launcher runs others beside this one. With a core each they need not wait, but share the memory.
     """
 
     def __init__(self, device: torch.device) -> None:

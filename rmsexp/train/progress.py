@@ -45,7 +45,7 @@ class ProgressDisplay:
 
     def say(self, text: str) -> None:
         """Writes one line above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar is not None:
