@@ -68,9 +68,9 @@ def is_locked(folder: Path) -> bool:
     path = lock_path(folder)
     if not path.exists():
         return False
-    with path.open("a+") as file:
+    with path.open() as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
     return False

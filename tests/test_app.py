@@ -472,7 +472,6 @@ def test_other_data_is_refused(bench: Bench) -> None:
     assert f"{bench.folder()} was trained on other data (digest other, now " in done.err
     assert "force=true" in done.err
     assert bench.rows() == rows
-    assert bench("max_steps=8", "force=true").status == 0
 
 
 def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
@@ -504,7 +503,6 @@ def test_a_damaged_file_of_the_record_gives_no_traceback(file: str, bench: Bench
     done = bench("max_steps=8")
     assert done.status == int(file != record.STATUS)  # the checkpoints know what the status said
     assert "Traceback" not in done.err
-    assert bench("max_steps=8", "force=true").status == 0
 
 
 # --- damaged checkpoints, a full disk
@@ -680,13 +678,13 @@ def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Task, "build", failing)
         not_finite_at(patch, 3, "l2")
-        done = bench(*words, curves=True)
+        done = bench(*words)
     assert done.status == 1
     assert order == [("rms", 0), ("l2", 0), ("rms", 1), ("l2", 1)]
     statuses = {(norm, seed): bench.status(norm, seed)["status"] for norm in ("rms", "ln", "l2") for seed in (0, 1)}
     expected = {"rms": "finished", "ln": "failed", "l2": "diverged"}
     assert statuses == {(norm, seed): status for norm, status in expected.items() for seed in (0, 1)}
-    listed = done.out[done.out.index("curves.png") :]
+    listed = done.out[done.out.rindex("record  ") :]
     for seed in (0, 1):
         assert f"failed: {bench.folder('ln', seed)}: RuntimeError: of the test's making" in listed
         assert f"diverged: {bench.folder('l2', seed)}: the loss of step 3 is not finite" in listed
@@ -714,16 +712,17 @@ def test_seeds_of_a_preset_stay_together(bench: Bench, monkeypatch: pytest.Monke
     assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
 
-def test_runs_side_by_side(tmp_path: Path, data_root: Path) -> None:
-    words = [word for word in TINY if not word.startswith("threads")]
-    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    command = [sys.executable, "-m", "rmsexp", "-m", *launcher, "norm=rms,ln", *words, "max_steps=2"]
-    done = subprocess.run(
-        [*command, f"results={tmp_path}", f"data.root={data_root}"], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+def test_runs_side_by_side(bench: Bench) -> None:
+    """The launcher's processes are fresh ones: nothing that this one patched is known to them."""
+    from joblib.externals.loky import get_reusable_executor
+
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    try:
+        assert bench("-m", *launcher, "norm=rms,ln", "max_steps=2", "threads=null").status == 0
+    finally:
+        get_reusable_executor().shutdown(wait=True)
     for norm in ("rms", "ln"):
-        run = record.read(tmp_path / "cifar10" / SETTING / norm / "seed0")
+        run = record.read(bench.folder(norm))
         assert (run.status["status"], run.status["step"]) == ("finished", 2)
         assert run.run["sessions"][0]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
@@ -764,8 +763,10 @@ def test_a_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "my/norm/dyt.yaml").write_text("_target_: my_dyt.DyT\nname: dyt\nimpl: eager\nalpha: 0.5\n")
     monkeypatch.syspath_prepend(tmp_path)
     outside = ("--config-dir", str(tmp_path / "my"))
-    assert bench("-m", *outside, "norm=rms,dyt", curves=True).status == 0
-    assert bench(*outside, "norm=dyt", "norm.alpha=0.1", curves=True).status == 0
+    assert bench(*outside, "norm=dyt", "norm.alpha=0.1").status == 0
+    done = bench("-m", *outside, "norm=rms,dyt", curves=True)
+    assert done.status == 0
+    assert all(label in done.out for label in ("RMSNorm", "dyt", "curves  ", "curves.png"))
     assert bench.status("dyt")["status"] == bench.status("dyt+alpha=0.1")["status"] == "finished"
     with (bench.folder().parents[1] / "comparison/summary.csv").open() as file:
         assert {row["series"] for row in csv.DictReader(file)} == {"rms", "dyt", "dyt+alpha=0.1"}

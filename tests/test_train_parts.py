@@ -598,7 +598,8 @@ def test_wandb_shows_the_record_offline(runs: dict[str, Path]) -> None:
     for found in wandb_records(folder):
         if found.HasField("history"):
             items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item}
-            history.append({key: value for key, value in items.items() if not key.startswith("_")})
+            shown = {key: value for key, value in items.items() if not key.startswith("_")}
+            history.append((found.history.step.num, shown))
         elif found.HasField("summary"):
             summary |= {item.key: json.loads(item.value_json) for item in found.summary.update}
         elif found.HasField("run"):
@@ -607,9 +608,12 @@ def test_wandb_shows_the_record_offline(runs: dict[str, Path]) -> None:
         elif found.HasField("exit"):
             exits.append(found.exit.exit_code)
     rows = record.read_metrics(folder / record.METRICS)[0]
-    assert history == [loggers.scalars(row) | {"step": row["step"]} for row in rows]
-    assert sum("test/error" in row for row in history) == 3
-    assert sum("train/loss" in row for row in history) == 4
+    by_step: dict[int, dict[str, float]] = {}
+    for row in rows:  # rows of one step are one row there
+        by_step[row["step"]] = by_step.get(row["step"], {}) | loggers.scalars(row)
+    assert history == list(by_step.items())
+    assert sum("test/error" in shown for _, shown in history) == 3
+    assert sum("train/loss" in shown for _, shown in history) == 4
     assert summary["status"] == "finished"
     assert exits == [0]
     assert identity == ("cifar10-demo-batch_size-8-model.width-0.05-rms-seed0", "rmsexp")

@@ -82,7 +82,7 @@ class WandbLogger:
         )
 
     def log(self, row: Row) -> None:
-        self._run.log(scalars(row) | {"step": row["step"]})
+        self._run.log(scalars(row), step=row["step"])
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
