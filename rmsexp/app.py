@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ def _say_outcome(job: config.Job, outcome: Outcome) -> None:
 
 def _next_command(job: config.Job) -> str:
     """What a person may want to type after a run: another norm in the same setting, then a sweep."""
-    words = [word for word in job.overrides if not word.startswith(("norm", "force", "max_steps"))]
+    words = [shlex.quote(word) for word in job.overrides if not word.startswith(("norm", "force", "max_steps"))]
     have = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
     other = next((name for name in PAPER_NORMS if name not in have), None)
     if other is not None:

@@ -25,9 +25,10 @@ from typing import Any
 
 from rmsexp import record
 
-# Of each fault point its share of 20 kills and the highest count, so that a child advances by few checkpoints.
-POINTS = {"checkpoint": (3, 2), "rename": (2, 2), "metrics": (4, 4), "evaluation": (4, 2), "warmup": (3, 1)}
-RANDOM_STEPS = (2, 24)  # that a child computes before a random kill, the three of its warm-up among them
+# Of each fault point its share of 20 kills and the range of its counts, so that children advance, but not too far.
+SHARES = {"checkpoint": 3, "rename": 2, "metrics": 4, "evaluation": 4, "warmup": 3}
+COUNTS = {"checkpoint": (1, 2), "rename": (1, 2), "metrics": (3, 4), "evaluation": (1, 2), "warmup": (1, 1)}
+COUNTS["random"] = (2, 36)  # steps that a child computes before, the three of its warm-up among them
 CHECKPOINT_EVERY = 10
 STEP, KILLED = "chaos: step", "chaos: killed"
 
@@ -52,12 +53,12 @@ class Child:
 
 def plan(kills: int, rng: random.Random) -> list[Kill]:
     """The kills in random order; the first comes before the first checkpoint."""
-    shares = [point for point, (share, _) in POINTS.items() for _ in range(share)]
+    shares = [point for point, share in SHARES.items() for _ in range(share)]
     points = (shares + ["random"] * kills)[:kills] if kills >= len(shares) else rng.sample(shares, kills)
     rng.shuffle(points)
     first = next((i for i, point in enumerate(points) if point in ("warmup", "metrics", "evaluation")), 0)
     points[0], points[first] = points[first], points[0]
-    counts = [rng.randint(*(RANDOM_STEPS if point == "random" else (1, POINTS[point][1]))) for point in points]
+    counts = [rng.randint(*COUNTS[point]) for point in points]
     return [Kill(point, count if i else 1) for i, (point, count) in enumerate(zip(points, counts, strict=True))]
 
 
@@ -220,7 +221,7 @@ def main() -> int:
     if options.child:
         return be_child(options.child, options.overrides)
     rng = random.Random(options.seed)
-    steps = options.steps or CHECKPOINT_EVERY * (options.kills + 5)
+    steps = options.steps or CHECKPOINT_EVERY * (options.kills + 10)
     words = [f"norm={options.norm}", f"schedule.steps={steps}", f"checkpoint_every={CHECKPOINT_EVERY}"]
     words += [
         "log_every=5",

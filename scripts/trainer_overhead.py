@@ -71,15 +71,13 @@ def main() -> None:
     trainer, plain = np.array(times[1:]).T  # the first pair warms both up
     ratio = trainer / plain
     interval = bootstrap((ratio,), np.median, confidence_level=0.95, rng=0).confidence_interval
+    print(f"task={cfg.task} norm={job.series} scale={job.setting}")
     print(
-        f"task={cfg.task} norm={job.series} scale={job.setting}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {len(ratio)} pairs of blocks of {steps} steps"
     )
-    print(
-        f"ms a step, median: trainer {np.median(trainer) / steps * 1e3:.2f}, bare loop {np.median(plain) / steps * 1e3:.2f}"
-    )
-    print(
-        f"ratio, median of {len(ratio)} pairs: {np.median(ratio):.4f}, 95 % interval {interval.low:.4f} to {interval.high:.4f}"
-    )
+    for name, seconds in (("trainer", trainer), ("bare loop", plain)):
+        print(f"{name:10} {np.median(seconds) / steps * 1e3:.2f} ms a step (median)")
+    print(f"ratio      {np.median(ratio):.4f} (median), 95 % interval {interval.low:.4f} to {interval.high:.4f}")
 
 
 if __name__ == "__main__":

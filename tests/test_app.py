@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pickle
+import shlex
 import signal
 import socket
 import subprocess
@@ -53,7 +54,7 @@ class Bench:
     def __init__(
         self, root: Path, data_root: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
     ) -> None:
-        self.results, self._data_root, self._capsys, self._patch = root / "results", data_root, capsys, patch
+        self.results, self._data_root, self._capsys, self._patch = root / "all results", data_root, capsys, patch
 
     def __call__(self, *words: str, curves: bool = False) -> Ended:
         with contextlib.ExitStack() as stack:
@@ -70,7 +71,8 @@ class Bench:
         return self.results / "cifar10" / SETTING / series / f"seed{seed}"
 
     def status(self, series: str = "rms", seed: int = 0) -> dict[str, Any]:
-        return record.read_status(self.folder(series, seed))
+        status = record.read_status(self.folder(series, seed))
+        return {key: status[key] for key in ("status", "step", "error")}
 
     def rows(self, series: str = "rms", seed: int = 0) -> list[record.Row]:
         """All that must not depend on whether a run was interrupted."""
@@ -270,7 +272,7 @@ def test_flags_may_stand_anywhere(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 def test_results_in_the_folder_of_configs(bench: Bench, tmp_path: Path) -> None:
     """Hydra takes any folder in it for a group of configs."""
-    bench.results.mkdir()
+    (tmp_path / "results").mkdir()
     done = bench("--config-dir", str(tmp_path))
     assert (done.status, done.err) == (
         *(2, f"rmsexp: results cannot be set, since --config-dir {tmp_path} has a folder of that name\n"),
@@ -393,7 +395,9 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     assert end[0] == "finished at step 4"
     assert end[1].startswith("test    loss ")
     assert end[2:4] == [f"record  {folder}", f"curves  {comparison / 'curves.png'}"]
-    assert end[4].startswith("next    python -m rmsexp task=cifar10 scale=demo data.root=")
+    assert end[4].startswith("next    python -m rmsexp ")
+    following = config.job(shlex.split(end[4])[4:])
+    assert following.folder == bench.folder("ln")
     assert {path.name for path in folder.iterdir()} == {
         *(record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS)
     }
@@ -401,7 +405,7 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     assert {"curves.png", "curves.svg", "summary.csv", "summary.md"} <= {path.name for path in comparison.iterdir()}
     with (comparison / "summary.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 1
-    assert record.read_status(folder) == {"status": "finished", "step": 4, "error": None}
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
     assert [(row["step"], row["split"]) for row in bench.rows()] == [
         *((0, "test"), (2, "train"), (2, "test"), (4, "train"), (4, "test"))
     ]

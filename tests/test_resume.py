@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import signal
 import sys
@@ -63,18 +64,18 @@ def reference(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Refe
     return make
 
 
-def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object]) -> None:
+def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object], owner: object = Trainer) -> None:
     """Calls ``how`` at the beginning of the nth call of a trainer's method, of all calls from now on."""
-    original, calls = getattr(Trainer, method), 0
+    original, calls = getattr(owner, method), 0
 
-    def patched(self: Trainer, *arguments: Any) -> Any:
+    def patched(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == nth:
             how()
-        return original(self, *arguments)
+        return original(*arguments)
 
-    patch.setattr(Trainer, method, patched)
+    patch.setattr(owner, method, patched)
 
 
 def crash() -> None:
@@ -111,13 +112,14 @@ def test_crash(
     [
         *(("_update", nth) for nth in (2, *range(WARMUP + 1, WARMUP + 8 + 1))),
         *(("_collect", nth) for nth in (1, 2)),
+        ("isfinite", 5),  # in the midst of _collect; three calls are of the first evaluation
         *((method, nth) for method in ("_log", "_evaluate", "_checkpoint") for nth in (1, 3)),
     ],
 )
 def test_sigterm_anywhere(
     method: str, nth: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop(monkeypatch, method, nth, terminate)
+    stop(monkeypatch, method, nth, terminate, math if method == "isfinite" else Trainer)
     outcome = execute(data_root, tmp_path, "norm=bn")
     assert (outcome.status, outcome.signum) == ("interrupted", signal.SIGTERM)
     assert execute(data_root, tmp_path, "norm=bn").status in ("finished", "interrupted")
