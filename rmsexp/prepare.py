@@ -9,6 +9,9 @@ from rmsexp import config
 
 
 def main() -> int:
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        return 0
     import torch
 
     from rmsexp.data import DataError

@@ -27,6 +27,10 @@ from rmsexp.train.progress import ProgressDisplay
 EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do
 
 
+class RefusedError(ValueError):
+    """What was asked of a run does not fit what its folder holds, which stays as it is."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended. ``signum`` is set where a signal ended it."""
@@ -66,7 +70,7 @@ def _status(folder: Path) -> dict[str, Any]:
     try:
         return record.read_json(folder / record.STATUS)
     except (FileNotFoundError, ValueError):
-        return {"status": "new", "step": 0}
+        return {"status": "interrupted", "step": 0}
 
 
 class _Journal:
@@ -107,7 +111,7 @@ class _Journal:
 def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     record.remove_temporaries(folder)
-    interrupt, journal = Interrupt(), _Journal(folder)
+    interrupt, journal, before = Interrupt(), _Journal(folder), _status(folder)
     try:
         with interrupt.install():
             _check_same_config(folder, job.resolved)
@@ -115,6 +119,9 @@ def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
             outcome = _train(job, journal, n_jobs, interrupt)
     except Interrupted as stop:
         outcome = Outcome("interrupted", journal.step, str(stop), stop.signum)
+    except RefusedError as error:
+        record.write_json(folder / record.STATUS, before)
+        return Outcome("failed", journal.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", journal.step, _message(error, folder))
     try:
@@ -181,13 +188,13 @@ def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
 
 
 def _earlier_sessions(folder: Path, digest: str) -> list[dict[str, Any]]:
-    """The processes that worked on this run before. Raises: ValueError if they trained on other data."""
+    """The processes that worked on this run before. Raises: RefusedError if they had other data."""
     path = folder / record.RUN
     if not path.exists():
         return []
     earlier = record.read_json(path)
     if earlier["dataset"]["digest"] != digest:
-        raise ValueError(
+        raise RefusedError(
             f"{folder} was trained on other data (digest {earlier['dataset']['digest'][:12]}, now {digest[:12]}); "
             "give it the old data.root, or start it anew with force=true"
         )
@@ -216,7 +223,7 @@ def _check_same_config(folder: Path, resolved: dict[str, Any]) -> None:
     changed = config.differences(resolved, yaml.safe_load(path.read_text()))
     if changed:
         key, value = next(iter(changed.items()))
-        raise ValueError(
+        raise RefusedError(
             f"{folder} was begun with another config ({key} is now {value}; {len(changed)} differ); "
             "start it anew with force=true, which keeps the old one beside it"
         )

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import shlex
 import signal
 import socket
@@ -476,6 +477,7 @@ def test_other_data_is_refused(bench: Bench) -> None:
     assert f"{bench.folder()} was trained on other data (digest other, now " in done.err
     assert "force=true" in done.err
     assert bench.rows() == rows
+    assert bench.status()["status"] == "finished"
 
 
 def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
@@ -486,7 +488,7 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     assert done.status == 1
     assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003; 1 differ)" in done.err
     assert bench.rows() == rows
-    assert bench.status()["step"] == 4
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
 
 
 def test_going_on_under_other_code_warns_and_is_recorded(bench: Bench, whole: Path) -> None:
@@ -733,38 +735,20 @@ def test_runs_side_by_side(bench: Bench) -> None:
 
 # --- a norm from outside the package
 
-DYT = """
-from dataclasses import dataclass
-
-import torch
-from torch import nn
-
-from rmsexp import norms
+README = Path(__file__).parents[1] / "README.md"
 
 
-class DynamicTanh(norms.Normaliser):
-    def __init__(self, site, alpha):
-        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
-        self.alpha = nn.Parameter(torch.tensor(alpha))
-
-    def forward(self, x, mask=None, steps=None):
-        y = self.broadcast(self.weight) * torch.tanh(self.alpha * x)
-        return y if self.bias is None else y + self.broadcast(self.bias)
+def code_of_readme(language: str, containing: str) -> str:
+    """The README's block of code that contains a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if containing in block]
+    return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class DyT(norms.Norm):
-    alpha: float = 0.5
-
-    def normaliser(self, site):
-        return DynamicTanh(site, self.alpha)
-"""
-
-
-def test_a_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my/norm").mkdir(parents=True)
-    (tmp_path / "my_dyt.py").write_text(DYT)
-    (tmp_path / "my/norm/dyt.yaml").write_text("_target_: my_dyt.DyT\nname: dyt\nimpl: eager\nalpha: 0.5\n")
+    (tmp_path / "my_dyt.py").write_text(code_of_readme("python", "class DyT(Norm)"))
+    (tmp_path / "my/norm/dyt.yaml").write_text(code_of_readme("yaml", "my_dyt.DyT"))
     monkeypatch.syspath_prepend(tmp_path)
     outside = ("--config-dir", str(tmp_path / "my"))
     assert bench(*outside, "norm=dyt", "norm.alpha=0.1").status == 0
