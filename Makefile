@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types unit notebooks format constraints clean
 
+# torch is large: without bytecode on disk each start would compile it again
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
