@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -135,21 +136,25 @@ def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt
     cfg, folder = job.config, journal.folder
     device = _device(cfg, n_jobs)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
-    display = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)
-    builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
-    data = builtin if task.dataset.builtin else f"data {task.dataset.name}"
-    display.say(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}")
-    _earlier_sessions(folder, task.dataset.digest)  # refuses other data before they are preprocessed
-    task.prepare(display.say)
-    model = task.build(job.norm)
-    settings = Settings.of(cfg, device)
-    trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
-    trainer.contention.shared = n_jobs > 1
-    warning = trainer.start()
-    if warning:
-        display.say(f"warning: {warning}")
-    journal.open(job, trainer, display.say)
-    views = loggers.make(cfg.logger, folder, job.resolved, trainer.state.step)
+    with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
+        builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
+        data = builtin if task.dataset.builtin else f"data {task.dataset.name}"
+        display.say(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}")
+        _earlier_sessions(folder, task.dataset.digest)  # refuses other data before they are preprocessed
+        task.prepare(display.say)
+        model = task.build(job.norm)
+        settings = Settings.of(cfg, device)
+        trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
+        trainer.contention.shared = n_jobs > 1
+        warning = trainer.start()
+        if warning:
+            display.say(f"warning: {warning}")
+        journal.open(job, trainer, display.say)
+        views = loggers.make(cfg.logger, folder, job.resolved, trainer.state.step)
+        return _run(trainer, journal, views, display)
+
+
+def _run(trainer: Trainer, journal: _Journal, views: list[loggers.Logger], display: ProgressDisplay) -> Outcome:
     status: record.Status = "failed"
     error = None
     try:
@@ -162,7 +167,6 @@ def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt
         raise
     finally:
         journal.step = trainer.state.step
-        display.close()
         for view in views:
             view.close(status)
     return Outcome(status, trainer.state.step, error)
