@@ -13,6 +13,17 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors on a busy machine: threads would wait for each other longer than they compute."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A ``data.root`` in which the demo's images lie whitened (8 s, once), so that runs begin at once.

@@ -9,6 +9,11 @@ from typing import Any
 from rmsexp import record
 
 
+def row(step: int, loss: float | None, split: str = "train") -> record.Row:
+    """A row of metrics."""
+    return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(record.BUCKETS, 1.0 * step)}
+
+
 def write_run(
     root: Path,
     series: str = "rms",

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -91,11 +91,9 @@ class Bench:
 @pytest.fixture
 def bench(
     tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
+) -> Bench:
     monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
-    threads = torch.get_num_threads()
-    yield Bench(tmp_path, data_root, capsys, monkeypatch)
-    torch.set_num_threads(threads)
+    return Bench(tmp_path, data_root, capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")

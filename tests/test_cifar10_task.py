@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,15 +22,6 @@ SMALL = ("model.width=0.05", "batch_size=8")
 TRAIN, TEST = 5000, 1000
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors on a busy machine: threads would wait for each other longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, nn.Module]:
     """A task with its data, and its model, initialised."""
     job = config.job([f"norm={norm}", f"data.root={root}", *SMALL, *overrides])
@@ -40,10 +30,6 @@ def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, 
     model = task.build(job.norm)
     task.initialise(model)
     return task, model
-
-
-def digest(*tensors: Tensor) -> str:
-    return hashlib.sha256(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 def weights(model: nn.Module) -> dict[str, str]:

@@ -25,15 +25,6 @@ GLOROT_BOUNDS = [0.0821, 0.0589, 0.0589, 0.0481, 0.0417, 0.0417, 0.0417, 0.125, 
 DATA_INIT = ["none", "wn", "mean_only_bn"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors on a busy machine: threads would wait for each other longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def build(norm: str, **options: object) -> ConvPool:
     """The model as task=cifar10 scale=paper makes it, its weights still without values."""
     job = config.job(["scale=paper", f"norm={norm}"])

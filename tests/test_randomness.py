@@ -1,0 +1,98 @@
+"""Streams and noise: functions of the seed and a name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensors import digest
+
+from rmsexp.train.randomness import StreamNoise, permutation, stream
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+STREAM_SEEDS = (7157283324590418078, 4823566900274488176)
+FIRST_ORDER = [1, 6, 0, 8, 7, 9, 5, 3, 2, 4]
+UNIFORM_DIGEST = "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
+
+
+def test_a_stream_is_known_for_all_time() -> None:
+    assert stream(0, "init", "conv1.weight").initial_seed() == STREAM_SEEDS[0]
+    assert stream(7, "noise", 3, 0).initial_seed() == STREAM_SEEDS[1]
+    assert permutation(10, 0, "order", 0).tolist() == FIRST_ORDER
+    assert digest(torch.empty(1000).uniform_(generator=stream(0, "x"))) == UNIFORM_DIGEST
+
+
+def test_streams_differ_by_every_part_of_their_name() -> None:
+    names = [(0, "noise", 1, 0), (0, "noise", 0, 1), (1, "noise", 1, 0), (0, "init", 1, 0), (0, "noise", 1), (0,)]
+    names += [(0, "noise", 11, 0), (0, "noise", 1, 10), (10, "noise", 1, 0)]
+    assert len({stream(*name).initial_seed() for name in names}) == len(names)
+
+
+def test_a_stream_has_no_history() -> None:
+    def draw() -> str:
+        return digest(StreamNoise(3, "noise", 5, 0).dropout(torch.ones(4, 5), 0.5), permutation(50, 3, "order", 1))
+
+    first = draw()
+    torch.manual_seed(17)
+    StreamNoise(3, "noise", 4, 0).gaussian(torch.ones(7), 1.0)
+    torch.rand(3)
+    state = torch.get_rng_state()
+    assert draw() == first
+    assert torch.equal(torch.get_rng_state(), state)  # and it leaves none
+
+
+def test_a_permutation_is_one() -> None:
+    order = permutation(1000, 0, "order", 0)
+    assert order.sort().values.tolist() == list(range(1000))
+    assert order.tolist() != list(range(1000))
+    assert order.tolist() != permutation(1000, 0, "order", 1).tolist()
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 8, 8), (2, 3, 5, 7), (5, 7), (2, 5, 3)])
+@pytest.mark.parametrize("kind", ["gaussian", "dropout"])
+def test_noise_is_the_same_in_every_layout_and_keeps_it(kind: str, shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape, generator=stream(0, "x")) + 0.5
+    results = []
+    for layout in LAYOUTS.values() if len(shape) == 4 else [torch.contiguous_format]:
+        placed = x.contiguous(memory_format=layout)
+        noise = StreamNoise(0, "noise", 3, 0)
+        result = [getattr(noise, kind)(placed, 0.3) for _ in range(2)]
+        assert all(part.is_contiguous(memory_format=layout) for part in result)
+        assert not torch.equal(*result)  # one after the other from one stream
+        results.append(digest(*result))
+    assert len(set(results)) == 1
+    assert digest(x) not in results
+
+
+def test_gaussian_noise_has_its_deviation() -> None:
+    noise = StreamNoise(0, "noise").gaussian(torch.full((100, 100), 3.0), 0.15) - 3
+    assert noise.mean().item() == pytest.approx(0, abs=0.005)
+    assert noise.std().item() == pytest.approx(0.15, rel=0.02)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_scales_the_rest(p: float) -> None:
+    x = torch.rand(200, 200, generator=stream(0, "x")) + 0.5
+    dropped = StreamNoise(0, "noise").dropout(x, p)
+    kept = dropped != 0
+    assert 1 - kept.double().mean().item() == pytest.approx(p, abs=0.01)
+    torch.testing.assert_close(dropped[kept], x[kept] / (1 - p))
+    assert x.min() >= 0.5  # the input is left alone
+
+
+def test_noise_in_bfloat16_is_that_of_float32() -> None:
+    x = torch.ones(50, 50)
+    wide, narrow = (StreamNoise(0, "noise").dropout(x.to(dtype), 0.5) for dtype in (torch.float32, torch.bfloat16))
+    assert narrow.dtype == torch.bfloat16
+    assert torch.equal(narrow.float(), wide)
+    wide, narrow = (StreamNoise(0, "noise").gaussian(x.to(dtype), 0.1) for dtype in (torch.float32, torch.bfloat16))
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), wide, atol=0.01, rtol=0.01)
+
+
+def test_gradients_of_dropout_pass_where_it_kept() -> None:
+    x = torch.rand(30, 30, generator=stream(0, "x")).requires_grad_()
+    dropped = StreamNoise(0, "noise").dropout(x, 0.5)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, 2 * (dropped != 0).float())
