@@ -9,7 +9,7 @@ from typing import Any
 from rmsexp import record
 
 
-def row(step: int, loss: float | None, split: str = "train") -> record.Row:
+def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
     """A row of metrics."""
     return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(record.BUCKETS, 1.0 * step)}
 

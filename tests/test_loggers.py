@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from records import row
+from records import make_row
 from tensors import digest
 
 from rmsexp import config, record, runner
@@ -153,11 +153,11 @@ def test_unknown_loggers_and_options(data_root: Path, tmp_path: Path, override: 
 def test_a_resumed_run_replaces_what_tensorboard_showed_after_its_checkpoint(tmp_path: Path, resumed: int) -> None:
     killed = loggers.TensorBoardLogger(tmp_path, {}, 0)
     for step in range(6):
-        killed.log(row(step, 1.0))
+        killed.log(make_row(step, 1.0))
     killed.close("failed")
     after = loggers.TensorBoardLogger(tmp_path, {}, resumed)
     for step in range(resumed + 1, 5):
-        after.log(row(step, 2.0))
+        after.log(make_row(step, 2.0))
     after.close("finished")
     kept = [(step, 1.0) for step in range(resumed + 1)] if resumed else []
     assert events(tmp_path)["train/loss"] == [*kept, *((step, 2.0) for step in range(resumed + 1, 5))]
@@ -173,5 +173,5 @@ def test_a_run_that_goes_on_continues_its_curves(data_root: Path, tmp_path: Path
 
 
 def test_scalars_leave_out_what_is_not_finite() -> None:
-    assert loggers.scalars(row(3, None, "test")) == {"test/time": 6.0}
-    assert loggers.scalars(row(3, 0.5)) == {"train/loss": 0.5, "train/time": 6.0}
+    assert loggers.scalars(make_row(3, None, "test")) == {"test/time": 6.0}
+    assert loggers.scalars(make_row(3, 0.5)) == {"train/loss": 0.5, "train/time": 6.0}

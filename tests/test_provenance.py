@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from records import row
+from records import make_row
 
 from rmsexp.train import progress, provenance
 
@@ -31,7 +31,7 @@ def test_plain_lines_where_there_is_no_terminal(
 ) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     display = progress.ProgressDisplay("rms seed0", 100)
-    display.update(row(40, loss), speed)
+    display.update(make_row(40, loss), speed)
     display.close()
     captured = capsys.readouterr()
     assert captured.err == f"{expected}\n"
@@ -40,7 +40,7 @@ def test_plain_lines_where_there_is_no_terminal(
 
 def test_evaluations_show_their_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     display = progress.ProgressDisplay("rms seed0", 100)
-    display.evaluated(row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
+    display.evaluated(make_row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
     assert capsys.readouterr().err == "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\n"
 
 
@@ -55,8 +55,8 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
     display = progress.ProgressDisplay("rms seed0", 100)
-    display.update(row(40, 0.5), 2.0)
-    display.evaluated(row(40, 0.25, "test"))
+    display.update(make_row(40, 0.5), 2.0)
+    display.evaluated(make_row(40, 0.25, "test"))
     display.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     assert "40/100" in plain
