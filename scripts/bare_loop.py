@@ -12,10 +12,10 @@ class TorchNoise:
     """What a model draws in training, from torch's global generator."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
-        return x + std * torch.randn_like(x)
+        return x + std * torch.randn_like(x) if std else x
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
-        return F.dropout(x, p)
+        return F.dropout(x, p) if p else x
 
 
 def train(model: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], lr: float, steps: int, warmup: int) -> float:

@@ -55,7 +55,8 @@ def summary(records: Records, task: str, setting: str) -> pd.DataFrame:
             "saving_vs_ln": saved,
             "saving_note": why,
         }
-        rows.append(row | last.reindex(runs["folder"]).mean().to_dict())
+        timed = runs[runs["time_state"] == "clear"]
+        rows.append(row | last.reindex((runs if timed.empty else timed)["folder"]).mean().to_dict())
     return pd.DataFrame(rows)
 
 
@@ -138,7 +139,8 @@ def to_markdown(table: pd.DataFrame, title: str, captions: list[str]) -> str:
     parts = [
         f"# {title}",
         _markdown(readable(table)),
-        "Seconds in each of the clock's buckets, mean over runs; the time axis of every curve is data + train:",
+        "Seconds in each of the clock's buckets, mean over the runs whose time counts (all, where none does); "
+        "the time axis of every curve is data + train:",
         _markdown(buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), NO_VALUE)),
         "\n".join(f"- {line}" for line in captions),
     ]

@@ -30,10 +30,14 @@ class StreamNoise:
         self._generator = stream(seed, *name, device=device)
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
+        if std == 0:
+            return x
         noise = torch.empty(x.shape, device=x.device).normal_(0, std, generator=self._generator)
         return x + _like(noise, x).to(x.dtype)
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
+        if p == 0:
+            return x
         # uniform_ and a comparison: bernoulli_ takes four times as long on a CPU
         kept = torch.empty(x.shape, device=x.device).uniform_(generator=self._generator) >= p
         return x * _like(kept, x).to(x.dtype).mul_(1 / (1 - p))
