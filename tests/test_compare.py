@@ -350,7 +350,9 @@ def test_an_error_with_dollars_and_newlines_is_only_text(tmp_path: Path) -> None
     stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
     record.write_json(folder / record.STATUS, stored)
     records = load(tmp_path)
-    figures.draw(records, figures.quantities(records)[:1]).canvas.draw()
+    figure = figures.draw(records, figures.quantities(records)[:1])
+    figure.canvas.draw()  # would raise, if it took the dollars for a formula
+    assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)
 
 
 def test_comparing_needs_no_torch() -> None:
