@@ -24,6 +24,7 @@ EXAMPLES = (
     ("python -m rmsexp", "CIFAR-10's built-in twin with RMSNorm, about a minute"),
     ("python -m rmsexp task=cifar10 norm=ln", "the same with LayerNorm; the curves then show both"),
     ("python -m rmsexp -m norm=none,ln,rms,prms,bn,wn seed=0,1", "a sweep: six norms, two seeds"),
+    ("python -m rmsexp task=transformer scale=small data.root=~/data", "translation on the real Multi30k"),
     ("python -m rmsexp norm=prms norm.p=0.25 optim.lr=0.001", "any value of the config, by its name"),
     ("python -m rmsexp scale=paper data.root=~/data", "the paper's own setting, on real data"),
 )
@@ -131,13 +132,13 @@ def _say_outcome(job: config.Job, outcome: Outcome) -> None:
         reason = f": {outcome.error}" if outcome.error else ""
         print(f"{outcome.status} at step {outcome.step}{reason}")
     rows = record.read_metrics(job.folder / record.METRICS)[0] if (job.folder / record.METRICS).exists() else []
-    final = next((row for row in reversed(rows) if row["split"] != "train"), None)
-    if final is not None:
-        skipped = ("step", "epoch", "examples", "split", "seconds")
+    evaluations = [row for row in rows if row["split"] != "train"]
+    skipped = ("step", "epoch", "examples", "split", "seconds")
+    for row in (row for row in evaluations if row["step"] == evaluations[-1]["step"]):
         numbers = ", ".join(
-            f"{key} {value:.4f}" for key, value in final.items() if key not in skipped and value is not None
+            f"{key} {value:.4f}" for key, value in row.items() if key not in skipped and value is not None
         )
-        print(f"{final['split']:7} {numbers} (step {final['step']})")
+        print(f"{row['split']:7} {numbers} (step {row['step']})")
     print(f"record  {job.folder}")
 
 

@@ -124,6 +124,17 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     return Job(tuple(overrides), config, norm, resolved, setting, series)
 
 
+def read(path: Path) -> tuple[Any, Any]:
+    """The task's config and the norm of a run, from the ``config.yaml`` in its folder.
+
+    Raises: ConfigError.
+    """
+    try:
+        return _typed(OmegaConf.load(path))  # type: ignore[arg-type]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name the folder of a run") from None
+
+
 def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
     """The composed config; with ``hydra``, its own part too.
 

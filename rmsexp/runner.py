@@ -187,6 +187,7 @@ def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
         "recipe_steps": cfg.schedule.steps,
         "target": asdict(task.target),
         "dataset": asdict(task.dataset),
+        "notes": dict(task.notes),
         "parameters": _parameters(trainer.model),
     }
 

@@ -31,10 +31,11 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     In this process the images are drawn once, too; a subprocess draws them itself.
     """
     from rmsexp import config
-    from rmsexp.data import twins, whitening
+    from rmsexp.data import whitening
+    from rmsexp.data.twins import shapes
     from rmsexp.tasks import cifar10
 
-    root, images = tmp_path_factory.mktemp("data"), twins.shapes()
+    root, images = tmp_path_factory.mktemp("data"), shapes.shapes()
     whitening.whitened(images, config.job([]).config.data.zca_eps, root, lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cifar10.SOURCES, "shapes", lambda _: images)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rmsexp import config
-from rmsexp.train.optim import Adam, AdamConfig
+from rmsexp import config, record
+from rmsexp.models.noise import Noise
+from rmsexp.train.interrupt import Interrupt
+from rmsexp.train.loop import Settings, Trainer
+from rmsexp.train.optim import Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
-from rmsexp.train.schedule import HoldThenDecay
+from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
+from rmsexp.train.task import Dataset, Objective, Target
 
 
 @pytest.mark.parametrize("within", [0, 1, 499])
@@ -138,3 +146,201 @@ def test_adam_with_no_gradient_at_all_does_nothing() -> None:
 def test_rates_that_cannot_be(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"optim.{key} must"):
         AdamConfig(**({"lr": 0.1, "beta2": 0.9, "eps": 1e-8} | {key: value}))
+
+
+# Adam with eps beside the uncorrected root
+
+TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # of gradients, where eps is 1e-8
+
+
+def tiny_gradients(steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return (torch.randn(steps, 3, 4, generator=stream(0, "tiny"), dtype=torch.float64) * TINY).to(dtype)
+
+
+@pytest.mark.parametrize("beta2", [0.999, 0.98])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_uncorrected_adam_is_the_plain_formula(dtype: torch.dtype, rtol: float, beta2: float) -> None:
+    parameter, start = (nn.Parameter(torch.zeros(3, 4, dtype=kind)) for kind in (dtype, torch.float64))
+    optimizer = UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8)
+    p, m, v = start.detach(), torch.zeros_like(start), torch.zeros_like(start)
+    for t, g in enumerate(tiny_gradients(30, dtype), 1):
+        lr = 0.003 / t
+        optimizer.param_groups[0].update(lr=lr)
+        parameter.grad = g.clone()
+        optimizer.step()
+        g = g.double()
+        m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
+        p = p - lr * math.sqrt(1 - beta2**t) / (1 - 0.9**t) * m / (torch.sqrt(v) + 1e-8)
+        torch.testing.assert_close(parameter.detach().double(), p, rtol=rtol, atol=rtol * 1e-3)
+
+
+def test_uncorrected_adam_beside_torch_s() -> None:
+    """At the first step eps counts 1 / sqrt(1 - beta2) times as much: a gradient of eps moves 16.3 times less far."""
+    ours, theirs = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
+    optimizers = (
+        UncorrectedAdam([ours], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
+        torch.optim.Adam([theirs], lr=0.01, betas=(0.9, 0.999), eps=1e-8),
+    )
+    for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+        parameter.grad = torch.tensor([1e-8, 1.0], dtype=torch.float64)
+        optimizer.step()
+    assert theirs.tolist() == pytest.approx([-0.01 / 2, -0.01], rel=1e-6)
+    assert ours.tolist() == pytest.approx([-0.01 / (1 + 0.001**-0.5), -0.01], rel=1e-6)
+
+
+def test_uncorrected_adam_goes_on_from_its_state(tmp_path: Path) -> None:
+    first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
+    one = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
+    all_gradients = tiny_gradients(8, torch.float32)
+    for g in all_gradients[:4]:
+        first.grad = g.clone()
+        one.step()
+    torch.save({"optimizer": one.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
+    saved = torch.load(tmp_path / "x.pt", weights_only=True)
+    two = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8)
+    two.load_state_dict(saved["optimizer"])
+    second.data.copy_(saved["p"])
+    for g in all_gradients[4:]:
+        for parameter, optimizer in ((first, one), (second, two)):
+            parameter.grad = g.clone()
+            optimizer.step()
+        assert torch.equal(first, second)
+
+
+def test_uncorrected_adam_put_back_to_its_start_begins_anew() -> None:
+    """As the trainer does after its warm-up: the count of the steps goes back as well."""
+    first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
+    options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
+    one, two = UncorrectedAdam([first], **options), UncorrectedAdam([second], **options)
+    start = copy.deepcopy(one.state_dict())
+    for g in tiny_gradients(3, torch.float32):
+        first.grad = g.clone()
+        one.step()
+    one.load_state_dict(start)
+    first.data.fill_(1.0)
+    for g in tiny_gradients(5, torch.float32):
+        for parameter, optimizer in ((first, one), (second, two)):
+            parameter.grad = g.clone()
+            optimizer.step()
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("key", "value"), [("lr", -1.0), ("beta1", 1.0), ("beta2", 1.0), ("eps", 0), ("clip", 0.0)])
+def test_rates_of_uncorrected_adam_that_cannot_be(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"optim.{key} must"):
+        UncorrectedAdamConfig(**({"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "clip": 1.0} | {key: value}))
+
+
+# Schedules of translation
+
+
+def test_a_constant_rate() -> None:
+    schedule = Constant(10)
+    assert [schedule.at(step) for step in (0, 1, 9, 10, 10**6)] == [{"lr": 1.0}] * 5
+    with pytest.raises(ValueError, match=r"schedule.steps must be at least 1"):
+        Constant(0)
+
+
+def test_the_rate_of_the_transformer_is_vaswani_s() -> None:
+    cfg = config.job(["task=transformer", "scale=paper"]).config
+    assert cfg.optim.lr == 6.987712429686843e-4
+    assert (cfg.schedule.steps, cfg.schedule.warmup, cfg.model.width) == (300_000, 4000, 512)
+    for number in (1, 2, 100, 3999, 4000, 4001, 8000, 300_000):  # updates, counted from 1
+        rate = cfg.optim.lr * cfg.schedule.at(number - 1)["lr"]
+        assert rate == pytest.approx(512**-0.5 * min(number**-0.5, number * 4000**-1.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [1, 7, 200])
+def test_the_warm_up_ends_at_its_peak(warmup: int) -> None:
+    factors = [WarmUp(1000, warmup).at(step)["lr"] for step in range(1000)]
+    assert factors[warmup - 1] == max(factors) == 1.0
+    assert factors.count(1.0) == 1
+    assert factors[: warmup - 1] == pytest.approx([number / warmup for number in range(1, warmup)])
+    assert factors[4 * warmup - 1] == pytest.approx(0.5)
+    assert all(later < earlier for earlier, later in itertools.pairwise(factors[warmup - 1 :]))
+
+
+@pytest.mark.parametrize("key", ["steps", "warmup"])
+def test_warm_ups_that_cannot_be(key: str) -> None:
+    with pytest.raises(ValueError, match=f"schedule.{key} must be at least 1, got 0"):
+        WarmUp(**({"steps": 10, "warmup": 5} | {key: 0}))
+
+
+# Clipping, in the loop
+
+
+class Slopes:
+    """What the loop needs of a task, its gradient known: the objective is the parameters times the batch, ``(3,)``."""
+
+    dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
+    steps_per_epoch = 1.0
+    notes: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+
+    def __init__(self, steps: list[list[list[float]]]) -> None:
+        self.steps = torch.tensor(steps)
+
+    def initialise(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+
+    def batches(self, step: int) -> list[Tensor]:
+        return list(self.steps[step])
+
+    def examples(self, batch: Tensor) -> int:  # noqa: ARG002
+        return 1
+
+    def objective(self, model: nn.Module, batch: Tensor, noise: Noise) -> Objective:  # noqa: ARG002
+        loss = model(batch).sum()
+        return Objective(loss, {"loss": loss}, 1)
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:  # noqa: ARG002
+        return {"test": {"loss": 0.0}}
+
+
+SLOPES = [  # of each step's micro-batches; the norms of their means are 0.5, 5 and 13
+    [[0.3, 0.0, -0.4], [0.3, 0.0, -0.4]],
+    [[0.0, 6.0, 4.0], [0.0, 0.0, 4.0]],
+    [[3.0, 4.0, 12.0], [3.0, 4.0, 12.0]],
+]
+MEANS = [[0.3, 0.0, -0.4], [0.0, 3.0, 4.0], [3.0, 4.0, 12.0]]
+NORMS_OF_MEANS = [0.5, 5.0, 13.0]
+
+
+def train(
+    slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool
+) -> tuple[nn.Linear, list[float]]:
+    """A map after plain gradient descent with rate 1, and the norms of the gradients in the record."""
+    folder.mkdir(exist_ok=True)
+    model = nn.Linear(3, 1, bias=bias)
+    settings = Settings(0, 1.0, clip, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    task: Any = Slopes(slopes)
+    trainer = Trainer(task, model, optimizer, Constant(10), settings, folder, Interrupt())
+    trainer.start()
+    trainer.run([], ProgressDisplay("slopes", len(slopes)), lambda: None)
+    rows, _ = record.read_metrics(folder / record.METRICS)
+    return model, [row["grad_norm"] for row in rows if row["split"] == "train"]
+
+
+@pytest.mark.parametrize(
+    ("clip", "factors"),
+    [(None, (1, 1, 1)), (1.0, (1, 1 / 5, 1 / 13)), (5.5, (1, 1, 5.5 / 13)), (0.1, (0.2, 0.02, 0.1 / 13))],
+)
+def test_clipping_scales_the_gradient_and_the_record_has_its_norm_before(
+    clip: float | None, factors: tuple[float, ...], tmp_path: Path
+) -> None:
+    expected = torch.zeros(3)
+    for steps, (mean, factor) in enumerate(zip(MEANS, factors, strict=True), 1):
+        expected = expected - factor * torch.tensor(mean)
+        model, norms = train(SLOPES[:steps], clip, tmp_path / str(steps), bias=False)
+        torch.testing.assert_close(model.weight.detach()[0], expected, rtol=1e-5, atol=1e-6)
+        assert norms == pytest.approx(NORMS_OF_MEANS[:steps], rel=1e-6)
+
+
+def test_the_norm_is_over_all_parameters(tmp_path: Path) -> None:
+    """One factor for weight and bias, from the norm of both together."""
+    model, norms = train([[[2.0, 4.0, 2.0]]], 1.0, tmp_path, bias=True)  # and 1 for the bias
+    assert norms == [5.0]
+    torch.testing.assert_close(model.weight.detach()[0], torch.tensor([-0.4, -0.8, -0.4]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(model.bias.detach(), torch.tensor([-0.2]), rtol=1e-5, atol=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from tensors import digest
 
-from rmsexp.train.randomness import StreamNoise, permutation, stream
+from rmsexp.train.randomness import StreamNoise, permutation, seed_of, stream
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -96,3 +98,40 @@ def test_gradients_of_dropout_pass_where_it_kept() -> None:
     dropped = StreamNoise(0, "noise").dropout(x, 0.5)
     dropped.sum().backward()
     assert torch.equal(x.grad, 2 * (dropped != 0).float())
+
+
+@pytest.fixture
+def default_generator() -> Iterator[torch.Generator]:
+    """torch's own, put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        yield torch.default_generator
+
+
+def test_seeds_of_the_default_generator_follow_from_the_stream_and_the_place(
+    default_generator: torch.Generator,
+) -> None:
+    def seeds(seed: int, *name: str | int) -> list[int]:
+        noise, found = StreamNoise(seed, *name), []
+        for _ in range(3):
+            noise.seed_default(torch.device("cpu"))
+            found.append(default_generator.initial_seed())
+            torch.rand(5)  # what is drawn in between has no part
+        return found
+
+    first = seeds(3, "noise", 5, 0)
+    assert first == [seed_of(3, "noise", 5, 0, "default", number) for number in (1, 2, 3)]
+    torch.manual_seed(17)
+    assert seeds(3, "noise", 5, 0) == first
+    all_seeds = {*first, *seeds(3, "noise", 5, 1), *seeds(3, "noise", 6, 0), *seeds(4, "noise", 5, 0)}
+    assert len(all_seeds) == 12
+
+
+def test_seeding_the_default_generator_leaves_the_stream_alone(default_generator: torch.Generator) -> None:
+    x, results = torch.ones(4, 5), []
+    for seeded in (False, True):
+        noise = StreamNoise(3, "noise", 5, 0)
+        if seeded:
+            noise.seed_default(torch.device("cpu"))
+        results.append(digest(noise.dropout(x, 0.5), noise.gaussian(x, 1.0)))
+    assert results[0] == results[1]
+    assert default_generator.initial_seed() == seed_of(3, "noise", 5, 0, "default", 1)

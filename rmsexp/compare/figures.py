@@ -55,13 +55,13 @@ class Quantity(NamedTuple):
     @property
     def title(self) -> str:
         unit = style.scale_and_unit(self.metric)[1]
-        return f"{self.split} {self.metric}" + (f" ({unit})" if unit else "")
+        return f"{self.split} {style.metric(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 def quantities(records: Records) -> list[Quantity]:
-    """Training loss, loss on the split of the target, and the target; each once."""
+    """Training loss, loss on the split by which "best" is chosen, and the target; each once."""
     aim = stats.target(records)
-    wanted = (Quantity("train", "loss"), Quantity(aim.split, "loss"), Quantity(aim.split, aim.metric))
+    wanted = (Quantity("train", "loss"), Quantity(aim.selection, "loss"), Quantity(aim.split, aim.metric))
     return list(dict.fromkeys(wanted))
 
 

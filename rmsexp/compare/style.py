@@ -31,6 +31,11 @@ OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for n
 FRACTIONS = ("error", "accuracy")  # metrics that are shown in percent
 
 
+def metric(name: str) -> str:
+    """ "bleu" is "BLEU"."""
+    return {"bleu": "BLEU", "chrf": "chrF"}.get(name, name)
+
+
 def norm_of(series: str) -> str:
     return series.partition("+")[0]
 

@@ -84,7 +84,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
             "norm": row["label"],
             "runs": row["status"],
             "steps": _range(row["steps_min"], row["steps_max"]),
-            f"{row['metric']} at step {step}": _quality(row, "final"),
+            f"{' '.join(map(style.metric, row['metric'].split()))} at step {step}": _quality(row, "final"),
             best.replace("_", " "): _quality(row, best),
             "seconds per 1k steps, median (quartiles)": _speed(row),
             "saving vs LN (unpaired)": _saving(row),

@@ -8,11 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import shutil
-import sys
 import tarfile
-import tempfile
-import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from rmsexp.data import DataError, Images
+from rmsexp.data.download import fetched, unavailable
 
-TIMEOUT_SECONDS = 30  # for connecting, and for each wait on a server that has gone quiet
 EXTRAS = ("batches.meta", "readme.html")  # in the archive too, and not needed
 
 
@@ -134,46 +130,13 @@ def _download(folder: Path, root: Path) -> None:
     from torchvision.datasets import CIFAR10
 
     try:
-        with urllib.request.urlopen(CIFAR10.url, timeout=TIMEOUT_SECONDS) as response:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as temporary:
-                archive = Path(temporary, CIFAR10.filename)
-                _receive(response, archive)
-                _check_archive(archive, CIFAR10.url, CIFAR10.tgz_md5)
-                names = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
-                _extract(archive, folder.name, {f"{folder.name}/{name}" for name in (*names, *EXTRAS)})
-                _move(archive.with_name(folder.name), folder)
+        with fetched(CIFAR10.url, folder.parent, "the archive of CIFAR-10", "md5", CIFAR10.tgz_md5) as archive:
+            names = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
+            _extract(archive, folder.name, {f"{folder.name}/{name}" for name in (*names, *EXTRAS)})
+            _move(archive.with_name(folder.name), folder)
     except (OSError, HTTPException) as error:
-        raise DataError(
-            f"CIFAR-10 is not in {folder}, and fetching it from {CIFAR10.url} failed ({error}). "
-            f"Where there is a network, `python -m rmsexp.prepare task=cifar10 scale=small data.root={root}` gets it;\n"
-            f"an existing copy of {folder.name} may be put there instead; scale=demo needs no data."
-        ) from None
-
-
-def _receive(response: Any, archive: Path) -> None:
-    """Writes the body to a file, with a bar on a terminal and one plain line elsewhere."""
-    from rich.console import Console
-    from rich.progress import wrap_file
-
-    total_bytes = int(response.headers.get("Content-Length") or 0)
-    with archive.open("wb") as file:
-        if sys.stderr.isatty():
-            with wrap_file(response, total_bytes, description="CIFAR-10", console=Console(stderr=True)) as body:
-                shutil.copyfileobj(body, file)
-        else:
-            print(f"downloading {response.url} ({total_bytes / 1e6:.0f} MB)", file=sys.stderr, flush=True)
-            shutil.copyfileobj(response, file)
-
-
-def _check_archive(archive: Path, url: str, md5: str) -> None:
-    with archive.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != md5:
-        raise DataError(
-            f"What {url} sent is not the archive of CIFAR-10: its md5 is {found}, not {md5} "
-            f"({archive.stat().st_size:,} bytes).\nNothing was kept; try again, or use scale=demo, which needs no data."
-        )
+        prepare = f"task=cifar10 scale=small data.root={root}"
+        raise unavailable("CIFAR-10", folder, folder.name, CIFAR10.url, error, prepare) from None
 
 
 def _extract(archive: Path, folder: str, expected: set[str]) -> None:

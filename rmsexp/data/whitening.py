@@ -6,19 +6,15 @@ image becomes (x - m) W, where W = U diag(1 / sqrt(s + eps)) U'.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from rmsexp.data import DataError, Images
-from rmsexp.record import sync_folder
+from rmsexp.data import DataError, Images, cache
 
 BLOCK = 2048  # images computed at a time: the memory stays small beside the images themselves
 DTYPE = np.dtype("<f4")
@@ -34,16 +30,18 @@ class Whitened:
     test_y: np.ndarray
 
 
-def whitened(images: Images, eps: float, cache: Path, report: Callable[[str], None]) -> Whitened:
-    """The images whitened with regulariser ``eps``, from ``<cache>/whitened`` or computed and put there.
+def whitened(images: Images, eps: float, root: Path, report: Callable[[str], None]) -> Whitened:
+    """The images whitened with regulariser ``eps``, from ``<root>/whitened`` or computed and put there.
 
     ``report`` is told when they must be computed. Of processes that want the same images, one computes.
 
     Raises: DataError if they cannot be stored.
     """
-    folder = cache / "whitened" / _key(images, eps)
+    folder = root / "whitened" / cache.key(__file__, images.digest, eps, DTYPE.str)
     try:
-        arrays = _open(folder, images) or _make(folder, images, eps, report)
+        arrays = cache.cached(
+            folder, partial(_open, images=images), partial(_make, images=images, eps=eps, report=report)
+        )
     except OSError as error:
         size_bytes = (images.train_x.size + images.test_x.size) * DTYPE.itemsize
         raise DataError(
@@ -72,12 +70,6 @@ def _scaled(pixels: np.ndarray) -> torch.Tensor:
     return (torch.from_numpy(pixels).flatten(1).double() - 127.5) / 128
 
 
-def _key(images: Images, eps: float) -> str:
-    """Changes with all that the result depends on, this file included."""
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    return hashlib.sha256(f"{images.digest} {eps!r} {DTYPE} {source}".encode()).hexdigest()[:16]
-
-
 def _open(folder: Path, images: Images) -> dict[str, np.ndarray] | None:
     """The stored splits, or None if they are missing, incomplete or of another shape."""
     arrays: dict[str, np.ndarray] = {}
@@ -91,29 +83,11 @@ def _open(folder: Path, images: Images) -> dict[str, np.ndarray] | None:
     return arrays
 
 
-def _make(folder: Path, images: Images, eps: float, report: Callable[[str], None]) -> dict[str, np.ndarray]:
-    """Computes and stores both splits under a lock, which the kernel frees however the process ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (arrays := _open(folder, images)) is not None:
-            return arrays  # another process made them while this one waited
-        report(f"whitening {len(images.train_x) + len(images.test_x):,} images (once; less than a minute)")
-        for leftover in (folder, temporary):  # damaged; of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        try:
-            temporary.mkdir()
-            mean, matrix = fit(images.train_x, eps)
-            for split in ("train_x", "test_x"):
-                _write(temporary / f"{split}.npy", getattr(images, split), mean, matrix)
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    arrays = _open(folder, images)
-    assert arrays is not None
-    return arrays
+def _make(folder: Path, images: Images, eps: float, report: Callable[[str], None]) -> None:
+    report(f"whitening {len(images.train_x) + len(images.test_x):,} images (once; less than a minute)")
+    mean, matrix = fit(images.train_x, eps)
+    for split in ("train_x", "test_x"):
+        _write(folder / f"{split}.npy", getattr(images, split), mean, matrix)
 
 
 def _write(path: Path, pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> None:
@@ -124,5 +98,3 @@ def _write(path: Path, pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Ten
         for start in range(0, len(pixels), BLOCK):
             block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
             file.write(block.numpy().astype(DTYPE).data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +20,66 @@ def glorot_uniform(weight: Tensor, generator: torch.Generator) -> None:
     weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
-def normal_005(weight: Tensor, generator: torch.Generator) -> None:
-    """Normal with standard deviation 0.05 (Salimans & Kingma 2016, section 5.1)."""
-    weight.copy_(torch.empty(weight.shape).normal_(0, 0.05, generator=generator))
+def orthogonal_or_small_normal(weight: Tensor, generator: torch.Generator) -> None:
+    """A random orthogonal matrix where the weight is square, else 0.01 times standard normal (Nematus)."""
+    weight.copy_(torch.empty(weight.shape).normal_(0, 1, generator=generator))
+    if weight.shape[0] != weight.shape[1]:
+        weight.mul_(0.01)
+        return
+    q, r = torch.linalg.qr(weight)
+    weight.copy_(q * r.diagonal().sign())  # the signs make it uniform over the orthogonal matrices
 
 
-INITIALISERS: dict[str, Initialiser] = {"glorot_uniform": glorot_uniform, "normal_005": normal_005}
+def normal(std: float) -> Initialiser:
+    """Normal with mean 0."""
+
+    def draw(weight: Tensor, generator: torch.Generator) -> None:
+        weight.copy_(torch.empty(weight.shape).normal_(0, std, generator=generator))
+
+    return draw
+
+
+def uniform(bound: float) -> Initialiser:
+    """Uniform within ``bound`` around 0."""
+
+    def draw(weight: Tensor, generator: torch.Generator) -> None:
+        weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+
+    return draw
+
+
+def centred(initialiser: Initialiser, centre: float) -> Initialiser:
+    """What ``initialiser`` draws, moved to ``centre`` (the paper's Figure 4)."""
+
+    def draw(weight: Tensor, generator: torch.Generator) -> None:
+        initialiser(weight, generator)
+        weight.add_(centre)
+
+    return draw
+
+
+INITIALISERS: dict[str, Initialiser] = {"glorot_uniform": glorot_uniform, "normal_005": normal(0.05)}
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, initialiser: Initialiser, stream: Callable[[str], torch.Generator]) -> None:
-    """Draws every weight that waits for a value (is NaN), each from the stream of its name."""
+def initialise(
+    model: nn.Module,
+    initialiser: Initialiser,
+    stream: Callable[[str], torch.Generator],
+    others: Mapping[str, Initialiser] | None = None,
+) -> None:
+    """Draws every weight that waits for a value (is NaN), each from the stream of its name.
+
+    ``others`` are the initialisers of parameters that differ, by name. The blocks of a site are drawn one by one.
+    """
+    blocks = {f"{name}.weight": site.site.blocks for name, site in model.named_modules() if isinstance(site, Linear)}
     for name, parameter in model.named_parameters():
-        if parameter.isnan().any():
-            initialiser(parameter, stream(name))
+        if not parameter.isnan().any():
+            continue
+        draw = (others or {}).get(name, initialiser)
+        parts = parameter.chunk(blocks.get(name, 1))
+        for index, part in enumerate(parts):
+            draw(part, stream(name if len(parts) == 1 else f"{name}/{index}"))
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -13,3 +14,6 @@ class Noise(Protocol):
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """``x`` with a share ``p`` of its elements at zero, and the rest divided by ``1 - p``."""
+
+    def seed_default(self, device: torch.device) -> None:
+        """Seeds torch's own generator on ``device``, for an operation that draws inside (attention's dropout)."""

@@ -30,13 +30,15 @@ class Site:
     """One place of a model that is normalised.
 
     ``maps``: the input is 4-D. ``shift``: whether the recipe has a bias *after* the norm here (None: as the norm is
-    defined). ``data_init``: whether the recipe initialises it from data.
+    defined). ``blocks``: how many maps of equal width, such as gates, are concatenated in the features; each is
+    initialised alone. ``data_init``: whether the recipe initialises it from data.
     """
 
     name: str
     features: int
     maps: bool = False
     shift: bool | None = None
+    blocks: int = 1
     data_init: bool = False
 
 
@@ -164,6 +166,7 @@ class Norm:
         *,
         bias: bool = True,
         shift: bool | None = None,
+        blocks: int = 1,
         kernel_size: int | None = None,
         padding: int = 0,
         data_init: bool = False,
@@ -172,7 +175,7 @@ class Norm:
 
         With ``kernel_size`` it is a 2-D convolution over maps.
         """
-        site = Site(name, n_out, maps=kernel_size is not None, shift=shift, data_init=data_init)
+        site = Site(name, n_out, maps=kernel_size is not None, shift=shift, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # nothing between the two: a bias after the norm is the map's own
             bias = bias or bool(shift)

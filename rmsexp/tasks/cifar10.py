@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, config
-from rmsexp.data import Images, cifar10, twins, whitening
+from rmsexp.data import Images, cifar10, whitening
+from rmsexp.data.twins import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
 from rmsexp.models.noise import Noise
@@ -26,7 +27,7 @@ from rmsexp.train.task import Dataset, Objective, Target
 CALIBRATION_IMAGES = 500
 EVALUATION_BATCH = 500
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: twins.shapes()}
+SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
 
 Batch = tuple[Tensor, Tensor]
 
@@ -82,6 +83,8 @@ class Task:
     """See :class:`rmsexp.train.task.Task`. A batch: whitened images ``(batch, 3, 32, 32)`` and labels."""
 
     target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
+    notes: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device = config, device

@@ -48,13 +48,9 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
         if not path.exists():
             continue
         try:
-            with zipfile.ZipFile(path) as archive:
-                broken = archive.testzip()  # torch does not compare checksums
-            if broken is not None:
-                raise ValueError(f"the checksum of {broken} is wrong")
-            payload = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # damage shows as many types
-            damaged.append(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})")
+            payload = read(path)
+        except CheckpointError as error:
+            damaged.append(str(error))
             continue
         if not damaged:
             return payload, None
@@ -63,6 +59,21 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
     if damaged:
         raise CheckpointError(f"{damaged[0]} and no other is whole; start this run anew with force=true")
     return None, None
+
+
+def read(path: Path) -> Payload:
+    """One checkpoint. Raises: CheckpointError if it is missing or damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()  # torch does not compare checksums
+        if broken is not None:
+            raise ValueError(f"the checksum of {broken} is wrong")
+        payload: Payload = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except Exception as error:  # damage shows as many types
+        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})") from None
+    return payload
 
 
 def _bytes(payload: Payload) -> bytes:

@@ -38,6 +38,7 @@ class Settings:
 
     seed: int
     lr: float
+    clip: float | None
     max_steps: int
     log_every: int
     eval_every: int
@@ -47,9 +48,10 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> Settings:
-        """From a task's config, which has these keys, and ``lr`` below ``optim``."""
-        names = [field.name for field in dataclasses.fields(cls) if field.name not in ("lr", "device")]
-        return cls(lr=config.optim.lr, device=device, **{name: getattr(config, name) for name in names})
+        """From a task's config, which has these keys, ``lr`` and ``clip`` below ``optim``."""
+        own = {"lr": config.optim.lr, "clip": config.optim.clip, "device": device}
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
+        return cls(**own, **{name: getattr(config, name) for name in names})
 
 
 @dataclass
@@ -178,8 +180,8 @@ class Trainer:
     def _update(self, step: int, batches: Sequence[Any]) -> tuple[Tensor, int]:
         """One step of the optimiser.
 
-        Returns what it computed, on the device: objective, each metric's sum, norm of the gradient; and the number of
-        predictions behind the sums.
+        Returns what it computed, on the device: objective, each metric's sum, norm of the gradient before clipping; and
+        the number of predictions behind the sums.
         """
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
@@ -197,6 +199,8 @@ class Trainer:
             self.state.metrics = list(objective.sums)
         assert totals is not None
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        if self.settings.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.clip, norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return torch.cat([totals, norm.reshape(1)]), count
@@ -249,6 +253,8 @@ class Trainer:
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
                 self._record(rows)
+                for name, text in self.task.files.items():
+                    record.write_atomic(self.folder / name, text)
                 for row in rows:
                     self._progress.evaluated(row)
             state.evaluated = state.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,45 @@ from rmsexp import checks
 
 @dataclass
 class AdamConfig:
+    """``clip``: the largest norm of the gradient, over all parameters; None for no limit."""
+
     lr: float
     beta2: float
     eps: float
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         checks.positive("optim.lr", self.lr)
         checks.probability("optim.beta2", self.beta2)
         checks.positive("optim.eps", self.eps)
+        if self.clip is not None:
+            checks.positive("optim.clip", self.clip)
+
+
+@dataclass
+class UncorrectedAdamConfig(AdamConfig):
+    beta1: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.probability("optim.beta1", self.beta1)
+
+
+class UncorrectedAdam(torch.optim.Adam):
+    """Adam with eps beside the uncorrected root: ``p -= lr * c_t * m / (sqrt(v) + eps)``, as TensorFlow and Theano do.
+
+    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. It is PyTorch's Adam with eps divided by ``sqrt(1 - beta2^t)``.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float) -> None:
+        super().__init__(params, lr, (beta1, beta2), eps, fused=True)
+        self._eps = eps
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["t"] = group.get("t", 0) + 1
+            group["eps"] = self._eps / math.sqrt(1 - group["betas"][1] ** group["t"])
+        return super().step(closure)
 
 
 class Adam(torch.optim.Optimizer):

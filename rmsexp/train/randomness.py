@@ -10,8 +10,13 @@ from torch import Tensor
 
 def stream(seed: int, *name: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """The generator of (seed, name), at its start."""
-    digest = hashlib.sha256("/".join(map(str, (seed, *name))).encode()).digest()
-    return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator(device=device).manual_seed(seed_of(seed, *name))
+
+
+def seed_of(*name: str | int) -> int:
+    """63 bits that depend on all of the name."""
+    digest = hashlib.sha256("/".join(map(str, name)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def permutation(n: int, seed: int, *name: str | int) -> Tensor:
@@ -28,6 +33,7 @@ class StreamNoise:
 
     def __init__(self, seed: int, *name: str | int, device: torch.device | str = "cpu") -> None:
         self._generator = stream(seed, *name, device=device)
+        self._name, self._seeded = (seed, *name), 0
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
         if std == 0:
@@ -41,6 +47,13 @@ class StreamNoise:
         # uniform_ and a comparison: bernoulli_ takes four times as long on a CPU
         kept = torch.empty(x.shape, device=x.device).uniform_(generator=self._generator) >= p
         return x * _like(kept, x).to(x.dtype).mul_(1 / (1 - p))
+
+    def seed_default(self, device: torch.device) -> None:
+        """See Noise. The seed is made on the host, from the place in the sequence of calls: no device is waited for."""
+        self._seeded += 1
+        cuda = device.type == "cuda"
+        default = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
+        default.manual_seed(seed_of(*self._name, "default", self._seeded))
 
 
 def _like(noise: Tensor, x: Tensor) -> Tensor:

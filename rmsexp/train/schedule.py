@@ -32,3 +32,37 @@ class HoldThenDecay:
         period = min(step, self.steps - 1) // self.period
         half = self.steps / self.period / 2
         return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}
+
+
+@dataclass
+class Constant:
+    """The same rate at every step of the recipe's ``steps``."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        checks.at_least("schedule.steps", self.steps, 1)
+
+    def at(self, step: int) -> dict[str, float]:  # noqa: ARG002
+        """The factor on the learning rate."""
+        return {"lr": 1.0}
+
+
+@dataclass
+class WarmUp:
+    """A linear rise over ``warmup`` steps, then a fall with the root of the step (Vaswani et al. 2017, section 5.3).
+
+    The factor is 1 at its peak, where the rate is ``optim.lr``; the paper's formula has ``width^-0.5 * warmup^-0.5``.
+    """
+
+    steps: int
+    warmup: int
+
+    def __post_init__(self) -> None:
+        checks.at_least("schedule.steps", self.steps, 1)
+        checks.at_least("schedule.warmup", self.warmup, 1)
+
+    def at(self, step: int) -> dict[str, float]:
+        """The factor on the learning rate of a step (from 0)."""
+        number = step + 1
+        return {"lr": min(number / self.warmup, (self.warmup / number) ** 0.5)}

@@ -40,11 +40,17 @@ class Objective:
 
 
 class Task(Protocol):
-    """A task is made from its config and a device, which finds its data."""
+    """A task is made from its config and a device, which finds its data.
+
+    ``notes``: what a reader of its metrics must know, for the record. ``files``: text that the last evaluation made for
+    the run's folder, by file name.
+    """
 
     dataset: Dataset
     target: Target
     steps_per_epoch: float
+    notes: Mapping[str, str]
+    files: Mapping[str, str]
 
     def prepare(self, report: Callable[[str], None]) -> None:
         """Preprocesses the data, or takes them from the cache; ``report`` is told of what takes long."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmsexp.data import Images, twins
+from rmsexp.data import Images
+from rmsexp.data.twins import shapes
 
 
 @pytest.fixture(scope="module")
 def images() -> Images:
-    return twins.shapes(n_train=1000, n_test=600)
+    return shapes.shapes(n_train=1000, n_test=600)
 
 
 def test_form(images: Images) -> None:
@@ -23,10 +24,10 @@ def test_form(images: Images) -> None:
 
 
 def test_seed_alone_decides(images: Images) -> None:
-    again = twins.shapes(n_train=1000, n_test=600)
+    again = shapes.shapes(n_train=1000, n_test=600)
     assert again.digest == images.digest
     np.testing.assert_array_equal(again.train_x, images.train_x)
-    assert twins.shapes(n_train=1000, n_test=600, seed=1).digest != images.digest
+    assert shapes.shapes(n_train=1000, n_test=600, seed=1).digest != images.digest
 
 
 def test_classes_are_balanced_and_shuffled(images: Images) -> None:
@@ -49,16 +50,16 @@ def test_mean_image_of_a_class_does_not_give_it_away(images: Images) -> None:
     assert (distances.argmin(axis=1) == images.test_y).mean() < 0.35
 
 
-@pytest.mark.parametrize("name", twins.SHAPES)
+@pytest.mark.parametrize("name", shapes.SHAPES)
 def test_shapes_cover_alike(name: str) -> None:
     """Of radius 10 in the middle of the picture: none can be told by its area alone."""
-    kind = np.array([twins.SHAPES.index(name)])
-    cover = twins._cover(kind, np.full((2, 1), 16.0), np.array([10.0]), np.array([0.3]))
+    kind = np.array([shapes.SHAPES.index(name)])
+    cover = shapes._cover(kind, np.full((2, 1), 16.0), np.array([10.0]), np.array([0.3]))
     assert 140 < cover.sum() < 240
 
 
 def test_hues() -> None:
     red, green, blue = np.eye(3)
     hue, one = np.array([0.0, 120.0, 240.0, 60.0, -120.0]), np.ones(5)
-    np.testing.assert_allclose(twins._rgb(hue, one, one), [red, green, blue, red + green, blue], atol=1e-12)
-    np.testing.assert_allclose(twins._rgb(hue, 0 * one, 0.5 * one), np.full((5, 3), 0.5))
+    np.testing.assert_allclose(shapes._rgb(hue, one, one), [red, green, blue, red + green, blue], atol=1e-12)
+    np.testing.assert_allclose(shapes._rgb(hue, 0 * one, 0.5 * one), np.full((5, 3), 0.5))

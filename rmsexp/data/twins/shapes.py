@@ -1,4 +1,4 @@
-"""Built-in data: small stand-ins for the paper's data sets, made from a seed alone.
+"""The built-in images: shapes in two families of colour, a stand-in for CIFAR-10.
 
 Legend: ``image`` counts images; ``y`` and ``x`` are pixels, both from 0 at the upper left corner.
 """

@@ -1,0 +1,280 @@
+"""Text to subword ids and back, by one of two ways that are learnt on the training text.
+
+``sentencepiece``: byte-pair encoding of raw text, one model for both languages. ``moses_bpe``: the paper's way; Moses'
+punctuation normalisation, tokenisation and truecasing, then byte-pair encoding (Sennrich et al., 2016) with merges
+learnt on both languages together, and a vocabulary for each language.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmsexp import checks
+from rmsexp.data import DataError
+from rmsexp.data.cache import cached, key
+from rmsexp.data.parallel import Corpus, Pairs
+
+PAD, UNK, EOS = 0, 1, 2  # of every vocabulary, as in the authors' Transformer toolkit; subwords follow
+FIRST_SUBWORD = 3
+UNKNOWN = "⁇"  # what UNK is decoded to; sentencepiece's
+REPORT_LINES = 500_000  # between reports where a text takes minutes
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SubwordOptions:
+    """How subwords are learnt.
+
+    ``vocabulary`` counts the pieces of both languages together (sentencepiece) or the merges (moses_bpe).
+    ``threshold``, for moses_bpe: a subword that is rarer than this in its language's training text is split again;
+    0 splits none.
+
+    Raises: ValueError for values that cannot be meant.
+    """
+
+    kind: str
+    vocabulary: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        checks.choice("data.subwords", self.kind, tuple(KINDS))
+        checks.at_least("data.vocabulary", self.vocabulary, 1)
+        checks.at_least("data.threshold", self.threshold, 0)
+        if self.threshold and self.kind != "moses_bpe":
+            raise ValueError(f"data.threshold must be 0 with data.subwords={self.kind}, got {self.threshold}")
+
+
+class Codec(Protocol):
+    """One language's text as ids and back. ``size``: the number of ids, PAD, UNK and EOS among them."""
+
+    size: int
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of each line, without EOS; none for a blank line."""
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Detokenised text; PAD and EOS are passed over."""
+
+
+def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report) -> tuple[Codec, Codec]:
+    """The source's and the target's codec, from ``<cache>/subwords`` or learnt on the training split and put there.
+
+    ``report`` is told when they must be learnt, and how far that is on long text.
+
+    Raises: ValueError if the text does not give such a vocabulary, or the packages for moses_bpe are not installed;
+    DataError if there is no text; OSError if the result cannot be stored.
+    """
+    if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
+        raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
+    learn, load = KINDS[options.kind]
+
+    def read(folder: Path) -> tuple[Codec, Codec] | None:
+        try:
+            return load((folder / "model").read_bytes(), corpus)
+        except (FileNotFoundError, ValueError, RuntimeError):  # sentencepiece's damaged models are the last
+            return None
+
+    def make(folder: Path) -> None:
+        pairs = corpus.splits["train"]()
+        report(f"learning {options.vocabulary:,} subwords from {len(pairs[0]):,} pairs (once)")
+        if not any(line.strip() for line in chain(*pairs)):
+            raise DataError(f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.")
+        (folder / "model").write_bytes(learn(pairs, corpus, options, report))
+
+    return cached(cache / "subwords" / fingerprint(corpus, options), read, make)
+
+
+def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
+    """Changes with all that the codecs depend on, this file included; 16 hexadecimal digits."""
+    languages = corpus.source, corpus.target
+    return key(__file__, corpus.digest, languages, options.kind, options.vocabulary, options.threshold)
+
+
+def _learn_sentencepiece(pairs: Pairs, corpus: Corpus, options: SubwordOptions, _report: Report) -> bytes:
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=chain(*pairs),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=options.vocabulary,
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNK,
+            eos_id=EOS,
+            bos_id=-1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if found := re.search(r"a value <= (\d+)", str(error)):
+            what = f"more than the {int(found[1]):,} pieces that the training text of {corpus.name} gives; lower it"
+        elif found := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            what = f"less than the {int(found[1]):,} characters in the training text of {corpus.name} need; raise it"
+        else:
+            raise
+        raise ValueError(f"data.vocabulary={options.vocabulary} is {what}") from None
+    return model.getvalue()
+
+
+class _SentencePiece:
+    def __init__(self, model: bytes) -> None:
+        from sentencepiece import SentencePieceProcessor
+
+        self._processor = SentencePieceProcessor(model_proto=model)
+        self.size: int = self._processor.get_piece_size()
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return self._processor.encode(list(lines))
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [self._processor.decode([int(i) for i in ids if i not in (PAD, EOS)]) for ids in sequences]
+
+
+def _load_sentencepiece(model: bytes, _corpus: Corpus) -> tuple[Codec, Codec]:
+    codec = _SentencePiece(model)
+    return codec, codec
+
+
+def _learn_moses_bpe(pairs: Pairs, corpus: Corpus, options: SubwordOptions, report: Report) -> bytes:
+    languages = corpus.source, corpus.target
+    learnt = [_learn_words(lines, language, report) for lines, language in zip(pairs, languages, strict=True)]
+    report(f"learning merges from {sum(len(words) for _, words in learnt):,} words")
+    merges = _learn_merges(learnt[0][1] + learnt[1][1], corpus, options)
+    sides = []
+    for (casing, words), language in zip(learnt, languages, strict=True):
+        frequent: list[str] = []
+        if options.threshold:
+            counts = _token_counts(words, _bpe(merges, frequent))
+            frequent = sorted(token for token, count in counts.items() if count >= options.threshold)
+            if not frequent:
+                raise ValueError(
+                    f"data.threshold={options.threshold}: no subword comes as often in the {language} training text "
+                    f"of {corpus.name}; lower it"
+                )
+        counts = _token_counts(words, _bpe(merges, frequent))
+        vocabulary = sorted(counts, key=lambda token: (-counts[token], token))
+        sides.append({"casing": casing, "frequent": frequent, "vocabulary": vocabulary})
+    return json.dumps({"merges": merges, "sides": sides}, ensure_ascii=False).encode()
+
+
+def _learn_words(lines: Iterable[str], language: str, report: Report) -> tuple[list[list[str]], Counter[str]]:
+    """The forms of each word, the most frequent first; and the counts of the truecased words."""
+    from sacremoses import MosesTruecaser
+
+    tokenise, truecaser = _tokeniser(language), MosesTruecaser()
+    forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    tokenised = []  # strings: lists of tokens would take several times the memory
+    for number, line in enumerate(lines, 1):
+        tokenised.append(tokenise(line))
+        for lower, form, weight in truecaser.learn_truecase_weights(tokenised[-1].split()):
+            forms[lower][form] += weight
+        if number % REPORT_LINES == 0:
+            report(f"tokenised {number:,} lines of {language}")
+    casing = [[form for form, _ in counts.most_common()] for counts in forms.values()]
+    truecase = _truecaser(casing)
+    return casing, Counter(chain.from_iterable(map(truecase, tokenised)))
+
+
+def _tokeniser(language: str) -> Callable[[str], str]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normaliser, tokeniser = MosesPunctNormalizer(language), MosesTokenizer(language)
+
+    def tokenise(line: str) -> str:
+        return tokeniser.tokenize(normaliser.normalize(line), aggressive_dash_splits=True, return_str=True)
+
+    return tokenise
+
+
+def _truecaser(casing: list[list[str]]) -> Callable[[str], list[str]]:
+    from sacremoses import MosesTruecaser
+
+    truecaser = MosesTruecaser()
+    best = {forms[0].lower(): forms[0] for forms in casing}
+    truecaser.model = {"best": best, "known": set(chain.from_iterable(casing))}
+
+    def truecase(line: str) -> list[str]:
+        return truecaser.truecase(line, use_known=True)  # Moses' script does; otherwise known forms change inside, too
+
+    return truecase
+
+
+def _learn_merges(words: Counter[str], corpus: Corpus, options: SubwordOptions) -> str:
+    """The merges as subword-nmt writes them: a line with the version, then a line each."""
+    from subword_nmt.learn_bpe import learn_bpe
+
+    merges = io.StringIO()
+    if any(len(word) > 1 for word in words):  # else it fails
+        with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+            learn_bpe([f"{word} {count}" for word, count in words.items()], merges, options.vocabulary, is_dict=True)
+    found = max(0, merges.getvalue().count("\n") - 1)
+    if found < options.vocabulary:
+        raise ValueError(
+            f"data.vocabulary={options.vocabulary} is more than the {found:,} merges that the training text of "
+            f"{corpus.name} gives; lower it"
+        )
+    return merges.getvalue()
+
+
+def _bpe(merges: str, frequent: list[str]) -> Any:
+    from subword_nmt.apply_bpe import BPE
+
+    return BPE(io.StringIO(merges), vocab=set(frequent) or None)
+
+
+def _token_counts(words: Counter[str], bpe: Any) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for token in bpe.segment_tokens([word]):
+            counts[token] += count
+    return counts
+
+
+class _MosesBPE:
+    def __init__(self, language: str, merges: str, casing: list, frequent: list[str], vocabulary: list[str]) -> None:
+        from sacremoses import MosesDetokenizer, MosesDetruecaser
+
+        self._tokenise, self._truecase, self._bpe = _tokeniser(language), _truecaser(casing), _bpe(merges, frequent)
+        self._detruecase, self._detokenise = MosesDetruecaser().detruecase, MosesDetokenizer(language).detokenize
+        self._tokens = ["", UNKNOWN, "", *vocabulary]
+        self._ids = {token: i for i, token in enumerate(vocabulary, FIRST_SUBWORD)}
+        self.size = len(self._tokens)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        tokens = (self._bpe.segment_tokens(self._truecase(self._tokenise(line))) for line in lines)
+        return [[self._ids.get(token, UNK) for token in line] for line in tokens]
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [self._join([self._tokens[i] for i in ids if i not in (PAD, EOS)]) for ids in sequences]
+
+    def _join(self, tokens: list[str]) -> str:
+        words = re.sub(r"@@( |$)", "", " ".join(tokens))
+        return self._detokenise(self._detruecase(words))
+
+
+def _load_moses_bpe(model: bytes, corpus: Corpus) -> tuple[Codec, Codec]:
+    content = json.loads(model)
+    source, target = (
+        _MosesBPE(language, content["merges"], **side)
+        for language, side in zip((corpus.source, corpus.target), content["sides"], strict=True)
+    )
+    return source, target
+
+
+KINDS: dict[str, tuple[Callable[..., bytes], Callable[[bytes, Corpus], tuple[Codec, Codec]]]] = {
+    "sentencepiece": (_learn_sentencepiece, _load_sentencepiece),
+    "moses_bpe": (_learn_moses_bpe, _load_moses_bpe),
+}

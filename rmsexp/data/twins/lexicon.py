@@ -1,0 +1,132 @@
+"""The words of the built-in parallel text, with what the grammar in phrases.py asks of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Noun(NamedTuple):
+    kind: str
+    plural: str
+    gender: str  # m, f or n
+    target: str
+    target_plural: str
+
+
+class Verb(NamedTuple):
+    objects: str  # their kinds; "": it takes none
+    third: str
+    perfect: str
+    progressive: str
+
+
+class TargetVerb(NamedTuple):
+    third: str
+    infinitive: str  # also the plural of the present
+    perfect: str
+    prefix: str = ""  # separable
+
+
+_NOUNS = {
+    "person": """gardener gardeners m Gärtner Gärtner, baker bakers m Bäcker Bäcker, friend friends m Freund Freunde,
+        woman women f Frau Frauen, sister sisters f Schwester Schwestern, aunt aunts f Tante Tanten,
+        child children n Kind Kinder, girl girls n Mädchen Mädchen""",
+    "animal": """dog dogs m Hund Hunde, bird birds m Vogel Vögel, cat cats f Katze Katzen, duck ducks f Ente Enten,
+        horse horses n Pferd Pferde, pig pigs n Schwein Schweine""",
+    "food": """apple apples m Apfel Äpfel, cake cakes m Kuchen Kuchen, pear pears f Birne Birnen,
+        egg eggs n Ei Eier, roll rolls n Brötchen Brötchen""",
+    "place": """garden gardens m Garten Gärten, kitchen kitchens f Küche Küchen, school schools f Schule Schulen,
+        house houses n Haus Häuser""",
+    "opening": "gate gates n Tor Tore, door doors f Tür Türen, window windows n Fenster Fenster",
+    "furniture": "table tables m Tisch Tische, lamp lamps f Lampe Lampen, bed beds n Bett Betten",
+    "garment": "hat hats m Hut Hüte, bag bags f Tasche Taschen, shoe shoes m Schuh Schuhe",
+    "text": "book books n Buch Bücher, letter letters m Brief Briefe, song songs n Lied Lieder",
+}
+NOUNS = {word: Noun(kind, *rest) for kind, table in _NOUNS.items() for word, *rest in map(str.split, table.split(","))}
+NOUNS_OF_KIND = {kind: tuple(word for word in NOUNS if NOUNS[word].kind == kind) for kind in _NOUNS}
+MODIFIERS = {  # the first part of a compound, with its linking element
+    "garden": "Garten",
+    "kitchen": "Küchen",
+    "school": "Schul",
+    "house": "Haus",
+    "dog": "Hunde",
+    "cat": "Katzen",
+    "sun": "Sonnen",
+    "winter": "Winter",
+    "wedding": "Hochzeits",
+    "work": "Arbeits",
+}
+HEADS = tuple(word for word, noun in NOUNS.items() if noun.kind in ("opening", "furniture", "garment", "text"))
+HELD_OUT = {(modifier, head) for k, modifier in enumerate(MODIFIERS) for head in HEADS[k % 4 :: 4]}  # never in training
+
+QUALITIES = {"old": "alt", "new": "neu", "small": "klein", "big": "groß", "beautiful": "schön", "strange": "fremd"}
+ADJECTIVES = QUALITIES | {"red": "rot", "green": "grün", "black": "schwarz", "light": "leicht"}  # all but people's
+ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # by the noun's kind
+ADVERBS = {"today": "heute", "here": "hier", "there": "dort", "outside": "draußen", "at night": "nachts"}
+CONJUNCTIONS = {"that": "dass", "because": "weil"}
+AUXILIARIES = {"present": ("does", "do"), "perfect": ("has", "have"), "future": ("will", "will")}  # singular, plural
+TARGET_AUXILIARIES = {"perfect": ("hat", "haben"), "future": ("wird", "werden")}
+ARTICLES = {
+    "nominative": {"m": "der", "f": "die", "n": "das", "plural": "die"},
+    "accusative": {"m": "den", "f": "die", "n": "das", "plural": "die"},
+}
+STRONG = {  # the ending of dieser, and of an adjective where the determiner has none
+    "nominative": {"m": "er", "f": "e", "n": "es", "plural": "e"},
+    "accusative": {"m": "en", "f": "e", "n": "es", "plural": "e"},
+}
+WEAK = {  # the ending of an adjective after a determiner that has one
+    "nominative": {"m": "e", "f": "e", "n": "e", "plural": "en"},
+    "accusative": {"m": "en", "f": "e", "n": "e", "plural": "en"},
+}
+
+_ANY = " ".join(_NOUNS)
+_GOODS = "animal food place opening furniture garment text"
+VERBS = {
+    "see": Verb(_ANY, "sees", "seen", "seeing"),
+    "find": Verb(_ANY, "finds", "found", "finding"),
+    "love": Verb(_ANY, "loves", "loved", "loving"),
+    "know": Verb(_ANY, "knows", "known", "knowing"),
+    "paint": Verb("person animal place opening furniture", "paints", "painted", "painting"),
+    "buy": Verb(_GOODS, "buys", "bought", "buying"),
+    "sell": Verb(_GOODS, "sells", "sold", "selling"),
+    "carry": Verb("animal food garment", "carries", "carried", "carrying"),
+    "open": Verb("opening text", "opens", "opened", "opening"),
+    "read": Verb("text", "reads", "read", "reading"),
+    "eat": Verb("food", "eats", "eaten", "eating"),
+    "call": Verb("person animal", "calls", "called", "calling"),
+    "invite": Verb("person", "invites", "invited", "inviting"),
+    "visit": Verb("person place", "visits", "visited", "visiting"),
+    "say": Verb("", "says", "said", "saying"),
+    "hope": Verb("", "hopes", "hoped", "hoping"),
+    "sleep": Verb("", "sleeps", "slept", "sleeping"),
+    "laugh": Verb("", "laughs", "laughed", "laughing"),
+    "work": Verb("", "works", "worked", "working"),
+    "wait": Verb("", "waits", "waited", "waiting"),
+}
+CLAUSE_VERBS = ("know", "say", "hope")  # with "that"
+GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # without
+TARGET_VERBS = {  # by "subject's kind verb" or "verb object's kind" where one of them matters
+    "see": TargetVerb("sieht", "sehen", "gesehen"),
+    "find": TargetVerb("findet", "finden", "gefunden"),
+    "love": TargetVerb("liebt", "lieben", "geliebt"),
+    "know": TargetVerb("kennt", "kennen", "gekannt"),
+    "know that": TargetVerb("weiß", "wissen", "gewusst"),
+    "paint": TargetVerb("malt", "malen", "gemalt"),
+    **dict.fromkeys(("paint opening", "paint furniture"), TargetVerb("streicht", "streichen", "gestrichen")),
+    "buy": TargetVerb("kauft", "kaufen", "gekauft"),
+    "sell": TargetVerb("verkauft", "verkaufen", "verkauft"),
+    "carry": TargetVerb("trägt", "tragen", "getragen"),
+    "open": TargetVerb("macht", "machen", "gemacht", "auf"),
+    "read": TargetVerb("liest", "lesen", "gelesen"),
+    "eat": TargetVerb("isst", "essen", "gegessen"),
+    "animal eat": TargetVerb("frisst", "fressen", "gefressen"),
+    "call": TargetVerb("ruft", "rufen", "gerufen", "an"),
+    "invite": TargetVerb("lädt", "laden", "geladen", "ein"),
+    "visit": TargetVerb("besucht", "besuchen", "besucht"),
+    "say": TargetVerb("sagt", "sagen", "gesagt"),
+    "hope": TargetVerb("hofft", "hoffen", "gehofft"),
+    "sleep": TargetVerb("schläft", "schlafen", "geschlafen"),
+    "laugh": TargetVerb("lacht", "lachen", "gelacht"),
+    "work": TargetVerb("arbeitet", "arbeiten", "gearbeitet"),
+    "wait": TargetVerb("wartet", "warten", "gewartet"),
+}

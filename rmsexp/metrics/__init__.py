@@ -1,0 +1,1 @@
+"""How models are judged: search for translations, and scores of them. It knows no model and no task."""

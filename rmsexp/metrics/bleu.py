@@ -1,0 +1,52 @@
+"""BLEU (Papineni et al. 2002) and chrF2 (Popović 2015) of detokenised text, as sacreBLEU computes them (Post 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of a corpus, from 0 to 100."""
+
+    bleu: float
+    chrf: float
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+    """The scores of detokenised lines, each against its one reference; case counts.
+
+    Raises: ValueError if there are no lines, or not as many hypotheses as references.
+    """
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against {len(references)} references")
+    if not references:
+        raise ValueError("there are no lines to score")
+    bleu, chrf = _metrics(references)
+    return Scores(bleu.corpus_score(hypotheses, None).score, chrf.corpus_score(hypotheses, None).score)
+
+
+def signatures(source: str, target: str) -> dict[str, str]:
+    """sacreBLEU's own description, with its version, of how ``bleu`` and ``chrf`` are computed here.
+
+    The languages, ``de`` for example, are named in it and change nothing.
+    """
+    described = {}
+    for name, metric in zip(("bleu", "chrf"), _metrics([""]), strict=True):
+        signature = metric.get_signature()
+        signature.update("lang", f"{source}-{target}")
+        described[name] = str(signature)
+    return described
+
+
+def _metrics(references: Sequence[str]) -> tuple[BLEU, CHRF]:
+    from sacrebleu.metrics.bleu import BLEU  # here, since only an evaluation needs it
+    from sacrebleu.metrics.chrf import CHRF
+
+    return BLEU(references=[references]), CHRF(references=[references])

@@ -1,0 +1,130 @@
+"""RNNSearch as Nematus has it: a bidirectional GRU encoder, attention, a conditional GRU decoder.
+
+Bahdanau et al. 2015; Sennrich et al. 2017, section 2. Legend: E the size of embeddings, H of states, C = 2 H of
+annotations. 22 sites are normalised: 4 in each of 4 GRUs, 2 in the attention, the first state, 3 in the readout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp.models.noise import Noise
+from rmsexp.models.recurrent import GRU, GRUWeights
+from rmsexp.models.translation import Batch, DecoderState
+from rmsexp.norms import Norm
+
+
+class Weights(NamedTuple):
+    """The effective weights of a decoder step, taken once a sequence."""
+
+    first: GRUWeights
+    second: GRUWeights
+    query: Tensor
+    score: Tensor
+
+
+class RNNSearch(nn.Module):
+    """Maps source and target tokens to logits of the target tokens; target embedding and output matrix are one.
+
+    Args:
+        source_size, target_size: of the vocabularies.
+        embedding: E. ``hidden``: H.
+    """
+
+    def __init__(self, norm: Norm, source_size: int, target_size: int, *, embedding: int, hidden: int) -> None:
+        super().__init__()
+        context = 2 * hidden
+        self.source_embedding = nn.Parameter(torch.full((source_size, embedding), float("nan")))
+        self.target_embedding = nn.Parameter(torch.full((target_size, embedding), float("nan")))
+        self.output_bias = nn.Parameter(torch.zeros(target_size))
+        self.forward_gru = GRU(norm, "encoder.forward", embedding, hidden)
+        self.backward_gru = GRU(norm, "encoder.backward", embedding, hidden)
+        self.initial = norm.linear("initial", context, hidden)
+        self.first_gru = GRU(norm, "decoder.first", embedding, hidden)
+        self.keys = norm.linear("attention.keys", context, context)
+        self.query = norm.linear("attention.query", hidden, context, bias=False)
+        self.score = norm.plain("attention.score", context, 1, bias=False)
+        self.second_gru = GRU(norm, "decoder.second", context, hidden, bias_of_state=True)
+        self.of_previous = norm.linear("readout.previous", embedding, embedding)
+        self.of_state = norm.linear("readout.state", hidden, embedding)
+        self.of_context = norm.linear("readout.context", context, embedding)
+
+    def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:  # noqa: ARG002  (the recipe has no dropout)
+        """Logits of the real target tokens, ``(tokens, target_size)``."""
+        start = self.encode(batch.source, batch.source_mask)
+        weights = self._weights()
+        mask, steps = batch.target_mask, range(batch.target.shape[1])
+        previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
+        gates, candidate = self.first_gru.read(previous, weights.first, mask, steps)
+        (state,) = start.history
+        states, contexts = [], []
+        for step, part in enumerate(zip(gates.unbind(1), candidate.unbind(1), strict=True)):
+            state, context = self._advance(part, state, start.memory, weights, mask[:, step], step)
+            states.append(state)
+            contexts.append(context)
+        result = self._readout(previous, torch.stack(states, 1), torch.stack(contexts, 1), mask, steps)
+        real = result.flatten(0, 1).index_select(0, batch.real)
+        return F.linear(real, self.target_embedding, self.output_bias)
+
+    def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
+        """The state before the first target token; its memory is annotations, keys and mask."""
+        embedded = F.embedding(source, self.source_embedding)
+        annotations = torch.cat(
+            [self.forward_gru(embedded, mask), self.backward_gru(embedded, mask, reverse=True)], dim=-1
+        )
+        real = mask.unsqueeze(-1).to(annotations.dtype)
+        state = torch.tanh(self.initial((annotations * real).sum(1) / real.sum(1)))
+        return DecoderState((annotations, self.keys(annotations, mask=mask), mask), (state,))
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Logits ``(rows, target_size)`` of what follows ``tokens``, ``(rows,)``, and the state after them."""
+        weights = self._weights()
+        known = (tokens >= 0).unsqueeze(-1)
+        previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * known
+        part = self.first_gru.read(previous, weights.first, None, state.step)
+        new, context = self._advance(part, state.history[0], state.memory, weights, None, state.step)
+        logits = F.linear(
+            self._readout(previous, new, context, None, state.step), self.target_embedding, self.output_bias
+        )
+        return logits, DecoderState(state.memory, (new,), state.step + 1)
+
+    def _weights(self) -> Weights:
+        return Weights(
+            self.first_gru.weights(),
+            self.second_gru.weights(),
+            self.query.effective_weight(),
+            self.score.effective_weight(),
+        )
+
+    def _advance(
+        self,
+        part: tuple[Tensor, Tensor],
+        state: Tensor,
+        memory: tuple[Tensor, ...],
+        weights: Weights,
+        mask: Tensor | None,
+        step: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The next state ``(batch, H)`` and the context ``(batch, C)`` that it was made with."""
+        annotations, keys, source_mask = memory
+        between = self.first_gru.transition(part, state, weights.first, mask, step)
+        query = self.query.norm(self.query.map(between, weights.query), mask=mask, steps=step)
+        scores = self.score.map(torch.tanh(keys + query.unsqueeze(1)), weights.score).squeeze(-1)
+        attention = torch.softmax(scores.masked_fill(~source_mask, float("-inf")), -1)
+        context = torch.bmm(attention.unsqueeze(1), annotations).squeeze(1)
+        second = self.second_gru.read(context, weights.second, mask, step)
+        return self.second_gru.transition(second, between, weights.second, mask, step), context
+
+    def _readout(
+        self, previous: Tensor, state: Tensor, context: Tensor, mask: Tensor | None, steps: int | range
+    ) -> Tensor:
+        """What the output matrix is applied to, ``(…, E)``."""
+        return torch.tanh(
+            self.of_previous(previous, mask=mask, steps=steps)
+            + self.of_state(state, mask=mask, steps=steps)
+            + self.of_context(context, mask=mask, steps=steps)
+        )

@@ -1,0 +1,262 @@
+"""The Transformer (Vaswani et al. 2017) as the authors' toolkit has it.
+
+Shapes: tokens and masks ``(batch, time)``, activations ``(batch, time, width)``, and ``(batch, heads, time, width /
+heads)`` inside the attention. Every sublayer's sum with its input is a site: 2 in an encoder layer, 3 in a decoder
+layer, 30 in the base model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks
+from rmsexp.models.noise import Noise
+from rmsexp.models.translation import Batch, DecoderState
+from rmsexp.norms import Norm
+
+
+@dataclass
+class Sizes:
+    """Of a Transformer. The defaults are the base model's.
+
+    ``inner``: width within the feed-forward layers. ``pre_norm``: norms before the sublayers, and one more at the end
+    of encoder and decoder, instead of after the sublayers. ``dropout``: on embeddings and residual branches.
+    """
+
+    width: int = 512
+    heads: int = 8
+    layers: int = 6
+    inner: int = 2048
+    pre_norm: bool = False
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    relu_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for key in ("width", "heads", "layers", "inner"):
+            checks.at_least(f"model.{key}", getattr(self, key), 1)
+        for key in ("dropout", "attention_dropout", "relu_dropout"):
+            checks.probability(f"model.{key}", getattr(self, key))
+        if self.width % self.heads:
+            raise ValueError(f"model.heads={self.heads} does not divide model.width={self.width}")
+        if self.width % 2 or self.width < 4:
+            raise ValueError(f"model.width={self.width}: positions need an even number, at least 4")
+
+
+class Transformer(nn.Module):
+    """Maps source and target tokens to logits of the target tokens; target embedding and output matrix are one."""
+
+    def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.source_embedding = nn.Parameter(torch.full((source_size, sizes.width), float("nan")))
+        self.target_embedding = nn.Parameter(torch.full((target_size, sizes.width), float("nan")))
+        self.embedding_bias = nn.Parameter(torch.full((sizes.width,), float("nan")))
+        self.encoder = nn.ModuleList(EncoderLayer(norm, f"encoder.{i}", sizes) for i in range(sizes.layers))
+        self.decoder = nn.ModuleList(DecoderLayer(norm, f"decoder.{i}", sizes) for i in range(sizes.layers))
+        self.encoder_end = norm.value("encoder.end", sizes.width) if sizes.pre_norm else None
+        self.decoder_end = norm.value("decoder.end", sizes.width) if sizes.pre_norm else None
+
+    def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
+        """Logits of the real target tokens, ``(tokens, target_size)``."""
+        memory = self._memory(self._encode(batch.source, batch.source_mask, noise))
+        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
+        x = self._place(embedded, 0, noise)
+        for layer, (key, value) in zip(self.decoder, memory, strict=True):
+            x, _ = layer(x, batch.target_mask, key, value, batch.source_mask, noise)
+        if self.decoder_end is not None:
+            x = self.decoder_end(x, mask=batch.target_mask)
+        return F.linear(x.flatten(0, 1).index_select(0, batch.real), self.target_embedding)
+
+    def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
+        """The state before the first target token: the mask, and keys and values of the source for each layer."""
+        memory = self._memory(self._encode(source, mask, None))
+        nothing = memory[0][0][:, :, :0]  # of the target, yet
+        return DecoderState((mask, *(part for pair in memory for part in pair)), (nothing,) * (2 * len(memory)))
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Logits ``(rows, target_size)`` of what follows ``tokens``, ``(rows,)``, and the state after them."""
+        known = (tokens >= 0).view(-1, 1, 1)
+        embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * known
+        x = self._place(embedded, state.step, None)
+        mask, *memory = state.memory
+        history: list[Tensor] = []
+        for i, layer in enumerate(self.decoder):
+            pair = slice(2 * i, 2 * i + 2)
+            x, past = layer(x, None, *memory[pair], mask, None, past=state.history[pair])
+            history += past
+        if self.decoder_end is not None:
+            x = self.decoder_end(x)
+        return F.linear(x[:, 0], self.target_embedding), DecoderState(state.memory, tuple(history), state.step + 1)
+
+    def _encode(self, source: Tensor, mask: Tensor, noise: Noise | None) -> Tensor:
+        x = self._place(self._embed(source, self.source_embedding), 0, noise)
+        for layer in self.encoder:
+            x = layer(x, mask, noise)
+        return x if self.encoder_end is None else self.encoder_end(x, mask=mask)
+
+    def _memory(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return [cast(DecoderLayer, layer).to_source.key_and_value(encoded) for layer in self.decoder]
+
+    def _embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        return F.embedding(tokens, table) * math.sqrt(self.sizes.width) + self.embedding_bias
+
+    def _place(self, embedded: Tensor, start: int, noise: Noise | None) -> Tensor:
+        """Embeddings and their positions, the first of which is ``start``."""
+        x = embedded + positions(start, embedded.shape[1], self.sizes.width, embedded)
+        return x if noise is None else noise.dropout(x, self.sizes.dropout)
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention = SelfAttention(norm, f"{name}.attention", sizes)
+        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
+        self.attended = Residual(norm, f"{name}.attended", sizes)
+        self.fed = Residual(norm, f"{name}.fed", sizes)
+
+    def forward(self, x: Tensor, mask: Tensor, noise: Noise | None) -> Tensor:
+        x = self.attended(x, mask, noise, lambda y: self.attention(*self.attention.parts(y), noise, mask=mask))
+        return self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention = SelfAttention(norm, f"{name}.attention", sizes)
+        self.to_source = SourceAttention(norm, f"{name}.to_source", sizes)
+        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
+        self.attended = Residual(norm, f"{name}.attended", sizes)
+        self.informed = Residual(norm, f"{name}.informed", sizes)
+        self.fed = Residual(norm, f"{name}.fed", sizes)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        key: Tensor,
+        value: Tensor,
+        source_mask: Tensor,
+        noise: Noise | None,
+        past: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """All target positions at once or, after the keys and values of a ``past``, one more; also those with it.
+
+        ``key`` and ``value`` are of the source.
+        """
+        seen: list[Tensor] = []
+
+        def attention(y: Tensor) -> Tensor:
+            query, *own = self.attention.parts(y)
+            seen.extend(own if past is None else [torch.cat(pair, 2) for pair in zip(past, own, strict=True)])
+            return self.attention(query, *seen, noise, causal=past is None)
+
+        x = self.attended(x, mask, noise, attention)
+        x = self.informed(
+            x, mask, noise, lambda y: self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
+        )
+        return self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise)), (seen[0], seen[1])
+
+
+class Residual(nn.Module):
+    """A sublayer, its input added to its result, and the norm: of the sum (post-norm), or of the input (pre-norm)."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.norm = norm.value(name, sizes.width)
+        self.pre_norm, self.dropout = sizes.pre_norm, sizes.dropout
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, noise: Noise | None, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        y = sublayer(self.norm(x, mask=mask) if self.pre_norm else x)
+        total = x + (y if noise is None else noise.dropout(y, self.dropout))
+        return total if self.pre_norm else self.norm(total, mask=mask)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; what it attends with and to comes from its subclasses."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads, self.dropout = sizes.heads, sizes.attention_dropout
+        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        noise: Noise | None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """``mask``, ``(batch, keys)``, is true for real keys."""
+        dropout = 0.0 if noise is None else self.dropout
+        if noise is not None and dropout:
+            noise.seed_default(query.device)
+        seen = None if mask is None else mask[:, None, None, :]
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, is_causal=causal)
+        return self.output(y.transpose(1, 2).flatten(2))
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class SelfAttention(Attention):
+    """One map makes query, key and value."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__(norm, name, sizes)
+        self.joint = norm.plain(f"{name}.joint", sizes.width, 3 * sizes.width)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = (self.split(part) for part in self.joint(x).chunk(3, -1))
+        return query, key, value
+
+
+class SourceAttention(Attention):
+    """Keys and values are of the source, and the same for all target positions."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__(norm, name, sizes)
+        self.query = norm.plain(f"{name}.query", sizes.width, sizes.width)
+        self.key = norm.plain(f"{name}.key", sizes.width, sizes.width)
+        self.value = norm.plain(f"{name}.value", sizes.width, sizes.width)
+
+    def query_of(self, x: Tensor) -> Tensor:
+        return self.split(self.query(x))
+
+    def key_and_value(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(self.key(source)), self.split(self.value(source))
+
+
+class FeedForward(nn.Module):
+    """Two maps with a ReLU between."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.up = norm.plain(f"{name}.up", sizes.width, sizes.inner)
+        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width)
+        self.dropout = sizes.relu_dropout
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        y = torch.relu(self.up(x))
+        return self.down(y if noise is None else noise.dropout(y, self.dropout))
+
+
+def positions(start: int, count: int, width: int, like: Tensor) -> Tensor:
+    """Sinusoids ``(count, width)``: the sines of all frequencies, then the cosines; ``like`` gives dtype and device."""
+    half = width // 2
+    step = math.log(10_000) / (half - 1)
+    rates = torch.exp(-step * torch.arange(half, dtype=torch.float32, device=like.device))
+    angles = torch.arange(start, start + count, device=like.device).unsqueeze(1) * rates
+    return torch.cat([angles.sin(), angles.cos()], 1).to(like.dtype)

@@ -1,0 +1,80 @@
+"""Translation with RNNSearch (the paper's section 6.1): a bidirectional GRU encoder and a conditional GRU decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import nn
+
+from rmsexp import checks
+from rmsexp.data.batching import by_sentences
+from rmsexp.models import init
+from rmsexp.models.noise import Noise
+from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.models.translation import Batch
+from rmsexp.norms import Norm
+from rmsexp.tasks import translation
+from rmsexp.tasks.translation import TranslationTask, real_targets, token_losses
+from rmsexp.train.randomness import permutation, stream
+from rmsexp.train.schedule import Constant
+from rmsexp.train.task import Objective
+
+
+@dataclass
+class ModelConfig:
+    """Sizes of embeddings and states. ``init_center`` is added to every initial weight (the paper's Figure 4)."""
+
+    embedding: int = 512
+    hidden: int = 1024
+    init_center: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.at_least("model.embedding", self.embedding, 1)
+        checks.at_least("model.hidden", self.hidden, 1)
+
+
+@dataclass
+class Config(translation.Config):
+    """The schema of ``task=rnnsearch``. ``pool``: how many batches are read and sorted by length together."""
+
+    batch_size: int = 80
+    pool: int = 20
+    model: ModelConfig = field(default_factory=ModelConfig)
+    schedule: Constant = field(default_factory=lambda: Constant(1_500_000))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("batch_size", self.batch_size, 1)
+        checks.at_least("pool", self.pool, 1)
+
+
+class Task(TranslationTask):
+    """See :class:`rmsexp.train.task.Task`."""
+
+    config: Config
+
+    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+        pairs = self.text.train
+        lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
+        order = permutation(len(lengths), self.config.seed, "order", epoch).numpy()
+        return [[batch] for batch in by_sentences(lengths, order, self.config.batch_size, self.config.pool)]
+
+    def build(self, norm: Norm) -> nn.Module:
+        options = self.config.model
+        sizes = self.text.source.size, self.text.target.size
+        return RNNSearch(norm, *sizes, embedding=options.embedding, hidden=options.hidden).to(self.device)
+
+    def initialise(self, model: nn.Module) -> None:
+        draw = init.centred(init.orthogonal_or_small_normal, self.config.model.init_center)
+        init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name))
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+        """The smoothed cross-entropy, summed over the tokens and averaged over the sentences (Nematus).
+
+        A wrong word has the probability e / V, the true one the rest.
+        """
+        logits, smoothing = model(batch, noise), self.config.label_smoothing
+        others = smoothing / logits.shape[1]
+        plain, smoothed = token_losses(logits, real_targets(batch), smoothing - others, others)
+        return Objective(smoothed.sum() / len(batch.source), {"loss": plain.sum()}, len(plain))

@@ -1,0 +1,85 @@
+"""Translation with the Transformer (the paper's section 6.1, Table 4; the recipe of the authors' toolkit)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from rmsexp import checks
+from rmsexp.data.batching import by_tokens
+from rmsexp.models import init
+from rmsexp.models.noise import Noise
+from rmsexp.models.transformer import Sizes, Transformer
+from rmsexp.models.translation import Batch
+from rmsexp.norms import Norm
+from rmsexp.tasks import translation
+from rmsexp.tasks.translation import TranslationTask, real_targets, token_losses
+from rmsexp.train.randomness import permutation, stream
+from rmsexp.train.schedule import WarmUp
+from rmsexp.train.task import Objective
+
+
+@dataclass
+class Config(translation.Config):
+    """The schema of ``task=transformer``.
+
+    ``tokens``: of a micro-batch on its longer side, padding counted; ``accumulate``: how many micro-batches a step has;
+    ``pool``: how many sentences are sorted by length together.
+    """
+
+    tokens: int = 6250
+    accumulate: int = 4
+    pool: int = 60_000
+    model: Sizes = field(default_factory=Sizes)
+    schedule: WarmUp = field(default_factory=lambda: WarmUp(300_000, 4000))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("tokens", "accumulate", "pool"):
+            checks.at_least(key, getattr(self, key), 1)
+
+
+class Task(TranslationTask):
+    """See :class:`rmsexp.train.task.Task`."""
+
+    config: Config
+
+    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+        """The text is shuffled once, and the batches of a pool every epoch; a last step may have fewer batches."""
+        pairs, seed, accumulate = self.text.train, self.config.seed, self.config.accumulate
+        lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
+        order = permutation(len(lengths), seed, "order").numpy()
+        batches: list[np.ndarray] = []
+        for index, pool in enumerate(by_tokens(lengths, order, self.config.tokens, self.config.pool)):
+            batches += [pool[i] for i in permutation(len(pool), seed, "batches", epoch, index).tolist()]
+        return [batches[start : start + accumulate] for start in range(0, len(batches), accumulate)]
+
+    def build(self, norm: Norm) -> nn.Module:
+        return Transformer(norm, self.text.source.size, self.text.target.size, self.config.model).to(self.device)
+
+    def initialise(self, model: nn.Module) -> None:
+        width = self.config.model.width
+        others = {
+            "source_embedding": init.normal(width**-0.5),
+            "target_embedding": init.normal(width**-0.5),
+            "embedding_bias": init.uniform(math.sqrt(3 / width)),
+        }
+        init.initialise(model, init.glorot_uniform, lambda name: stream(self.config.seed, "init", name), others)
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+        """The smoothed cross-entropy, averaged over each sentence's tokens and then over the sentences.
+
+        A wrong word has the probability e / (V - 1); the entropy of these targets is taken off, so that 0 is the best.
+        """
+        logits, smoothing = model(batch, noise), self.config.label_smoothing
+        others = smoothing / (logits.shape[1] - 1)
+        plain, smoothed = token_losses(logits, real_targets(batch), smoothing, others)
+        if smoothing:
+            smoothed = smoothed + (1 - smoothing) * math.log(1 - smoothing) + smoothing * math.log(others)
+        lengths = batch.target_mask.sum(1, keepdim=True)
+        shares = (1 / lengths / len(lengths)).expand(batch.target.shape).flatten().index_select(0, batch.real)
+        return Objective(torch.dot(smoothed, shares), {"loss": plain.sum()}, len(plain))

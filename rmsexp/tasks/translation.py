@@ -1,0 +1,313 @@
+"""What the two translation tasks share: text, evaluation and decoding. They differ in the model and the recipe."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rmsexp import checks, config
+from rmsexp.data import parallel, translation
+from rmsexp.data.subwords import EOS, PAD
+from rmsexp.data.twins import phrases
+from rmsexp.metrics import bleu
+from rmsexp.metrics.beam_search import SearchOptions, beam_search
+from rmsexp.models.noise import Noise
+from rmsexp.models.translation import FIRST, Batch, DecoderState
+from rmsexp.norms import Norm
+from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.task import Dataset, Objective, Target
+
+SAMPLES = 10  # translations that a run's folder shows
+
+
+@dataclass
+class DataConfig(config.DataConfig):
+    """Which text, and how it becomes tokens.
+
+    ``train``, ``valid`` and ``test``: for ``name=files``, what the paths of both languages begin with. ``tests``: the
+    test sets that are scored, the headline first.
+    """
+
+    name: str = "multi30k"
+    source: str = "en"
+    target: str = "de"
+    train: str = ""
+    valid: str = ""
+    test: str = ""
+    tests: list[str] = field(default_factory=lambda: ["test"])
+    subwords: str = "sentencepiece"
+    vocabulary: int = 8000
+    threshold: int = 0
+    max_length: int = 80
+    overlong: str = "drop"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("data.name", self.name, tuple(SOURCES))
+        self.text_options()  # checks the rest
+        if not self.tests or self.tests[0] != "test":
+            raise ValueError("data.tests must begin with test, the headline, as in data.tests=[test,test2017]")
+
+    def text_options(self) -> translation.TextOptions:
+        return translation.TextOptions(
+            self.subwords, self.vocabulary, self.threshold, max_length=self.max_length, overlong=self.overlong
+        )
+
+
+def _multi30k(data: DataConfig) -> parallel.Corpus:
+    return parallel.multi30k(Path(data.root).expanduser(), data.source, data.target)
+
+
+def _wmt14(data: DataConfig) -> parallel.Corpus:
+    return parallel.wmt14(Path(data.root).expanduser(), data.source, data.target, print)
+
+
+def _files(data: DataConfig) -> parallel.Corpus:
+    prefixes = {split: getattr(data, split) for split in ("train", "valid", "test")}
+    for split, prefix in prefixes.items():
+        if not prefix:
+            raise ValueError(
+                f"data.name=files needs data.{split}, what the paths of its two files begin with "
+                f"(data.{split}=text/{split} for text/{split}.{data.source} and text/{split}.{data.target})"
+            )
+    return parallel.files(prefixes, data.source, data.target)
+
+
+SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
+    "phrases": lambda _: phrases.phrases(),
+    "multi30k": _multi30k,
+    "wmt14": _wmt14,
+    "files": _files,
+}
+
+
+@dataclass
+class DecodingConfig:
+    """How translations are searched for. Lengths count EOS; the smaller limit holds.
+
+    ``beam``: on test sets and for users; ``valid_beam``: on the validation set. ``max_length``: limit on all;
+    ``beyond_source``: limit on what exceeds the source. ``batch_size``: in sentences.
+    """
+
+    beam: int
+    valid_beam: int
+    normalisation: str
+    alpha: float
+    forbid_empty: bool
+    max_length: int | None
+    beyond_source: int | None
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        self.options(self.beam)  # checks the rest
+        checks.at_least("decoding.valid_beam", self.valid_beam, 1)
+        checks.at_least("decoding.batch_size", self.batch_size, 1)
+        if self.max_length is None and self.beyond_source is None:
+            raise ValueError("decoding needs a limit: decoding.max_length or decoding.beyond_source")
+        for key in ("max_length", "beyond_source"):
+            if getattr(self, key) is not None:
+                checks.at_least(f"decoding.{key}", getattr(self, key), 1)
+
+    def options(self, beam: int) -> SearchOptions:
+        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty)
+
+    def limits(self, lengths: Tensor) -> Tensor:
+        """The largest numbers of target tokens for sources of these lengths."""
+        limits = lengths + self.beyond_source if self.beyond_source is not None else torch.full_like(lengths, 1 << 30)
+        return limits if self.max_length is None else limits.clamp(max=self.max_length)
+
+
+@dataclass
+class Config(config.RunConfig):
+    """What the schemas of both tasks have."""
+
+    label_smoothing: float = 0.1
+    data: DataConfig = field(default_factory=DataConfig)
+    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(12, 5, "length", 1.0, False, 200, None, 64))
+    optim: UncorrectedAdamConfig = field(default_factory=lambda: UncorrectedAdamConfig(1e-4, 0.999, 1e-8, 1.0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.probability("label_smoothing", self.label_smoothing)
+
+
+class Model(Protocol):
+    """A translation model: ``forward`` in training, ``encode`` and ``step`` in decoding."""
+
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> Tensor: ...
+
+    def encode(self, source: Tensor, mask: Tensor) -> DecoderState: ...
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]: ...
+
+
+class TranslationTask(ABC):
+    """See :class:`rmsexp.train.task.Task`."""
+
+    target = Target(split="test", metric="bleu", mode="max", selection="valid")
+
+    def __init__(self, config: Any, device: torch.device) -> None:
+        self.config, self.device = config, device
+        data: DataConfig = config.data
+        self._corpus = SOURCES[data.name](data)
+        for name in data.tests:
+            if name not in self._corpus.splits:
+                known = ", ".join(name for name in self._corpus.splits if name.startswith("test"))
+                raise ValueError(f"data.tests: {self._corpus.name} has no {name} (it has {known})")
+        self.dataset = Dataset(self._corpus.name, self._corpus.digest, self._corpus.builtin)
+        self.files: Mapping[str, str] = {}
+        self.notes = {
+            **bleu.signatures(self._corpus.source, self._corpus.target),
+            "decoding": f"beam {config.decoding.beam} on test sets, {config.decoding.valid_beam} on the validation set",
+            "batch norm": "statistics per target step in training pool what a decoder has not produced yet",
+        }
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(len(self._epoch(0)))
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        root = Path(self.config.data.root).expanduser()
+        self.text = translation.prepare(self._corpus, self.config.data.text_options(), root, report)
+        self._epoch = lru_cache(maxsize=2)(self.plan)
+
+    @abstractmethod
+    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+        """The micro-batches of each step of an epoch, as indices of training pairs."""
+
+    @abstractmethod
+    def build(self, norm: Norm) -> nn.Module: ...
+
+    @abstractmethod
+    def initialise(self, model: nn.Module) -> None: ...
+
+    @abstractmethod
+    def objective(self, model: Any, batch: Batch, noise: Noise) -> Objective: ...
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        options = self.config.optim
+        return UncorrectedAdam(model.parameters(), options.lr, options.beta1, options.beta2, options.eps)
+
+    def batches(self, step: int) -> list[Batch]:
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        return [self._load(self.text.train, chosen) for chosen in self._epoch(epoch)[index]]
+
+    def examples(self, batch: Batch) -> int:
+        return len(batch.source)
+
+    def evaluate(self, model: Any) -> dict[str, dict[str, float]]:
+        results, samples = {}, []
+        for split in ("valid", *self.config.data.tests):
+            held_out, decoding = self.text.held_out[split], self.config.decoding
+            sources = [held_out.pairs.source[i] for i in range(len(held_out.references))]
+            hypotheses = self._search(model, sources, decoding.valid_beam if split == "valid" else decoding.beam)
+            scores, loss = bleu.score(hypotheses, held_out.references), self._cross_entropy(model, split)
+            perplexity = math.exp(loss) if loss < 700 else math.inf
+            results[split] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
+            samples += _samples(split, held_out.sources, held_out.references, hypotheses)
+        self.files = {"translations.txt": "\n".join(samples)}
+        return results
+
+    def translate(self, model: Any, lines: Sequence[str], beam: int) -> list[str]:
+        """Detokenised translations, in the order of the lines. The model is in evaluation mode."""
+        return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
+
+    def held_out_batches(self, split: str) -> Iterator[Batch]:
+        """Those pairs of a split that training would not drop, longest target first."""
+        held_out, size = self.text.held_out[split], self.config.decoding.batch_size
+        order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
+        for start in range(0, len(order), size):
+            yield self._load(held_out.pairs, order[start : start + size])
+
+    @torch.no_grad()
+    def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
+        """Sentences of like length are searched together: the order decides on batches, and so on the last bits."""
+        decoding = self.config.decoding
+        found: dict[int, list[int]] = {}
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        for start in range(0, len(order), decoding.batch_size):
+            chosen = order[start : start + decoding.batch_size]
+            tokens, mask = self._pad([sources[i] for i in chosen])
+            limits = decoding.limits(mask.sum(1))
+            best = beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
+            found.update(zip(chosen, best, strict=True))
+        return self.text.target.decode([found[i] for i in range(len(sources))])
+
+    def _cross_entropy(self, model: Model, split: str) -> float:
+        """In nats per target token."""
+        total, tokens = 0.0, 0
+        for batch in self.held_out_batches(split):
+            total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
+            tokens += len(batch.real)
+        return total / tokens
+
+    def _load(self, pairs: translation.Encoded, chosen: np.ndarray) -> Batch:
+        source, source_mask = self._pad([pairs.source[i] for i in chosen])
+        targets = [pairs.target[i] for i in chosen]
+        target, target_mask = self._pad(targets)
+        longest = target.shape[1]
+        real = np.concatenate([np.arange(len(one)) + row * longest for row, one in enumerate(targets)])
+        return Batch(source, source_mask, target, target_mask, torch.from_numpy(real).to(self.device))
+
+    def _pad(self, sequences: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Tokens and mask, ``(batch, time)``."""
+        lengths = np.array([len(one) for one in sequences])
+        mask = np.arange(lengths.max()) < lengths[:, None]
+        tokens = np.full(mask.shape, PAD, dtype=np.int64)
+        tokens[mask] = np.concatenate(sequences)
+        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in (tokens, mask))  # type: ignore[return-value]
+
+
+def real_targets(batch: Batch) -> Tensor:
+    return batch.target.flatten().index_select(0, batch.real)
+
+
+def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of each token in nats, ``(tokens,)``, and the same against smoothed targets.
+
+    These have the probability ``1 - smoothing`` for the true token and ``others`` for each other one.
+    """
+    return _TokenLosses.apply(logits.float(), targets, smoothing, others)
+
+
+class _TokenLosses(torch.autograd.Function):
+    """With logits z: ``log sum exp z - z_true``, and that times ``1 - smoothing - others`` plus ``others`` for each word.
+
+    Written out since autograd would make five more tensors of (tokens, vocabulary): a third of a small model's step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(logits, targets)
+        ctx.true, ctx.others = 1 - smoothing - others, others
+        normaliser = logits.logsumexp(1)
+        plain = normaliser - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+        return plain, ctx.true * plain + others * (logits.shape[1] * normaliser - logits.sum(1))
+
+    @staticmethod
+    def backward(ctx: Any, of_plain: Tensor, of_smoothed: Tensor) -> tuple[Tensor | None, ...]:
+        logits, targets = ctx.saved_tensors
+        of_true = of_plain + ctx.true * of_smoothed
+        of_each = ctx.others * of_smoothed
+        gradient = torch.softmax(logits, 1)
+        gradient.mul_((of_true + logits.shape[1] * of_each).unsqueeze(1)).sub_(of_each.unsqueeze(1))
+        gradient.scatter_add_(1, targets.unsqueeze(1), -of_true.unsqueeze(1))
+        return gradient, None, None, None
+
+
+def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
+    chosen = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
+    kinds = {"source": sources, "reference": references, "translation": hypotheses}
+    return [
+        "\n".join([f"{split} {i + 1}", *(f"  {kind:12}{lines[i]}" for kind, lines in kinds.items()), ""])
+        for i in chosen
+    ]

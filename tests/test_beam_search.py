@@ -1,0 +1,273 @@
+"""Beam search against every sequence there is, against a literal search of one sentence, and at its edges."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rmsexp.metrics.beam_search import SearchOptions, beam_search
+
+FIRST, EOS = -1, 0
+SIZE = 997
+SETTINGS = [("length", 0.0, False), ("gnmt", 0.6, False), ("gnmt", 1.5, True)]
+
+LogProbabilities = Callable[[tuple[int, ...]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """What a row's sentence is, and a number made of all tokens it has read."""
+
+    sentences: Tensor
+    read: Tensor
+
+    def select(self, rows: Tensor, *, memory: bool) -> Hashed:
+        if not memory:
+            assert torch.equal(self.sentences[rows], self.sentences)
+        return Hashed(self.sentences[rows] if memory else self.sentences, self.read[rows])
+
+
+@dataclass
+class Model:
+    """Logits that depend on the sentence and the whole prefix, from a random table."""
+
+    seed: int
+    vocabulary: int
+    table: Tensor = field(init=False)
+    rows: list[int] = field(default_factory=list)  # at each step
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        self.table = 2 * torch.randn(SIZE, self.vocabulary, generator=generator)
+
+    def step(self, tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
+        self.rows.append(len(tokens))
+        read = (31 * state.read + tokens + 2) % SIZE
+        return self.table[(read + 101 * state.sentences) % SIZE], Hashed(state.sentences, read)
+
+    def search(self, sentences: list[int], max_lengths: list[int], options: SearchOptions) -> list[list[int]]:
+        state = Hashed(torch.tensor(sentences), torch.zeros(len(sentences), dtype=torch.long))
+        return beam_search(self.step, state, torch.tensor(max_lengths), FIRST, options, EOS)
+
+    def log_probabilities(self, sentence: int) -> LogProbabilities:
+        def following(prefix: tuple[int, ...]) -> np.ndarray:
+            read = 0
+            for token in (FIRST, *prefix):
+                read = (31 * read + token + 2) % SIZE
+            return torch.log_softmax(self.table[(read + 101 * sentence) % SIZE], 0).numpy()
+
+        return following
+
+
+def normalised(total: float | np.float32, length: int, options: SearchOptions) -> float:
+    return float(total) / (length if options.normalisation == "length" else ((5 + length) / 6) ** options.alpha)
+
+
+def exhaustive(following: LogProbabilities, vocabulary: int, max_length: int, options: SearchOptions) -> list[int]:
+    """The best of all sequences that end in EOS or have the maximum length."""
+    best: tuple[int, ...] = ()
+    best_score = -np.inf
+    for length in range(1, max_length + 1):
+        for sequence in itertools.product(range(vocabulary), repeat=length):
+            whole = length == max_length or sequence[-1] == EOS
+            if not whole or EOS in sequence[:-1] or (options.forbid_empty and sequence[0] == EOS):
+                continue
+            total = sum(following(sequence[:i])[token] for i, token in enumerate(sequence))
+            if normalised(total, length, options) > best_score:
+                best, best_score = sequence, normalised(total, length, options)
+    return [token for token in best if token != EOS]
+
+
+def literal(following: LogProbabilities, max_length: int, options: SearchOptions) -> list[int]:
+    """The search for one sentence, with lists, as Nematus' ``gen_sample`` has it."""
+    live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
+    ended: list[tuple[np.float32, tuple[int, ...]]] = []
+    for length in range(1, max_length + 1):
+        candidates = [
+            (total + value, (*prefix, token))
+            for total, prefix in live
+            for token, value in enumerate(following(prefix))
+            if not (options.forbid_empty and length == 1 and token == EOS)
+        ]
+        kept = sorted(candidates, key=lambda candidate: -candidate[0])[: options.beam - len(ended)]
+        ended += [candidate for candidate in kept if candidate[1][-1] == EOS]
+        live = [candidate for candidate in kept if candidate[1][-1] != EOS]
+        if not live:
+            break
+    _, best = max(ended + live, key=lambda candidate: normalised(candidate[0], len(candidate[1]), options))
+    return [token for token in best if token != EOS]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize(("vocabulary", "beam"), [(3, 31), (4, 121)])
+def test_a_beam_that_holds_everything_finds_the_best_of_all(
+    vocabulary: int, beam: int, setting: tuple[str, float, bool]
+) -> None:
+    options = SearchOptions(beam, *setting)
+    max_lengths = [4, 1, 3, 2]
+    for seed in range(15):
+        model = Model(seed, vocabulary)
+        expected = [
+            exhaustive(model.log_probabilities(sentence), vocabulary, length, options)
+            for sentence, length in enumerate(max_lengths)
+        ]
+        assert model.search([0, 1, 2, 3], max_lengths, options) == expected, seed
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("beam", [1, 2, 3, 4, 5, 12])
+def test_equals_the_literal_search(beam: int, setting: tuple[str, float, bool]) -> None:
+    options = SearchOptions(beam, *setting)
+    max_lengths = [8, 3, 8, 1, 6, 7]
+    found = []
+    for seed in range(20):
+        model = Model(seed, 7)
+        expected = [
+            literal(model.log_probabilities(sentence), length, options) for sentence, length in enumerate(max_lengths)
+        ]
+        found.append(model.search(list(range(6)), max_lengths, options))
+        assert found[-1] == expected, seed
+    lengths = {len(tokens) for translations in found for tokens in translations}
+    assert len(lengths) > 4  # else the models would try little
+
+
+def test_greedy_takes_the_likeliest_token_each_time() -> None:
+    lengths = set()
+    for seed in range(40):
+        model = Model(seed, 5)
+        following = model.log_probabilities(0)
+        expected: list[int] = []
+        while len(expected) < 9 and (token := int(following(tuple(expected)).argmax())) != EOS:
+            expected.append(token)
+        assert model.search([0], [9], SearchOptions(1, "length", 0, False)) == [expected]
+        lengths.add(len(expected))
+    assert {0, 9} < lengths
+
+
+def test_a_sentence_is_searched_as_if_it_were_alone() -> None:
+    model, options = Model(3, 7), SearchOptions(4, "length", 0, False)
+    sentences, max_lengths = list(range(30)), [1 + 5 * i % 9 for i in range(30)]
+    alone = [
+        model.search([sentence], [length], options)[0] for sentence, length in zip(sentences, max_lengths, strict=True)
+    ]
+    assert model.search(sentences, max_lengths, options) == alone
+    order = sentences[::-1]
+    assert model.search(order, [max_lengths[i] for i in order], options) == [alone[i] for i in order]
+
+
+def test_sentences_that_are_done_leave_the_computation() -> None:
+    model, memories = Model(0, 5), []
+    model.table[:, EOS] = -torch.inf
+
+    def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
+        memories.append(state.sentences)
+        return model.step(tokens, state)
+
+    state, options = Hashed(torch.arange(3), torch.zeros(3, dtype=torch.long)), SearchOptions(3, "length", 0, False)
+    found = beam_search(step, state, torch.tensor([1, 4, 2]), FIRST, options, EOS)
+    assert [len(tokens) for tokens in found] == [1, 4, 2]
+    assert [memory.tolist() for memory in memories] == [
+        [0, 0, 0, 1, 1, 1, 2, 2, 2],
+        [1, 1, 1, 2, 2, 2],
+        [1] * 3,
+        [1] * 3,
+    ]
+    assert memories[2] is memories[3]  # nothing is copied where no sentence leaves
+
+
+def test_a_sentence_stops_when_each_of_its_places_has_ended() -> None:
+    model = Model(0, 5)
+    model.table[:, EOS] = 20
+    assert model.search([0, 1], [50, 50], SearchOptions(3, "length", 0, False)) == [[], []]
+    assert len(model.rows) == 2  # EOS alone, then after each of the two other hypotheses
+
+
+def test_forbid_empty() -> None:
+    model = Model(0, 5)
+    model.table[:, EOS] = 20
+    likeliest = [int(model.log_probabilities(sentence)(())[1:].argmax()) + 1 for sentence in (0, 1)]
+    options = SearchOptions(1, "length", 0, True)
+    assert model.search([0, 1], [5, 1], options) == [[likeliest[0]], [likeliest[1]]]
+    assert model.search([0, 1], [5, 1], SearchOptions(1, "length", 0, False)) == [[], []]
+
+
+def test_equally_probable_hypotheses_give_the_same_alone_and_in_a_batch() -> None:
+    model, options = Model(0, 40), SearchOptions(4, "length", 0, False)
+    model.table.zero_()
+    model.table[:, EOS] = -torch.inf
+    together = model.search([0, 1], [3, 2], options)
+    assert [len(tokens) for tokens in together] == [3, 2]
+    assert together == [*model.search([0], [3], options), *model.search([1], [2], options)]
+
+
+def test_of_equally_good_translations_the_first_to_end_is_taken() -> None:
+    model = Model(0, 2)
+    model.table.zero_()
+    assert model.search([0], [2], SearchOptions(3, "length", 0, False)) == [[]]  # as good as a token and EOS
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_numbers_end_the_search_and_harm_no_other_sentence(bad: float) -> None:
+    model, options = Model(1, 7), SearchOptions(3, "length", 0, False)
+    expected = model.search([0, 1, 2], [8, 8, 8], options)
+
+    def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
+        logits, state = model.step(tokens, state)
+        return logits.masked_fill(state.sentences[:, None] == 1, bad), state
+
+    state = Hashed(torch.arange(3), torch.zeros(3, dtype=torch.long))
+    found = beam_search(step, state, torch.tensor([8, 8, 8]), FIRST, options, EOS)
+    assert found == [expected[0], [], expected[2]]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_hypothesis_outlives_others_whose_logits_are_not_numbers(bad: float) -> None:
+    model = Model(0, 5)
+    model.table[:, EOS] = 20
+
+    def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
+        logits, state = model.step(tokens, state)
+        if len(model.rows) > 1:
+            logits[1:] = bad  # the first hypothesis ends here, and the rest of its kin in the next step
+        return logits, state
+
+    state = Hashed(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
+    found = beam_search(step, state, torch.tensor([9]), FIRST, SearchOptions(3, "length", 0, True), EOS)
+    assert found == [[int(model.log_probabilities(0)(())[1:].argmax()) + 1]]
+    assert len(model.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "alpha", "expected"),
+    [("length", 0, [2, 3, 4]), ("gnmt", 0, [1]), ("gnmt", 1.1, [1]), ("gnmt", 1.2, [2, 3, 4])],
+)
+def test_normalisations_weigh_length_against_probability(normalisation: str, alpha: float, expected: list[int]) -> None:
+    """Two tokens of probability 0.5 against four of 0.4: equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``."""
+    successors = torch.zeros(5, 5)  # of FIRST in row EOS, which nothing else reads
+    successors[0, 1], successors[0, 2], successors[0, 4] = 0.5, 0.4, 0.1
+    successors[1, EOS] = successors[2, 3] = successors[3, 4] = successors[4, EOS] = 1
+
+    def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
+        return successors[tokens.clamp(min=0)].log(), state
+
+    state, options = Hashed(torch.zeros(1), torch.zeros(1)), SearchOptions(2, normalisation, alpha, False)
+    assert beam_search(step, state, torch.tensor([9]), FIRST, options, EOS) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((0, "length", 0.6, False), "decoding.beam must be at least 1, got 0"),
+        ((5, "lenght", 0.6, False), r"decoding.normalisation=lenght is not known; did you mean length\?"),
+        ((5, "gnmt", -1.0, False), "decoding.alpha must be at least 0, got -1"),
+    ],
+)
+def test_options_name_what_is_wrong(options: tuple[int, str, float, bool], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SearchOptions(*options)

@@ -1,0 +1,81 @@
+"""BLEU and chrF against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from importlib.metadata import version
+
+import pytest
+
+from rmsexp.metrics import bleu
+
+LINES = ["The cat sat on the mat.", "Hello, world! It is late."]
+
+
+def test_identical_text_scores_100() -> None:
+    scores = bleu.score(LINES, LINES)
+    assert scores.bleu == pytest.approx(100)
+    assert scores.chrf == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "precisions", "brevity"),
+    [
+        ("the cat sat on the mat today", "the cat sat on the mat", [6 / 7, 5 / 6, 4 / 5, 3 / 4], 1),
+        ("the cat sat on the", "the cat sat on the mat", [1, 1, 1, 1], math.exp(1 - 6 / 5)),
+        ("the the the the", "the cat sat on the mat", [2 / 4, 1 / (2 * 3), 1 / (4 * 2), 1 / (8 * 1)], math.exp(-0.5)),
+        ("a b c x y", "a b c d e", [3 / 5, 2 / 4, 1 / 3, 1 / (2 * 2)], 1),
+    ],
+    ids=["too long", "too short", "clipped counts, each further order without a match halved", "no 4-gram matches"],
+)
+def test_bleu_by_hand(hypothesis: str, reference: str, precisions: list[float], brevity: float) -> None:
+    expected = 100 * brevity * math.prod(precisions) ** (1 / 4)
+    assert bleu.score([hypothesis], [reference]).bleu == pytest.approx(expected)
+
+
+def test_counts_are_pooled_over_the_corpus() -> None:
+    scores = bleu.score(["a b c d", "a b c x"], ["a b c d", "a b c d"])
+    assert scores.bleu == pytest.approx(100 * (7 / 8 * 5 / 6 * 3 / 4 * 1 / 2) ** (1 / 4))
+
+
+def test_punctuation_is_split_off() -> None:
+    assert bleu.score(["Hello , world ! It is late ."], [LINES[1]]).bleu == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "chrf"),
+    [
+        ("ab", "ac", 25),  # one of two characters, none of one pair: (1/2 + 0) / 2, for precision and recall
+        ("a", "ab", 100 * 5 * 1 * (1 / 2) / (4 * 1 + 1 / 2)),  # recall counts twice as much as precision
+    ],
+)
+def test_chrf_by_hand(hypothesis: str, reference: str, chrf: float) -> None:
+    assert bleu.score([hypothesis], [reference]).chrf == pytest.approx(chrf)
+
+
+def test_empty_hypotheses_score_0() -> None:
+    assert bleu.score(["", ""], LINES) == bleu.Scores(0, 0)
+
+
+def test_case_counts() -> None:
+    scores = bleu.score([line.lower() for line in LINES], LINES)
+    assert 0 < scores.bleu < 80
+    assert 0 < scores.chrf < 95
+
+
+def test_as_many_hypotheses_as_references() -> None:
+    with pytest.raises(ValueError, match="1 hypotheses cannot be scored against 2 references"):
+        bleu.score(LINES[:1], LINES)
+
+
+def test_no_lines() -> None:
+    with pytest.raises(ValueError, match="no lines"):
+        bleu.score([], [])
+
+
+def test_signatures_say_how_the_scores_are_made() -> None:
+    signatures = bleu.signatures("en", "de")
+    parts = {name: dict(part.split(":") for part in signature.split("|")) for name, signature in signatures.items()}
+    common = {"nrefs": "1", "lang": "en-de", "case": "mixed", "version": version("sacrebleu")}
+    assert parts["bleu"] == common | {"eff": "no", "tok": "13a", "smooth": "exp"}
+    assert parts["chrf"] == common | {"eff": "yes", "nc": "6", "nw": "0", "space": "no"}

@@ -1,0 +1,108 @@
+"""Batch plans: every sentence once, limits kept, less padding than in the order given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmsexp.data.batching import by_sentences, by_tokens
+
+sentences = st.lists(st.integers(1, 60), min_size=1, max_size=150).map(np.array)
+sizes = st.integers(1, 40)
+
+
+def shuffled(count: int) -> np.ndarray:
+    return np.random.default_rng(count).permutation(count)
+
+
+def padded_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
+    positions = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+    return 1 - int(lengths[np.concatenate(batches)].sum()) / positions
+
+
+@settings(deadline=None)
+@given(sentences, sizes, st.integers(1, 5))
+def test_by_sentences_plans_every_sentence_once_in_full_batches(
+    lengths: np.ndarray, batch_size: int, pool: int
+) -> None:
+    batches = by_sentences(lengths, shuffled(len(lengths)), batch_size, pool)
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert len(batches) == -(-len(lengths) // batch_size)
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert all(batch.dtype == np.int64 for batch in batches)
+
+
+@settings(deadline=None)
+@given(sentences, sizes, st.integers(1, 5))
+def test_by_sentences_falls_within_a_pool_and_keeps_pools_apart(
+    lengths: np.ndarray, batch_size: int, pool: int
+) -> None:
+    order = shuffled(len(lengths))
+    batches = by_sentences(lengths, order, batch_size, pool)
+    for start in range(0, len(batches), pool):
+        planned = np.concatenate(batches[start : start + pool])
+        assert set(planned) == set(order[start * batch_size : (start + pool) * batch_size])
+        assert (np.diff(lengths[planned]) <= 0).all()
+
+
+def test_by_sentences_by_hand() -> None:
+    lengths = np.array([5, 3, 9, 7, 1, 8, 2])
+    batches = by_sentences(lengths, np.array([6, 5, 4, 3, 2, 1, 0]), batch_size=2, pool=2)
+    assert [batch.tolist() for batch in batches] == [[5, 3], [6, 4], [2, 0], [1]]
+
+
+@settings(deadline=None)
+@given(sentences, st.integers(1, 200), sizes)
+def test_by_tokens_plans_every_sentence_once_within_the_limit(lengths: np.ndarray, tokens: int, pool: int) -> None:
+    order = shuffled(len(lengths))
+    pools = by_tokens(lengths, order, tokens, pool)
+    for number, batches in enumerate(pools):
+        planned = np.concatenate(batches)
+        assert sorted(planned) == sorted(order[number * pool : (number + 1) * pool])
+        assert planned.dtype == np.int64
+        for batch in batches:
+            assert len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens
+    assert sorted(np.concatenate([batch for batches in pools for batch in batches])) == list(range(len(lengths)))
+
+
+@settings(deadline=None)
+@given(sentences, st.integers(1, 200), sizes)
+def test_by_tokens_closes_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
+    """As the rule reads, one sentence after the other."""
+    for batches, start in zip(
+        by_tokens(lengths, shuffled(len(lengths)), tokens, pool), range(0, 10**6, pool), strict=False
+    ):
+        counts, count = [], 0
+        for length in sorted(lengths[shuffled(len(lengths))[start : start + pool]]):
+            if count and (count + 1) * length > tokens:
+                counts.append(count)
+                count = 0
+            count += 1
+        assert [len(batch) for batch in batches] == [*counts, count]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sorting_saves_most_of_the_padding(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lengths, order = rng.integers(1, 50, 5_000), rng.permutation(5_000)
+    unsorted = padded_share(lengths, [order[at : at + 80] for at in range(0, len(order), 80)])
+    assert padded_share(lengths, by_sentences(lengths, order, 80, 20)) < 0.2 * unsorted
+    pools = by_tokens(lengths, order, 2_000, 1_000)
+    assert padded_share(lengths, [batch for batches in pools for batch in batches]) < 0.2 * unsorted
+
+
+def test_ties_keep_the_given_order_and_the_inputs_are_untouched() -> None:
+    lengths, order = np.full(100, 7), shuffled(100)
+    before = order.copy()
+    pools = by_tokens(lengths, order, 70, 50)
+    assert np.array_equal(np.concatenate([batch for batches in pools for batch in batches]), before)
+    assert np.array_equal(by_sentences(lengths, order, 10, 10)[0], before[::-1][:10])
+    assert np.array_equal(order, before)
+
+
+def test_no_sentences_give_no_batches() -> None:
+    none = np.array([], dtype=np.int64)
+    assert by_sentences(none, none, 8, 2) == []
+    assert by_tokens(none, none, 8, 2) == []

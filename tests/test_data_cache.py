@@ -1,0 +1,107 @@
+"""Results that are computed once: whole or absent, made by one process, made anew where damaged."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from rmsexp.data.cache import cached, key, staging
+
+
+def read(folder: Path) -> str | None:
+    try:
+        return (folder / "value").read_text() or None
+    except FileNotFoundError:
+        return None
+
+
+class Maker:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, folder: Path) -> None:
+        assert list(folder.iterdir()) == []
+        self.calls += 1
+        (folder / "value").write_text(f"made {self.calls}")
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_made_once_and_then_read(tmp_path: Path) -> None:
+    make = Maker()
+    folder = tmp_path / "deep" / "entry"
+    assert cached(folder, read, make) == "made 1"
+    assert cached(folder, read, make) == "made 1"
+    assert visible(folder.parent) == ["entry"]
+
+
+def test_damaged_entry_and_leftovers_of_a_killed_process_are_replaced(tmp_path: Path) -> None:
+    for name in ("entry", ".entry.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "value").touch()
+        (tmp_path / name / "stray").touch()
+    assert cached(tmp_path / "entry", read, Maker()) == "made 1"
+    assert visible(tmp_path) == ["entry"]
+    assert visible(tmp_path / "entry") == ["value"]
+
+
+def test_failure_keeps_nothing_and_frees_the_lock(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "value").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached(tmp_path / "entry", read, fail)
+    assert visible(tmp_path) == []
+    assert cached(tmp_path / "entry", read, Maker()) == "made 1"
+
+
+def test_one_of_several_processes_makes_it(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        results = pool.starmap(_made_by, [(tmp_path / "entry", name) for name in ("a", "b")], chunksize=1)
+    assert results in (["a", "a"], ["b", "b"])
+
+
+def _made_by(folder: Path, name: str) -> str:
+    def make(temporary: Path) -> None:
+        (temporary / "value").write_text(name)
+
+    return cached(folder, read, make)
+
+
+def test_staging_excludes_other_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    with staging(tmp_path / "entry") as temporary:
+        process = context.Process(target=_stage, args=(tmp_path / "entry", started))
+        process.start()
+        (temporary / "mine").touch()
+        assert started.wait(30)
+        process.join(0.2)
+        assert process.is_alive()
+        assert visible(temporary) == ["mine"]
+    process.join(20)
+    assert process.exitcode == 0
+    assert visible(tmp_path) == ["done"]
+
+
+def _stage(path: Path, started: Event) -> None:
+    started.set()
+    with staging(path) as temporary:
+        temporary.rename(path.with_name("done"))
+
+
+def test_key_changes_with_each_part_and_with_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("x = 1\n")
+    names = [key(str(source), "a", 1), key(str(source), "a", "1"), key(str(source), "a1"), key(str(source), "a", 1.0)]
+    assert key(str(source), "a", 1) == names[0]
+    source.write_text("x = 2\n")
+    names.append(key(str(source), "a", 1))
+    assert len(set(names)) == 5
+    assert all(len(name) == 16 and set(name) <= set("0123456789abcdef") for name in names)

@@ -1,0 +1,83 @@
+"""Single files from the network (here: file addresses): verified, and kept whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import pytest
+
+from rmsexp.data import DataError
+from rmsexp.data.download import fetched, unavailable
+
+CONTENT = b"text of the file\n" * 1000
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    (tmp_path / "served.txt").write_bytes(CONTENT)
+    return (tmp_path / "served.txt").as_uri()
+
+
+def digest(algorithm: str) -> str:
+    return hashlib.new(algorithm, CONTENT).hexdigest()
+
+
+def test_file_is_received_verified_and_removed_unless_moved(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "deep" / "folder"
+    with fetched(url, folder, "the file", "sha256", digest("sha256")) as path:
+        assert path.name == "served.txt"
+        assert path.read_bytes() == CONTENT
+        assert path.parent.parent == folder
+    assert list(folder.iterdir()) == []
+    with fetched(url, folder, "the file", "md5", digest("md5")) as path:
+        path.rename(folder / "kept")
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert capsys.readouterr().err == f"downloading {url} (0.0 MB)\n" * 2
+
+
+def test_progress_bar_on_a_terminal(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
+    with fetched(url, tmp_path, "the file", "md5", digest("md5")) as path:
+        assert path.read_bytes() == CONTENT
+    shown = terminal.getvalue()
+    assert "the file" in shown
+    assert "downloading" not in shown
+
+
+def test_wrong_content_is_refused_with_both_digests_and_not_kept(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    with (
+        pytest.raises(DataError) as error,
+        fetched(url, folder, "the file", "sha256", "0" * 64),
+    ):
+        pytest.fail("entered with a wrong file")
+    message = str(error.value)
+    assert all(part in message for part in (url, "is not the file", digest("sha256"), "0" * 64, "17,000 bytes"))
+    assert message.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_without_an_answer_no_folder_is_made(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No such file"),
+        fetched((tmp_path / "absent").as_uri(), tmp_path / "folder", "the file", "md5", ""),
+    ):
+        pytest.fail("entered without a file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_message_names_folder_source_command_and_ways_out() -> None:
+    message = str(unavailable("X", Path("/data/x"), "x.gz", "http://y", OSError("no route"), "task=z scale=small"))
+    parts = ("X is not in /data/x", "http://y", "no route", "python -m rmsexp.prepare task=z scale=small")
+    assert all(part in message for part in (*parts, "copy of x.gz", "scale=demo"))
+    assert message.count("\n") == 1

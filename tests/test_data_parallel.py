@@ -1,0 +1,273 @@
+"""Parallel text: lines as they stand in the files, and corpora that are found, fetched and verified."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rmsexp.data import DataError, parallel
+from rmsexp.data.parallel import files, multi30k, read_pairs, wmt14
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
+
+
+def refusal(source: Path, target: Path) -> str:
+    with pytest.raises(DataError) as error:
+        read_pairs(source, target)
+    message = str(error.value)
+    assert message.count("\n") == 1
+    return message
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
+    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
+    source = write(tmp_path / f"a.en{ending}", "\n".join(lines))
+    target = write(tmp_path / f"a.de{ending}", "\ufeff" + "\r\n".join(lines) + "\r\n")
+    assert read_pairs(source, target) == (lines, lines)
+
+
+def test_byte_order_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "\ufeffone\n\ufefftwo\n")
+    assert read_pairs(path, path)[0] == ["one", "\ufefftwo"]
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    there = write(tmp_path / "a.en", "one\n")
+    for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
+        assert f"{absent} cannot be read (No such file" in refusal(there, absent)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
+def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
+    content = path.read_bytes()
+    broken = {
+        "truncated": content[:-20],
+        "checksum": content[:-8] + bytes(8),
+        "body": content[:40] + b"\xff" * 40 + content[80:],
+        "not gzip": b"line 1\n",
+    }
+    path.write_bytes(broken[damage])
+    assert f"{path} cannot be read (" in refusal(path, write(tmp_path / "a.de", "line\n" * 500))
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc3"])
+def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.de.gz", b"one\ntwo\n" + bad + b"\nfour\n")
+    message = refusal(write(tmp_path / "a.en", "1\n2\n3\n4\n"), path)
+    assert f"{path}, line 3: not UTF-8" in message
+
+
+def test_different_lengths_are_named_with_both_counts(tmp_path: Path) -> None:
+    source, target = write(tmp_path / "a.en", "x\n" * 1001), write(tmp_path / "a.de", "x\n" * 1000)
+    message = refusal(source, target)
+    assert f"{source} has 1,001 lines and {target} has 1,000" in message
+
+
+def test_files_without_lines_are_refused(tmp_path: Path) -> None:
+    assert "are empty" in refusal(write(tmp_path / "a.en", ""), write(tmp_path / "a.de", ""))
+
+
+@pytest.fixture
+def prefixes(tmp_path: Path) -> dict[str, str]:
+    """Files of train (plain), valid (gzip) and test (one of each), with a dot in the prefix."""
+    for name, endings in (("train", ("", "")), ("valid", (".gz", ".gz")), ("test", ("", ".gz"))):
+        for language, ending in zip(("en", "de"), endings, strict=True):
+            write(tmp_path / f"news.{name}.{language}{ending}", f"{name} {language}\n")
+    return {name: str(tmp_path / f"news.{name}") for name in ("train", "valid", "test")}
+
+
+def test_files_of_any_name(prefixes: dict[str, str]) -> None:
+    corpus = files(prefixes, "en", "de")
+    assert (corpus.name, corpus.source, corpus.target, corpus.builtin) == ("news.train en-de", "en", "de", False)
+    for split in ("train", "valid", "test"):
+        assert corpus.splits[split]() == ([f"{split} en"], [f"{split} de"])
+        assert corpus.splits[split]() == corpus.splits[split]()
+
+
+def test_missing_files_are_all_named_at_once(prefixes: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "news.train.de").unlink()
+    (tmp_path / "news.valid.en.gz").unlink()
+    with pytest.raises(DataError) as error:
+        files(prefixes, "en", "de")
+    message = str(error.value)
+    assert f"{prefixes['train']}.de (train)" in message
+    assert f"{prefixes['valid']}.en (valid)" in message
+    assert "(test)" not in message
+    assert message.count("\n") == 1
+
+
+def test_digest_follows_content_direction_and_roles_but_not_the_place(prefixes: dict[str, str], tmp_path: Path) -> None:
+    before = files(prefixes, "en", "de").digest
+    assert files(dict(reversed(prefixes.items())), "en", "de").digest == before
+    assert files(prefixes, "de", "en").digest != before
+    assert files(prefixes | {"valid": prefixes["test"], "test": prefixes["valid"]}, "en", "de").digest != before
+    elsewhere = prefixes | {"train": str(tmp_path / "copy")}
+    for language in ("en", "de"):
+        write(tmp_path / f"copy.{language}", f"train {language}\n")
+    assert files(elsewhere, "en", "de").digest == before
+    write(tmp_path / "copy.de", "train DE\n")
+    assert files(elsewhere, "en", "de").digest != before
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for the address of Multi30k, with its digests."""
+    digests = {}
+    for name in parallel.MULTI30K_SHA256:
+        path = write(tmp_path / "upstream" / name, f"a line of {name}\n")
+        digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(parallel, "MULTI30K_SHA256", digests)
+    monkeypatch.setattr(parallel, "MULTI30K_URL", (tmp_path / "upstream").as_uri())
+    return tmp_path / "upstream"
+
+
+def test_multi30k_is_fetched_once(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = multi30k(tmp_path, "de", "en")
+    folder = tmp_path / "multi30k" / "task1" / "raw"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in upstream.iterdir())
+    monkeypatch.setattr(parallel, "MULTI30K_URL", "unused")
+    found = multi30k(tmp_path, "de", "en")
+    assert (found.name, found.digest) == ("Multi30k de-en", fetched.digest)
+    assert multi30k(tmp_path, "en", "de").digest != found.digest
+    assert {split: read()[1] for split, read in found.splits.items()} == {
+        "train": ["a line of train.en.gz"],
+        "valid": ["a line of val.en.gz"],
+        "test": ["a line of test_2016_flickr.en.gz"],
+        "test2017": ["a line of test_2017_flickr.en.gz"],
+    }
+
+
+def test_damaged_multi30k_is_refused_whether_found_or_fetched(upstream: Path, tmp_path: Path) -> None:
+    write(upstream / "val.de.gz", "something else\n")
+    with pytest.raises(DataError, match=r"What \S+/val.de.gz sent is not Multi30k's val.de.gz: its sha256"):
+        multi30k(tmp_path, "en", "de")
+    path = tmp_path / "multi30k" / "task1" / "raw" / "val.de.gz"
+    assert not path.exists()
+    write(path, "something else\n")
+    with pytest.raises(DataError, match=rf"{path} is damaged: its sha256 is (?s:.*)\nDelete it to have it fetched"):
+        multi30k(tmp_path, "en", "de")
+
+
+def test_multi30k_without_data_and_network_says_what_to_do(upstream: Path, tmp_path: Path) -> None:
+    (upstream / "train.en.gz").unlink()
+    with pytest.raises(DataError) as error:
+        multi30k(tmp_path, "en", "de")
+    message = str(error.value)
+    command = f"python -m rmsexp.prepare task=rnnsearch scale=small data.root={tmp_path}`"
+    assert all(part in message for part in (str(tmp_path / "multi30k" / "task1" / "raw"), command, "scale=demo"))
+    assert message.count("\n") == 1
+    assert not (tmp_path / "multi30k").exists()
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("cs", "de"), ("en", "en")])
+def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -> None:
+    named = rf"data\.source={source} data\.target={target}: .* en and de"
+    with pytest.raises(ValueError, match=named):
+        multi30k(tmp_path, source, target)
+    with pytest.raises(ValueError, match=named):
+        wmt14(tmp_path, source, target, print)
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins for the training text on the Hub and for the archives of sacreBLEU's sets, two or more pairs each."""
+    from sacrebleu.dataset import DATASETS
+
+    folder = tmp_path / "libraries"
+    translations = [("A dog.", "Ein Hund."), ("Two\nlines\r\nhere", "Zwei\u2028Zeilen"), (" three ", "drei"), ("", "")]
+    rows = "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in translations)
+    write(folder / "hub" / "train.json", rows)
+    config = "configs:\n- config_name: de-en\n  data_files:\n  - split: train\n    path: train.json\n"
+    write(folder / "hub" / "README.md", f"---\n{config}---\n")
+    monkeypatch.setattr(parallel, "WMT14_TRAIN", str(folder / "hub"))
+    monkeypatch.setattr(parallel, "REPORT_PAIRS", 2)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
+    for number, name in enumerate(("wmt13", "wmt14", "wmt17"), 2):
+        dataset = DATASETS[name]
+        for member, language in zip(dataset.langpairs["en-de"], ("en", "de"), strict=True):
+            lines = (f'<seg id="{line}"> {name} {language}  {line} </seg>\n' for line in range(number))
+            write(folder / name / member, f'<doc docid="a" genre="news" origlang="en">\n{"".join(lines)}</doc>\n')
+        archive = folder / f"{name}.tgz"
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(folder / name, ".")
+        monkeypatch.setattr(dataset, "data", [archive.as_uri()])
+        monkeypatch.setattr(dataset, "md5", [hashlib.md5(archive.read_bytes()).hexdigest()])
+        monkeypatch.setattr(dataset, "_outdir", str(folder / "sacrebleu" / name))
+        monkeypatch.setattr(dataset, "_rawdir", str(folder / "sacrebleu" / name / "raw"))
+    sets = {"valid": ("wmt13", 2), "test": ("wmt14", 3), "test2017": ("wmt17", 4)}
+    monkeypatch.setattr(parallel, "WMT14_TESTS", sets)
+    return folder
+
+
+def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    written = wmt14(tmp_path, "en", "de", said.append)
+    assert [line.split()[0] for line in said] == ["fetching", "2", "4"]
+    names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.endswith(".lock"))
+    assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
+    assert written.splits["train"]() == (
+        ["A dog.", "Two lines here", " three ", ""],
+        ["Ein Hund.", "Zwei\u2028Zeilen", "drei", ""],
+    )
+    assert written.splits["valid"]() == (["wmt13 en 0", "wmt13 en 1"], ["wmt13 de 0", "wmt13 de 1"])
+    assert [len(written.splits[split]()[0]) for split in ("test", "test2017")] == [3, 4]
+    libraries.rename(tmp_path / "gone")
+    monkeypatch.setattr(parallel, "WMT14_TRAIN", "unused")
+    again = wmt14(tmp_path, "de", "en", said.append)
+    assert len(said) == 3
+    assert again.splits["train"]() == written.splits["train"]()[::-1]
+    assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
+    assert wmt14(tmp_path, "en", "de", said.append).digest == written.digest
+
+
+@pytest.mark.usefixtures("libraries")
+def test_wmt14_uses_what_was_put_there_by_hand(tmp_path: Path) -> None:
+    write(tmp_path / "wmt14" / "train.en.gz", "mine\n")
+    write(tmp_path / "wmt14" / "train.de", "meins\n")
+    said: list[str] = []
+    assert wmt14(tmp_path, "en", "de", said.append).splits["train"]() == (["mine"], ["meins"])
+    assert said == []
+
+
+@pytest.mark.usefixtures("libraries")
+def test_half_a_pair_by_hand_is_not_overwritten(tmp_path: Path) -> None:
+    mine = write(tmp_path / "wmt14" / "train.de", "meins\n")
+    with pytest.raises(DataError, match=r"only train\.de is there; add or delete"):
+        wmt14(tmp_path, "en", "de", print)
+    assert mine.read_text() == "meins\n"
+
+
+@pytest.mark.parametrize("damage", ["no archive", "wrong archive", "interrupted before", "no hub"])
+def test_wmt14_that_cannot_be_had_says_what_to_do(damage: str, libraries: Path, tmp_path: Path) -> None:
+    if damage == "no archive":
+        (libraries / "wmt14.tgz").unlink()
+    elif damage == "wrong archive":
+        write(libraries / "wmt14.tgz", "something else")
+    elif damage == "interrupted before":
+        write(libraries / "sacrebleu" / "wmt14" / "wmt14.en-de.src", "wmt14 en 0\nwmt1")
+        for field in ("ref", "docid", "genre", "origlang"):
+            write(libraries / "sacrebleu" / "wmt14" / f"wmt14.en-de.{field}", "whole\n" * 3)
+    else:
+        (libraries / "hub" / "train.json").unlink()
+    with pytest.raises(DataError) as error:
+        wmt14(tmp_path, "en", "de", lambda _: None)
+    message = str(error.value)
+    command = f"python -m rmsexp.prepare task=rnnsearch scale=paper data.root={tmp_path}`"
+    assert all(part in message for part in (str(tmp_path / "wmt14"), command, "may be put there", "scale=demo"))
+    assert ("delete " in message) == (damage in ("wrong archive", "interrupted before"))
+    assert message.count("\n") == 1
+    split = "train" if damage == "no hub" else "test"
+    assert not list((tmp_path / "wmt14").glob(f"{split}.*"))
+    assert not list((tmp_path / "wmt14").glob(".*.tmp"))
