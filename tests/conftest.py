@@ -40,3 +40,20 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
         yield root
+
+
+@pytest.fixture(scope="session")
+def text_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text")
+
+
+@pytest.fixture(scope="module")
+def text_root(text_cache: Path) -> Iterator[Path]:
+    """A ``data.root`` for the built-in translation corpus, of which a module's tests see 310, 16 and 16 pairs."""
+    from rmsexp.data.twins import phrases
+    from rmsexp.tasks import translation
+
+    corpus = phrases.phrases(310, 16, 16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(translation.SOURCES, "phrases", lambda _: corpus)
+        yield text_cache

@@ -33,10 +33,14 @@ class RNNSearch(nn.Module):
     Args:
         source_size, target_size: of the vocabularies.
         embedding: E. ``hidden``: H.
+        dropout: on embeddings and on what the output matrix is applied to; none in the paper's recipe.
     """
 
-    def __init__(self, norm: Norm, source_size: int, target_size: int, *, embedding: int, hidden: int) -> None:
+    def __init__(
+        self, norm: Norm, source_size: int, target_size: int, *, embedding: int, hidden: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         context = 2 * hidden
         self.source_embedding = nn.Parameter(torch.full((source_size, embedding), float("nan")))
         self.target_embedding = nn.Parameter(torch.full((target_size, embedding), float("nan")))
@@ -53,12 +57,14 @@ class RNNSearch(nn.Module):
         self.of_state = norm.linear("readout.state", hidden, embedding)
         self.of_context = norm.linear("readout.context", context, embedding)
 
-    def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:  # noqa: ARG002  (the recipe has no dropout)
+    def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Logits of the real target tokens, ``(tokens, target_size)``."""
-        start = self.encode(batch.source, batch.source_mask)
+        start = self.encode(batch.source, batch.source_mask, noise)
         weights = self._weights()
         mask, steps = batch.target_mask, range(batch.target.shape[1])
         previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
+        if noise is not None:
+            previous = noise.dropout(previous, self.dropout)
         gates, candidate = self.first_gru.read(previous, weights.first, mask, steps)
         (state,) = start.history
         states, contexts = [], []
@@ -67,12 +73,16 @@ class RNNSearch(nn.Module):
             states.append(state)
             contexts.append(context)
         result = self._readout(previous, torch.stack(states, 1), torch.stack(contexts, 1), mask, steps)
+        if noise is not None:
+            result = noise.dropout(result, self.dropout)
         real = result.flatten(0, 1).index_select(0, batch.real)
         return F.linear(real, self.target_embedding, self.output_bias)
 
-    def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
+    def encode(self, source: Tensor, mask: Tensor, noise: Noise | None = None) -> DecoderState:
         """The state before the first target token; its memory is annotations, keys and mask."""
         embedded = F.embedding(source, self.source_embedding)
+        if noise is not None:
+            embedded = noise.dropout(embedded, self.dropout)
         annotations = torch.cat(
             [self.forward_gru(embedded, mask), self.backward_gru(embedded, mask, reverse=True)], dim=-1
         )

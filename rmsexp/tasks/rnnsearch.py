@@ -27,11 +27,13 @@ class ModelConfig:
 
     embedding: int = 512
     hidden: int = 1024
+    dropout: float = 0.0
     init_center: float = 0.0
 
     def __post_init__(self) -> None:
         checks.at_least("model.embedding", self.embedding, 1)
         checks.at_least("model.hidden", self.hidden, 1)
+        checks.probability("model.dropout", self.dropout)
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Task(TranslationTask):
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
         sizes = self.text.source.size, self.text.target.size
-        return RNNSearch(norm, *sizes, embedding=options.embedding, hidden=options.hidden).to(self.device)
+        model = RNNSearch(norm, *sizes, embedding=options.embedding, hidden=options.hidden, dropout=options.dropout)
+        return model.to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         draw = init.centred(init.orthogonal_or_small_normal, self.config.model.init_center)
