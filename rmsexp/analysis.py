@@ -71,15 +71,16 @@ def main() -> int:
 
     from rmsexp import config, record, trained
     from rmsexp.data import DataError
-    from rmsexp.models.rnnsearch import RNNSearch
+    from rmsexp.tasks import rnnsearch
     from rmsexp.train.checkpoint import CheckpointError
+    from rmsexp.train.loop import autocast
 
+    device = torch.device("cpu")
     for run in arguments.runs:
         try:
-            task, model, step = trained.load(run, torch.device("cpu"), print)
-            if not isinstance(model, RNNSearch):
-                raise config.ConfigError(f"{run} is no run of task=rnnsearch")
-            table = hidden_stats(model, task.held_out_batches("valid"))
+            task, model, step = trained.load(run, rnnsearch.Task, device, print)
+            with autocast(task.config.precision, device):
+                table = hidden_stats(model, task.held_out_batches("valid"))
             record.write_atomic(run / "hidden_stats.csv", table.to_csv(index=False))
         except (config.ConfigError, CheckpointError, DataError, ValueError, OSError) as error:
             print(f"rmsexp: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -38,6 +39,8 @@ NEVER_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
 }
+
+LONGEST_SUFFIX = 200  # bytes, of what a folder's name says of a setting or a series
 
 
 class ConfigError(ValueError):
@@ -317,7 +320,12 @@ def differences(ours: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suffix(differences: dict[str, Any]) -> str:
-    return "".join(f"+{key}={_short(value)}" for key, value in differences.items())
+    """A part of a folder's name, which file systems limit: a long one ends in a digest instead."""
+    text = "".join(f"+{key}={_short(value)}" for key, value in differences.items())
+    if len(text.encode()) <= LONGEST_SUFFIX:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text.encode()[: LONGEST_SUFFIX - 9].decode(errors='ignore')}+{digest}"
 
 
 def _short(value: Any) -> str:

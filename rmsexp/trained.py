@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from rmsexp import config, record
 from rmsexp.train import checkpoint
@@ -18,18 +17,23 @@ class Trained(NamedTuple):
     """``step``: of the checkpoint that the model, in evaluation mode, was loaded from."""
 
     task: Any
-    model: nn.Module
+    model: Any
     step: int
 
 
-def load(folder: Path, device: torch.device, report: Callable[[str], None], *, which: str = "best") -> Trained:
-    """The task and the model of the run in ``folder``; ``which``: the "best" or the "last" checkpoint.
+def load(
+    folder: Path, kind: type, device: torch.device, report: Callable[[str], None], *, which: str = "best"
+) -> Trained:
+    """The task, which must be of this kind, and the model of the run in ``folder``; ``which`` checkpoint: best or last.
 
-    Raises: config.ConfigError if it is no run's folder; checkpoint.CheckpointError; data.DataError and ValueError if
-    its data are not there as they were.
+    Raises: config.ConfigError if it is no folder of such a run; checkpoint.CheckpointError; data.DataError and
+    ValueError if its data are not there as they were.
     """
     cfg, norm = config.read(folder / record.CONFIG)
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+    task_class = import_module(f"rmsexp.tasks.{cfg.task}").Task
+    if not issubclass(task_class, kind):
+        raise config.ConfigError(f"{folder} is a run of task={cfg.task}, which this command is not for")
+    task = task_class(cfg, device)
     known = record.read_json(folder / record.RUN)["dataset"]["digest"]
     if task.dataset.digest != known:
         raise ValueError(

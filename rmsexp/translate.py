@@ -21,6 +21,7 @@ def main() -> int:
     from rmsexp.data import DataError
     from rmsexp.tasks.translation import TranslationTask
     from rmsexp.train.checkpoint import CheckpointError
+    from rmsexp.train.loop import autocast
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
@@ -28,13 +29,14 @@ def main() -> int:
     try:
         if arguments.beam is not None and arguments.beam < 1:
             raise config.ConfigError(f"--beam must be at least 1, got {arguments.beam}")
-        task, model, step = trained.load(arguments.run, torch.device(arguments.device), say, which=arguments.checkpoint)
-        if not isinstance(task, TranslationTask):
-            raise config.ConfigError(f"{arguments.run} is no run of a translation task")
-        lines = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").split("\n")
+        device = torch.device(arguments.device)
+        task, model, step = trained.load(arguments.run, TranslationTask, device, say, which=arguments.checkpoint)
+        text = sys.stdin.buffer.read().decode("utf-8")
+        lines = text.removesuffix("\n").split("\n") if text else []
         say(f"{len(lines)} lines, the model of step {step}")
-        for line in task.translate(model, lines, arguments.beam or task.config.decoding.beam):
-            print(line)
+        with autocast(task.config.precision, device):
+            translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
     except config.ConfigError as error:
         say(f"rmsexp: {error}")
         return 2

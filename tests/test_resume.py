@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_translation_task import SHORT, tiny
 
 from rmsexp import config, record, runner
 from rmsexp.data.whitening import Whitened
@@ -24,10 +25,8 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 import chaos
 
 # Log, evaluation and checkpoint edges that fall together and apart; each step has another rate.
-WORDS = (
-    *("model.width=0.05", "batch_size=8", "schedule.steps=8", "schedule.period=1", "threads=1"),
-    *("log_every=2", "eval_every=4", "checkpoint_every=3"),
-)
+EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")
+WORDS = ("model.width=0.05", "batch_size=8", "schedule.steps=8", "schedule.period=1", *EDGES)
 NORMS = ["rms", "bn", "wn", "none"]  # wn and none are initialised from data
 WARMUP = 3  # calls of _update
 Reference = Callable[[str], Path]
@@ -172,6 +171,29 @@ def test_continuing_a_finished_run_and_warming_up(
     assert execute(data_root, tmp_path, f"norm={norm}").step == 8
     assert warmed_up == [0, 4]
     assert_same(reference(norm), tmp_path)
+
+
+@pytest.mark.parametrize(("task", "norm"), [("rnnsearch", "bn"), ("transformer", "wn"), ("transformer", "bn")])
+def test_translation(task: str, norm: str, text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout of two kinds, two micro-batches a step of the Transformer, and an epoch that ends on the way."""
+    own = {
+        "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
+        "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
+    }[task]
+    options = [*tiny(task), *own, f"norm={norm}", f"data.root={text_root}", *EDGES, "max_steps=6"]
+
+    def again(results: Path) -> runner.Outcome:
+        return runner.execute(config.job([*options, f"results={results}"]))
+
+    assert again(tmp_path / "whole").status == "finished"
+    with monkeypatch.context() as patch:
+        stop(patch, "_update", WARMUP + 2, crash)
+        assert again(tmp_path / "stopped").step == 1
+    with monkeypatch.context() as patch:
+        stop(patch, "_update", WARMUP + 5, terminate)
+        assert again(tmp_path / "stopped").status == "interrupted"
+    assert again(tmp_path / "stopped").status == "finished"
+    assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
 def test_divergence_is_recorded_alike(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from translation_models import EVEN, RAGGED, TARGETS, batch_of, by_sentence, pairs
 
+from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.translation import Batch
 from rmsexp.tasks import rnnsearch, transformer
-from rmsexp.tasks.translation import real_targets, token_losses
+from rmsexp.tasks.translation import real_targets
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Objective
 

@@ -39,6 +39,7 @@ SIZES = {
         *("tokens=200", "pool=100", "accumulate=2"),
     ),
 }
+SHORT = ("data.max_length=16", "data.overlong=drop")  # where all of the text takes a recurrence too long
 SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2")
 
 
@@ -87,7 +88,7 @@ def test_batches_are_a_function_of_seed_and_step(text_root: Path, name: str) -> 
 
     expected = batches("rms", asked)
     assert len(set(expected.values())) == len(asked)
-    for norm in NORMS:
+    for norm in ("ln", "bn", "none"):
         assert batches(norm, asked[::-1]) == expected
     assert batches("rms", asked[4:5]) == {asked[4]: expected[asked[4]]}
     assert not set(batches("rms", asked, "seed=1").values()) & set(expected.values())
@@ -193,7 +194,7 @@ def shake(model: nn.Module) -> None:
     """Weights with which translations differ from each other."""
     for name, parameter in model.named_parameters():
         with torch.no_grad():
-            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.5, generator=stream(0, "shake", name)))
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 1, generator=stream(0, "shake", name)))
 
 
 def train(task: Any, model: nn.Module, number: int) -> None:
@@ -231,7 +232,8 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
         total, tokens, held_out = 0.0, 0, task.text.held_out[split]
         for i in range(len(held_out.references)):
             source, target = (
-                torch.from_numpy(side[i].astype("int64"))[None] for side in (held_out.pairs.source, held_out.pairs.target)
+                torch.from_numpy(side[i].astype("int64"))[None]
+                for side in (held_out.pairs.source, held_out.pairs.target)
             )
             real = torch.arange(target.shape[1])
             logits = model(Batch(source, torch.ones_like(source).bool(), target, torch.ones_like(target).bool(), real))
@@ -261,21 +263,20 @@ def test_notes_tell_how_bleu_was_computed(text_root: Path, name: str) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", TASKS)
 def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, norm: str) -> None:
-    task, model = make(text_root, name, f"norm={norm}", "decoding.max_length=12")
+    task, model = make(text_root, name, f"norm={norm}", *SHORT, "decoding.beam=3")
     shake(model)
-    train(task, model, 4)
-    model.eval()
+    train(task, model, 2)
+    model.eval().double()  # with such weights a recurrence makes much of the last bits
     found = []
     for size in (1, 32):
         task.config.decoding.batch_size = size
-        results = task.evaluate(model)
-        found.append((results, [task.translate(model, task.text.held_out["test"].sources, beam) for beam in (1, 3)]))
-    (alone, translations_alone), (together, translations_together) = found
+        found.append((task.evaluate(model), blocks(task.files["translations.txt"])))
+    (alone, shown_alone), (together, shown_together) = found
     for split in ("valid", "test"):
-        assert alone[split]["loss"] == pytest.approx(together[split]["loss"], rel=1e-5)
-        assert alone[split]["bleu"] == together[split]["bleu"]
-    assert translations_alone == translations_together
-    assert len(set(translations_alone[0])) > 3
+        assert alone[split]["loss"] == pytest.approx(together[split]["loss"], rel=1e-6)
+        assert alone[split]["chrf"] == together[split]["chrf"]
+    assert shown_alone == shown_together
+    assert len({lines["translation"] for lines in shown_alone.values()}) > 3
 
 
 # Whole runs
@@ -294,9 +295,7 @@ Main = Callable[..., Ended]
 
 
 @pytest.fixture
-def main(
-    text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Main:
+def main(text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
     """Runs command lines in this process, with their results in ``results`` of the test's folder."""
     monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
     edges = ("max_steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", "threads=1", "device=cpu")
@@ -314,7 +313,7 @@ def main(
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str) -> None:
-    done = main(*tiny(name), f"norm={norm}")
+    done = main(*tiny(name), *SHORT, f"norm={norm}")
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)
     run = record.read(folder)
@@ -347,14 +346,14 @@ def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])
 def test_bfloat16_trains_near_float32(main: Main, tmp_path: Path, name: str, norm: str) -> None:
     for precision in ("float32", "bfloat16"):
-        assert main(*tiny(name), f"norm={norm}", f"precision={precision}").status == 0
+        done = main(*tiny(name), *SHORT, f"norm={norm}", f"precision={precision}")
+        assert done.status == 0, done.err
     losses = {
-        run.run["setting"].rpartition("precision=")[2]: [row["loss"] for row in run.metrics]
+        "precision" in run.run["setting"]: [row["loss"] for row in run.metrics]
         for run in map(record.read, record.find_runs(tmp_path))
     }
-    (exact,) = (found for setting, found in losses.items() if setting != "bfloat16")
-    assert losses["bfloat16"] == pytest.approx(exact, abs=0.05)
-    assert losses["bfloat16"] != exact
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], abs=0.05)
+    assert losses[True] != losses[False]
 
 
 # The paper's setting
@@ -363,7 +362,7 @@ def test_bfloat16_trains_near_float32(main: Main, tmp_path: Path, name: str, nor
 def test_the_papers_rnnsearch() -> None:
     cfg = config.job(["task=rnnsearch", "scale=paper", "norm=rms"]).config
     assert (cfg.model.embedding, cfg.model.hidden, cfg.batch_size, cfg.pool) == (512, 1024, 80, 20)
-    assert (cfg.label_smoothing, cfg.model.init_center) == (0.1, 0.0)
+    assert (cfg.label_smoothing, cfg.model.init_center, cfg.model.dropout) == (0.1, 0.0, 0.0)
     optim = cfg.optim
     assert (optim.lr, optim.beta1, optim.beta2, optim.eps, optim.clip) == (1e-4, 0.9, 0.999, 1e-8, 1.0)
     assert [cfg.schedule.at(step)["lr"] for step in (0, 10**6)] == [1, 1]
@@ -439,7 +438,10 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
         (["data.name=files"], "data.name=files needs data.train, what the paths of its two files begin with"),
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases twin has no test2018 (it has test)"),
-        (["data.name=multi30k", "data.source=fr"], "fr"),
+        (["data.tests=[test,train]"], "data.tests: phrases twin has no train"),
+        (["data.tests=[test,valid]"], "data.tests: phrases twin has no valid"),  # else the model is chosen on it
+        (["data.tests=[test,test]"], "data.tests"),
+        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k is in en and de"),
         (["data.source=de", "data.target=en"], "data.source"),  # the twin is from English to German
         (["data.vocabulary=100000"], "data.vocabulary=100000 is more than the"),
         (["data.vocabulary=20"], "data.vocabulary=20 is less than the"),
@@ -449,7 +451,7 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
 )
 def test_what_does_not_fit_the_text_ends_the_run(main: Main, words: list[str], message: str) -> None:
     done = main(*tiny("rnnsearch"), *words)
-    assert done.status in (1, 2)
+    assert done.status in (1, 2), done.out
     said = done.err[done.err.rindex("rmsexp: ") :]
     assert message in said
     assert said.count("\n") <= 2
@@ -491,16 +493,23 @@ def test_a_run_on_ones_own_text(main: Main, own_text: list[str], tmp_path: Path,
     done = main(*words)
     assert done.status == 0, done.err
     assert said in done.err
-    assert "data train" in done.err.splitlines()[0]
+    assert "data train en-de" in done.err.splitlines()[0]
     (folder,) = record.find_runs(tmp_path)
     run = record.read(folder)
-    assert run.run["dataset"].items() >= {"name": "train", "builtin": False}.items()
+    assert run.run["dataset"].items() >= {"name": "train en-de", "builtin": False}.items()
     assert yaml.safe_load((folder / record.CONFIG).read_text())["data"]["train"] == "train"
     assert "valid 6\n" in (folder / "translations.txt").read_text()
     (tmp_path / "valid.en").write_text("another\n" * 6)
     again = main(*words, "max_steps=3")
     assert again.status == 1
     assert "was trained on other data" in again.err
+
+
+def test_own_text_may_lie_anywhere(main: Main, own_text: list[str], tmp_path: Path) -> None:
+    paths = [word.replace("=", f"={tmp_path}/") for word in own_text[1:4]]
+    sizes = ("model.width=16", "model.heads=2", "decoding.beyond_source=1", "data.vocabulary=90")
+    done = main("task=transformer", own_text[0], *paths, *sizes, f"data.root={tmp_path / 'cache'}")
+    assert done.status == 0, done.err
 
 
 def test_files_that_do_not_belong_together(main: Main, own_text: list[str], tmp_path: Path) -> None:

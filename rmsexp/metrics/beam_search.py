@@ -73,8 +73,8 @@ def beam_search(
     ``(rows, vocabulary)`` and the state after them; ``first`` is what it reads before the first token. ``max_lengths``,
     ``(sentences,)``, is the largest number of tokens, EOS counted, and at least 1.
 
-    Equally probable candidates rank as their hypotheses do. A hypothesis whose logits are not numbers
-    has no continuation; a sentence that is left without any hypothesis gives no tokens.
+    Equally probable candidates rank as their hypotheses do. A hypothesis whose logits are not numbers has no
+    continuation; a sentence that is left without any hypothesis gives no tokens.
     """
     beam, device = options.beam, max_lengths.device
     sentences = torch.arange(len(max_lengths), device=device)  # those that go on

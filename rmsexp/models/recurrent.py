@@ -85,7 +85,7 @@ class GRU(nn.Module):
         of_candidate = self.candidate_h.norm(self.candidate_h.map(state, weights.candidate_h), mask=mask, steps=step)
         reset, update = torch.sigmoid(part[0] + of_gates).chunk(2, -1)
         candidate = torch.tanh(torch.addcmul(part[1], reset, of_candidate))
-        return torch.lerp(candidate, state, update)
+        return torch.addcmul(candidate, update, state - candidate)
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:

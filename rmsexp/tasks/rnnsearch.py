@@ -10,12 +10,13 @@ from torch import nn
 from rmsexp import checks
 from rmsexp.data.batching import by_sentences
 from rmsexp.models import init
+from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.norms import Norm
 from rmsexp.tasks import translation
-from rmsexp.tasks.translation import TranslationTask, real_targets, token_losses
+from rmsexp.tasks.translation import TranslationTask, real_targets
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Objective

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from rmsexp.data.subwords import EOS, PAD
 from rmsexp.data.twins import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
+from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
@@ -54,8 +56,19 @@ class DataConfig(config.DataConfig):
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         self.text_options()  # checks the rest
-        if not self.tests or self.tests[0] != "test":
-            raise ValueError("data.tests must begin with test, the headline, as in data.tests=[test,test2017]")
+        others = self.tests[1:]
+        if self.tests[:1] != ["test"] or len(set(self.tests)) < len(self.tests):
+            raise ValueError("data.tests must begin with test, the headline, and name each set once: [test,test2017]")
+        if wrong := [name for name in others if not name.startswith("test")]:
+            raise ValueError(f"data.tests: {wrong[0]} is no test set; their names begin with test")
+        if self.name == "phrases" and (self.source, self.target) != ("en", "de"):
+            raise ValueError(f"data.source={self.source} data.target={self.target}: the phrases twin is from en to de")
+        missing = [split for split in ("train", "valid", "test") if not getattr(self, split)]
+        if self.name == "files" and missing:
+            raise ValueError(
+                f"data.name=files needs data.{missing[0]}, what the paths of its two files begin with: "
+                f"text/{missing[0]} for text/{missing[0]}.{self.source} and text/{missing[0]}.{self.target}"
+            )
 
     def text_options(self) -> translation.TextOptions:
         return translation.TextOptions(
@@ -68,18 +81,12 @@ def _multi30k(data: DataConfig) -> parallel.Corpus:
 
 
 def _wmt14(data: DataConfig) -> parallel.Corpus:
-    return parallel.wmt14(Path(data.root).expanduser(), data.source, data.target, print)
+    root = Path(data.root).expanduser()
+    return parallel.wmt14(root, data.source, data.target, lambda text: print(text, file=sys.stderr))
 
 
 def _files(data: DataConfig) -> parallel.Corpus:
-    prefixes = {split: getattr(data, split) for split in ("train", "valid", "test")}
-    for split, prefix in prefixes.items():
-        if not prefix:
-            raise ValueError(
-                f"data.name=files needs data.{split}, what the paths of its two files begin with "
-                f"(data.{split}=text/{split} for text/{split}.{data.source} and text/{split}.{data.target})"
-            )
-    return parallel.files(prefixes, data.source, data.target)
+    return parallel.files({"train": data.train, "valid": data.valid, "test": data.test}, data.source, data.target)
 
 
 SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
@@ -230,17 +237,20 @@ class TranslationTask(ABC):
 
     @torch.no_grad()
     def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        """Sentences of like length are searched together: the order decides on batches, and so on the last bits."""
+        """Sentences of like length are searched together: the order decides on batches, and so on the last bits.
+
+        What has no token but EOS is not translated.
+        """
         decoding = self.config.decoding
         found: dict[int, list[int]] = {}
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        order = sorted((i for i in range(len(sources)) if len(sources[i]) > 1), key=lambda i: -len(sources[i]))
         for start in range(0, len(order), decoding.batch_size):
             chosen = order[start : start + decoding.batch_size]
             tokens, mask = self._pad([sources[i] for i in chosen])
             limits = decoding.limits(mask.sum(1))
             best = beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
             found.update(zip(chosen, best, strict=True))
-        return self.text.target.decode([found[i] for i in range(len(sources))])
+        return self.text.target.decode([found.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Model, split: str) -> float:
         """In nats per target token."""
@@ -269,39 +279,6 @@ class TranslationTask(ABC):
 
 def real_targets(batch: Batch) -> Tensor:
     return batch.target.flatten().index_select(0, batch.real)
-
-
-def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of each token in nats, ``(tokens,)``, and the same against smoothed targets.
-
-    These have the probability ``1 - smoothing`` for the true token and ``others`` for each other one.
-    """
-    return _TokenLosses.apply(logits.float(), targets, smoothing, others)
-
-
-class _TokenLosses(torch.autograd.Function):
-    """With logits z: ``log sum exp z - z_true``, and that times ``1 - smoothing - others`` plus ``others`` for each word.
-
-    Written out since autograd would make five more tensors of (tokens, vocabulary): a third of a small model's step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(logits, targets)
-        ctx.true, ctx.others = 1 - smoothing - others, others
-        normaliser = logits.logsumexp(1)
-        plain = normaliser - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
-        return plain, ctx.true * plain + others * (logits.shape[1] * normaliser - logits.sum(1))
-
-    @staticmethod
-    def backward(ctx: Any, of_plain: Tensor, of_smoothed: Tensor) -> tuple[Tensor | None, ...]:
-        logits, targets = ctx.saved_tensors
-        of_true = of_plain + ctx.true * of_smoothed
-        of_each = ctx.others * of_smoothed
-        gradient = torch.softmax(logits, 1)
-        gradient.mul_((of_true + logits.shape[1] * of_each).unsqueeze(1)).sub_(of_each.unsqueeze(1))
-        gradient.scatter_add_(1, targets.unsqueeze(1), -of_true.unsqueeze(1))
-        return gradient, None, None, None
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:

@@ -189,7 +189,7 @@ class Trainer:
         totals, count = None, 0
         for micro, batch in enumerate(batches):
             noise = StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
-            with self._autocast():
+            with autocast(self.settings.precision, self.settings.device):
                 objective = self.task.objective(self.model, batch, noise)
             loss = objective.loss / len(batches)
             loss.backward()
@@ -245,7 +245,7 @@ class Trainer:
         with self.clock.bucket("eval"):
             self.model.eval()
             try:
-                with torch.no_grad(), self._autocast():
+                with torch.no_grad(), autocast(self.settings.precision, self.settings.device):
                     results = self.task.evaluate(self.model)
             finally:
                 self.model.train()
@@ -290,14 +290,14 @@ class Trainer:
             for row in rows:
                 logger.log(row)
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.settings.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.settings.device.type, dtype=torch.bfloat16)
-
     def _synchronise(self) -> None:
         if self.settings.device.type == "cuda":
             torch.cuda.synchronize(self.settings.device)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """What a model computes in: all in float32, or what allows it in bfloat16."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
