@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_translation_task import make, shake, tiny, train
+from translation_tasks import make, shake, tiny, train
 
 from rmsexp import analysis, config, record, runner, trained
 from rmsexp.models.translation import FIRST, Batch
+from rmsexp.tasks.translation import TranslationTask
 
 COLUMNS = ["mapping", "position", "vectors", "mean", "std"]
 PLACES = ["1", "2", "3", "4", "all"]
@@ -108,7 +109,7 @@ def test_the_command_writes_a_table(
             *((mapping, place) for mapping in ("gates", "candidate", "both") for place in PLACES[:-1]),
             *((mapping, "all") for mapping in ("gates", "candidate", "both")),
         ]
-        task, model, _ = trained.load(folder, torch.device("cpu"), lambda _: None)
+        task, model, _ = trained.load(folder, TranslationTask, torch.device("cpu"), lambda _: None)
         tokens = sum(len(batch.real) for batch in task.held_out_batches("valid"))
         assert table["vectors"].to_list() == [16] * 12 + [tokens] * 3
         assert_close(table, by_hand(model, list(task.held_out_batches("valid"))), 1e-4)
@@ -120,7 +121,11 @@ def test_mistakes(
     transformer = execute(text_root, tmp_path, "transformer")
     capsys.readouterr()
     for words, status, message in (
-        (["hidden_stats", transformer], 2, f"rmsexp: {transformer} is no run of task=rnnsearch\n"),
+        (
+            ["hidden_stats", transformer],
+            2,
+            f"rmsexp: {transformer} is a run of task=transformer, which this command is not for\n",
+        ),
         (["hidden_stats", tmp_path], 2, "name the folder of a run"),
         (["hidden_stat", transformer], 2, "invalid choice: 'hidden_stat'"),
         (["hidden_stats"], 2, "RUN"),

@@ -5,48 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import pytest
 import torch
+from sites import BATCH, EMBED, EVERY, HIDDEN, NORMS, TIME, close, draw, fill, without_gradient
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import norms
-
-NORMS: dict[str, norms.Norm] = {
-    "none": norms.NoNorm(name="none"),
-    "bn": norms.BN(name="bn", min_examples=4),
-    "wn": norms.WN(name="wn"),
-    "mean_only_bn": norms.MeanOnlyBN(name="mean_only_bn", min_examples=4),
-    "ln": norms.LN(name="ln"),
-    "nonparametric_ln": norms.NonparametricLN(name="nonparametric_ln"),
-    "rms": norms.RMS(name="rms"),
-    "prms": norms.PRMS(name="prms", p=0.25),
-    "l2": norms.L2(name="l2"),
-}
-EVERY = pytest.mark.parametrize("name", NORMS)
-EMBED, HIDDEN, BATCH, TIME = 5, 4, 10, 4
-Module = TypeVar("Module", bound=nn.Module)
-close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def fill(module: Module, seed: int = 1) -> Module:
-    """Draws every parameter around where it starts (weights, which start as NaN, around 0)."""
-    for i, parameter in enumerate(module.double().parameters()):
-        parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
-    return module
-
-
-def without_gradient(module: nn.Module) -> set[str]:
-    """Names of the parameters whose gradient is missing or (but for rounding) zero."""
-    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
-    return {name for name, gradient in gradients.items() if gradient is None or not gradient.norm() > 1e-10}
 
 
 def dead_before_centring(name: str, bias: str) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_norms_interface import EVERY, NORMS, close, draw, fill
+from sites import EVERY, NORMS, close, draw, fill
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_translation_task import SHORT, tiny
+from translation_tasks import SHORT, tiny
 
 from rmsexp import config, record, runner
 from rmsexp.data.whitening import Whitened

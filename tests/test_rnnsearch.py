@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from sites import EVERY, NORMS, close, draw, fill, without_gradient
 from tensors import digest
-from test_norms_interface import EVERY, NORMS, close, draw, fill, without_gradient
 from torch import Tensor
 from torch.nn import functional as F
 from translation_models import (

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from test_norms_interface import EVERY, NORMS, close, draw, fill, without_gradient
+from sites import EVERY, NORMS, close, draw, fill, without_gradient
 from torch import Tensor, nn
 from torch.nn import functional as F
 from translation_models import (

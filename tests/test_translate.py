@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-from test_translation_task import TASKS, Ended, tiny
+from translation_tasks import TASKS, Ended, tiny
 
 from rmsexp import config, record, runner, trained, translate
 from rmsexp.data.twins import phrases
 from rmsexp.metrics import bleu
+from rmsexp.tasks.translation import TranslationTask
 from rmsexp.train import checkpoint
 
 Translate = Callable[..., Ended]
@@ -107,7 +108,7 @@ def test_beams(runs: dict[str, Path], translated: Translate, text_root: Path, ta
     plain, two, greedy, wide = (translated(text, runs[task], *more).out for more in ([], *_beams(2, 1, 5)))
     assert plain == two  # the config's beam on test sets
     assert len({plain, greedy, wide}) > 1
-    loaded = trained.load(runs[task], torch.device("cpu"), lambda _: None)
+    loaded = trained.load(runs[task], TranslationTask, torch.device("cpu"), lambda _: None)
     assert loaded.task.config.data.root == str(text_root)
     assert greedy.splitlines() == by_argmax(loaded, held_out("test")[0])
 
@@ -207,7 +208,7 @@ def test_a_run_of_another_task(data_root: Path, translated: Translate, tmp_path:
     assert runner.execute(job).status == "finished"
     done = translated("a\n", job.folder)
     assert (done.status, done.out) == (2, "")
-    assert f"rmsexp: {job.folder} is no run of a translation task" in done.err
+    assert f"rmsexp: {job.folder} is a run of task=cifar10, which this command is not for" in done.err
 
 
 def test_in_bfloat16(text_root: Path, tmp_path: Path, translated: Translate) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_norms_interface import close, draw
+from sites import close, draw
 from torch import Tensor
 from torch.nn import functional as F
 from translation_models import EVEN, RAGGED, TARGETS, batch_of, by_sentence, pairs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from test_norms_interface import NORMS, close
+from sites import NORMS, close
 from torch import Tensor, nn
 
 from rmsexp import norms
