@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -242,8 +243,10 @@ def _move_aside(folder: Path) -> None:
 
 
 def _parameters(model: nn.Module) -> dict[str, Any]:
-    modules = {name: sum(p.numel() for p in child.parameters()) for name, child in model.named_children()}
-    return {"total": sum(p.numel() for p in model.parameters()), "modules": modules}
+    modules: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        modules[name.partition(".")[0]] += parameter.numel()
+    return {"total": modules.total(), "modules": dict(modules)}
 
 
 def _message(error: Exception, folder: Path) -> str:
