@@ -159,7 +159,7 @@ def test_glorot_bounds(name: str, bound: float) -> None:
 
 @pytest.mark.parametrize("name", SITES)
 def test_normal_005(name: str) -> None:
-    weight = initialised("wn", init.normal_005).get_submodule(name).weight
+    weight = initialised("wn", init.normal(0.05)).get_submodule(name).weight
     assert weight.std().item() == pytest.approx(0.05, rel=0.05)
     assert weight.mean().abs() < 4 * 0.05 / math.sqrt(weight.numel())
     assert weight.abs().max() > 0.05 * 3  # not uniform
@@ -196,7 +196,7 @@ def test_each_weight_has_the_stream_of_its_name() -> None:
 
 @lru_cache
 def calibrated(norm: str, count: int = 16, again: int = 0) -> ConvPool:  # noqa: ARG001
-    model = initialised(norm, init.normal_005, width=0.1, data_init=True)
+    model = initialised(norm, init.normal(0.05), width=0.1, data_init=True)
     x = images(count)
     init.initialise_from_data(model, lambda: model(x, StreamNoise(0, "calibration")))
     return model
@@ -216,7 +216,7 @@ def test_initialised_from_data_each_unit_has_mean_0_and_deviation_1(norm: str) -
 
 @pytest.mark.parametrize("norm", DATA_INIT)
 def test_what_initialising_from_data_changes(norm: str) -> None:
-    before, after = initialised(norm, init.normal_005, width=0.1, data_init=True), calibrated(norm)
+    before, after = initialised(norm, init.normal(0.05), width=0.1, data_init=True), calibrated(norm)
     assert dict(before.named_buffers()).keys() == dict(after.named_buffers()).keys()
     for name, buffer in before.named_buffers():
         assert torch.equal(buffer, after.get_buffer(name))

@@ -120,7 +120,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
     """Sizes at which only what the recipe calls square is square."""
     model = RNNSearch(NORMS[name], 70, 90, embedding=30, hidden=20)
-    config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, center))
+    config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, init_center=center))
     rnnsearch.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
     return model
 
