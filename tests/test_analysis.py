@@ -135,6 +135,7 @@ def test_mistakes(
         assert message in said
         assert "Traceback" not in said
     assert not list(tmp_path.rglob("*.csv"))
-    (transformer / record.CHECKPOINTS / "best.pt").unlink()
-    assert analysed(monkeypatch, "hidden_stats", transformer) == 1
+    rnnsearch = execute(text_root, tmp_path, "rnnsearch")
+    (rnnsearch / record.CHECKPOINTS / "best.pt").unlink()
+    assert analysed(monkeypatch, "hidden_stats", rnnsearch) == 1
     assert "best.pt is missing" in capsys.readouterr().err
