@@ -6,17 +6,15 @@ The address and the digests are torchvision's; its reader is not used, because i
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
 import tarfile
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rmsexp.data import DataError, Images
 from rmsexp.data.download import fetched, unavailable
+from rmsexp.data.unpickle import unpickle
 
 EXTRAS = ("batches.meta", "readme.html")  # in the archive too, and not needed
 
@@ -80,7 +78,7 @@ def _remedy(path: Path) -> str:
 
 def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
-        batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        batch = unpickle(content)
     except Exception as error:  # a damaged pickle may raise nearly anything
         raise DataError(
             f"{path} is not a batch of CIFAR-10 ({error or type(error).__name__}).\n{_remedy(path)}"
@@ -99,30 +97,6 @@ def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
             f"{_remedy(path)}"
         )
     return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
-
-
-def _latin1(text: str, _encoding: str) -> bytes:
-    return text.encode("latin1")
-
-
-_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy has moved it before, and pickles keep the name of their day
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in the old protocol of these files
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain containers; a pickle is a program, and any other name in it could be a command."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which has no place in one") from None
 
 
 def _download(folder: Path, root: Path) -> None:

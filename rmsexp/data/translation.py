@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import SupportsIndex
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from rmsexp import checks
 from rmsexp.data import DataError
 from rmsexp.data.cache import cached, key
 from rmsexp.data.parallel import Corpus
+from rmsexp.data.sequences import Sequences, offsets
 from rmsexp.data.subwords import EOS, UNK, Codec, SubwordOptions, codecs, fingerprint
 
 CHUNK = 100_000  # pairs encoded at a time: lists of ids take ten times the memory of arrays
@@ -42,31 +41,8 @@ class TextOptions(SubwordOptions):
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Token sequences, each of which ends in EOS: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``.
-
-    ``tokens`` is int32, one after the other, possibly memory-mapped; ``offsets`` int64 of shape (sequence + 1,).
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: SupportsIndex) -> np.ndarray:
-        i = range(len(self))[index]  # negative ones count from the end; IndexError beyond it
-        return self.tokens[self.offsets[i] : self.offsets[i + 1]]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Int64 of shape (sequence,), EOS counted."""
-        return np.diff(self.offsets)
-
-
-@dataclass(frozen=True)
 class Encoded:
-    """Parallel sequences."""
+    """Parallel sequences, each of which ends in EOS."""
 
     source: Sequences
     target: Sequences
@@ -169,7 +145,7 @@ def _write(
         lengths = np.concatenate([chunk[number].lengths for chunk in chunks])
         counts[f"{side}_unknown"] = int((tokens == UNK).sum())
         np.save(folder / f"{side}_tokens.npy", tokens)
-        np.save(folder / f"{side}_offsets.npy", _offsets(lengths))
+        np.save(folder / f"{side}_offsets.npy", offsets(lengths))
     (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
@@ -191,13 +167,9 @@ def _chunk(
     return _sequences([source for source, _ in kept]), _sequences([target for _, target in kept])
 
 
-def _sequences(ids: Sequence[list[int]]) -> Sequences:
-    tokens = np.fromiter(chain.from_iterable((*one, EOS) for one in ids), dtype=np.int32)
-    return Sequences(tokens, _offsets(np.array([len(one) + 1 for one in ids], dtype=np.int64)))
-
-
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+def _sequences(ids: list[list[int]]) -> Sequences:
+    """Each with EOS at its end."""
+    return Sequences.of([[*one, EOS] for one in ids])
 
 
 def _held_out(corpus: Corpus, split: str, source: Codec, target: Codec, options: TextOptions) -> HeldOut:
