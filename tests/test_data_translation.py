@@ -13,8 +13,8 @@ from test_data_subwords import corpus, phrases
 
 from rmsexp.data import DataError, translation
 from rmsexp.data.parallel import Corpus, Pairs
-from rmsexp.data.subwords import EOS
 from rmsexp.data.sequences import Sequences
+from rmsexp.data.subwords import EOS
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
 LIMIT = 17  # subwords; some of the phrases are longer
