@@ -313,7 +313,7 @@ def train(
     """A map after plain gradient descent with rate 1, and the norms of the gradients in the record."""
     folder.mkdir(exist_ok=True)
     model = nn.Linear(3, 1, bias=bias)
-    settings = Settings(0, 1.0, clip, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
+    settings = Settings(0, 1.0, clip, "global", len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     task: Any = Slopes(slopes)
     trainer = Trainer(task, model, optimizer, Constant(10), settings, folder, Interrupt())

@@ -1,9 +1,13 @@
-"""Which sentences make a batch: pools of the given order, sorted by length, so that little of a batch is padding.
+"""Which sequences make a batch, and how they lie in it.
+
+Sentences come in pools of the given order, sorted by length, so that little of a batch is padding.
 
 Nothing is drawn here: the orders are given.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -52,3 +56,18 @@ def _closings(lengths: np.ndarray, tokens: int) -> list[int]:
         if end >= len(lengths):
             return ends
         ends.append(end)
+
+
+def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens, int64, and a mask that is true on them, both (sequence, time), with ``fill`` after each sequence's end."""
+    lengths = np.array([len(one) for one in sequences])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    tokens = np.full(mask.shape, fill, dtype=np.int64)
+    tokens[mask] = np.concatenate(sequences)
+    return tokens, mask
+
+
+def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`padded`, with ``end`` and then repetitions of the sequence and ``end`` after it."""
+    _, mask = padded(sequences, end)
+    return np.stack([np.resize(np.append(one, end), mask.shape[1]) for one in sequences]).astype(np.int64), mask

@@ -32,6 +32,10 @@ class Sequences:
         i = range(len(self))[index]  # negative ones count from the end; IndexError beyond it
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
+    def first(self, count: int) -> Sequences:
+        """The first ``count`` sequences."""
+        return Sequences(self.tokens[: self.offsets[count]], self.offsets[: count + 1])
+
     @property
     def lengths(self) -> np.ndarray:
         """Int64 of shape (sequence,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +14,16 @@ from rmsexp.norms import Linear
 Initialiser = Callable[[Tensor, torch.Generator], None]
 
 
-def glorot_uniform(weight: Tensor, generator: torch.Generator) -> None:
-    """Uniform within ``sqrt(6 / ((n_in + n_out) * kernel area))`` (Glorot & Bengio 2010, Eq. 16)."""
+def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -> None:
+    """Uniform within ``sqrt(6 / ((n_in + n_out + extra) * kernel area))`` (Glorot & Bengio 2010, Eq. 16)."""
     n_out, n_in, *kernel = weight.shape
-    bound = math.sqrt(6 / ((n_in + n_out) * math.prod(kernel)))
+    bound = math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel)))
     weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
-def orthogonal_or_small_normal(weight: Tensor, generator: torch.Generator) -> None:
-    """A random orthogonal matrix where the weight is square, else 0.01 times standard normal (Nematus)."""
-    weight.copy_(torch.empty(weight.shape).normal_(0, 1, generator=generator))
-    if weight.shape[0] != weight.shape[1]:
-        weight.mul_(0.01)
-        return
-    q, r = torch.linalg.qr(weight)
+def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
+    """A random orthogonal matrix."""
+    q, r = torch.linalg.qr(torch.empty(weight.shape).normal_(0, 1, generator=generator))
     weight.copy_(q * r.diagonal().sign())  # the signs make it uniform over the orthogonal matrices
 
 
@@ -46,6 +43,25 @@ def uniform(bound: float) -> Initialiser:
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
     return draw
+
+
+def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
+    """What ``square`` draws where the weight is a square matrix, and ``other`` elsewhere."""
+
+    def draw(weight: Tensor, generator: torch.Generator) -> None:
+        (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
+
+    return draw
+
+
+def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
+    """0.05 times a random orthogonal matrix (attentive reader)."""
+    orthogonal(weight, generator)
+    weight.mul_(0.05)
+
+
+orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))  # Nematus
+small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))  # attentive reader
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:

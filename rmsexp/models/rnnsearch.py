@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.models.noise import Noise
-from rmsexp.models.recurrent import GRU, GRUWeights
+from rmsexp.models.recurrent import GRU, GRUWeights, Part
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
 
@@ -112,7 +112,7 @@ class RNNSearch(nn.Module):
 
     def _advance(
         self,
-        part: tuple[Tensor, Tensor],
+        part: Part,
         state: Tensor,
         memory: tuple[Tensor, ...],
         weights: Weights,
@@ -121,13 +121,14 @@ class RNNSearch(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The next state ``(batch, H)`` and the context ``(batch, C)`` that it was made with."""
         annotations, keys, source_mask = memory
-        between = self.first_gru.transition(part, state, weights.first, mask, step)
+        (between,) = self.first_gru.transition(part, (state,), weights.first, mask, step)
         query = self.query.norm(self.query.map(between, weights.query), mask=mask, steps=step)
         scores = self.score.map(torch.tanh(keys + query.unsqueeze(1)), weights.score).squeeze(-1)
         attention = torch.softmax(scores.masked_fill(~source_mask, float("-inf")), -1)
         context = torch.bmm(attention.unsqueeze(1), annotations).squeeze(1)
         second = self.second_gru.read(context, weights.second, mask, step)
-        return self.second_gru.transition(second, between, weights.second, mask, step), context
+        (new,) = self.second_gru.transition(second, (between,), weights.second, mask, step)
+        return new, context
 
     def _readout(
         self, previous: Tensor, state: Tensor, context: Tensor, mask: Tensor | None, steps: int | range

@@ -5,6 +5,7 @@ A model names its *sites* and never asks which norm it has::
     norm.linear(name, n_in, n_out)    a map whose result is normalised (the paper's summed inputs)
     norm.value(name, features)        a normaliser of something that is no map's result (the LSTM cell, a residual sum)
     norm.plain(name, n_in, n_out)     an un-normalised map that only weight norms re-parametrise
+    norm.optional(name, n_in, n_out)  a plain map, unless the norm is asked to be everywhere (BN-Everywhere)
 
 A family is a frozen dataclass of options below :class:`Norm`. It defines :meth:`Norm.normaliser` (what happens to
 activations), :meth:`Norm.reparametrisation` (what happens to weights), or both. Shapes in this package: ``(batch, n)``,
@@ -30,14 +31,16 @@ class Site:
     """One place of a model that is normalised.
 
     ``maps``: the input is 4-D. ``shift``: whether the recipe has a bias *after* the norm here (None: as the norm is
-    defined). ``blocks``: how many maps of equal width, such as gates, are concatenated in the features; each is
-    initialised alone. ``data_init``: whether the recipe initialises it from data.
+    defined). ``then_bias``: the model adds a bias to the result itself. ``blocks``: how many maps of equal width, such
+    as gates, are concatenated in the features; each is initialised alone. ``data_init``: whether the recipe initialises
+    it from data.
     """
 
     name: str
     features: int
     maps: bool = False
     shift: bool | None = None
+    then_bias: bool = False
     blocks: int = 1
     data_init: bool = False
 
@@ -166,6 +169,7 @@ class Norm:
         *,
         bias: bool = True,
         shift: bool | None = None,
+        then_bias: bool = False,
         blocks: int = 1,
         kernel_size: int | None = None,
         padding: int = 0,
@@ -175,7 +179,8 @@ class Norm:
 
         With ``kernel_size`` it is a 2-D convolution over maps.
         """
-        site = Site(name, n_out, maps=kernel_size is not None, shift=shift, blocks=blocks, data_init=data_init)
+        maps = kernel_size is not None
+        site = Site(name, n_out, maps, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # nothing between the two: a bias after the norm is the map's own
             bias = bias or bool(shift)
@@ -190,6 +195,10 @@ class Norm:
         """A map whose result is not normalised."""
         site = Site(name, n_out)
         return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
+
+    def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
+        """A map that the recipe's norms leave alone, and a norm that is asked to be everywhere does not."""
+        return self.plain(name, n_in, n_out, bias=bias)
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """What happens to the activations of a site."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rmsexp import checks
-from rmsexp.norms.base import REDUCED, Norm, Normaliser, Site, affine
+from rmsexp.norms.base import REDUCED, Linear, Norm, Normaliser, Site, affine
+
+STATISTICS = ("running", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +34,37 @@ class BatchNormOptions(Norm):
         checks.fraction("norm.momentum", self.momentum)
         checks.at_least("norm.min_examples", self.min_examples, 1)
         checks.choice("norm.padding", self.padding, ("exclude", "include"))
-        checks.choice("norm.eval", self.eval, ("running", "batch"))
+        checks.choice("norm.eval", self.eval, STATISTICS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BN(BatchNormOptions):
-    """Options of batch normalisation."""
+    """Options of batch normalisation.
+
+    ``initial_gain``: 0.1 keeps the gradients of a recurrence alive (Cooijmans et al. 2017, section 4). ``everywhere``:
+    the maps that the recipe leaves alone are normalised too (BN-Everywhere).
+    """
 
     eps: float = 1e-5
+    initial_gain: float = 1.0
+    everywhere: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least("norm.eps", self.eps, 0)
+        checks.positive("norm.initial_gain", self.initial_gain)
+
+    def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
+        if not self.everywhere:
+            return super().optional(name, n_in, n_out, bias=bias)
+        return self.linear(name, n_in, n_out, bias=False, shift=bias)
 
     def normaliser(self, site: Site) -> BatchNorm:
-        return BatchNorm(site.features, self.eps, shift=site.shift is not False, maps=site.maps, options=self)
+        shift = site.shift is not False and not site.then_bias  # the mean of what follows is the model's to set
+        layer = BatchNorm(site.features, self.eps, shift=shift, maps=site.maps, options=self)
+        assert layer.weight is not None
+        nn.init.constant_(layer.weight, self.initial_gain)
+        return layer
 
 
 class BatchNorm(Normaliser):
@@ -73,6 +93,7 @@ class BatchNorm(Normaliser):
         super().__init__(features, gain=self.gain, shift=shift, maps=maps)
         self.eps = eps
         self.options = options or BN(name="bn")
+        self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
         self.register_buffer("running_var", torch.ones(1, features))
         self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
@@ -81,7 +102,7 @@ class BatchNorm(Normaliser):
         """See :meth:`Normaliser.forward`; ``x`` is ``(batch, n)``, ``(batch, time, n)`` or maps."""
         wide = x.float() if x.dtype in REDUCED else x
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
-        if self.training or self.options.eval == "batch":
+        if self.training or self.statistics == "batch":
             mean, var, examples = self._batch_statistics(wide, mask, apart=span is not None)
             if self.training:
                 self._update(span, mean.detach(), var.detach(), examples)
@@ -165,6 +186,24 @@ class BatchNorm(Normaliser):
             if saved is not None:
                 setattr(self, name, torch.empty_like(saved, device=self.count.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+@contextmanager
+def other_statistics(model: nn.Module) -> Iterator[str | None]:
+    """Inside, a model's batch norms evaluate with the statistics that they do not take by their options.
+
+    Yields which those are, "batch" or "running", or None for a model without batch norm.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+    chosen = [layer.statistics for layer in layers]
+    other = next((statistics for statistics in STATISTICS if chosen and statistics not in chosen), None)
+    try:
+        for layer in layers:
+            layer.statistics = other or layer.statistics
+        yield other
+    finally:
+        for layer, statistics in zip(layers, chosen, strict=True):
+            layer.statistics = statistics
 
 
 class MeanOnlyBatchNorm(BatchNorm):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rmsexp import checks, config
 from rmsexp.data import parallel, translation
+from rmsexp.data.batching import padded
 from rmsexp.data.subwords import EOS, PAD
 from rmsexp.data.twins import phrases
 from rmsexp.metrics import bleu
@@ -270,11 +271,7 @@ class TranslationTask(ABC):
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         """Tokens and mask, ``(batch, time)``."""
-        lengths = np.array([len(one) for one in sequences])
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        tokens = np.full(mask.shape, PAD, dtype=np.int64)
-        tokens[mask] = np.concatenate(sequences)
-        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in (tokens, mask))  # type: ignore[return-value]
+        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in padded(sequences, PAD))  # type: ignore[return-value]
 
 
 def real_targets(batch: Batch) -> Tensor:

@@ -20,6 +20,7 @@ from rmsexp.train.clock import Clock
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
+from rmsexp.train.optim import CLIPPING
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
@@ -39,6 +40,7 @@ class Settings:
     seed: int
     lr: float
     clip: float | None
+    clipping: str
     max_steps: int
     log_every: int
     eval_every: int
@@ -48,8 +50,9 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> Settings:
-        """From a task's config, which has these keys, ``lr`` and ``clip`` below ``optim``."""
-        own = {"lr": config.optim.lr, "clip": config.optim.clip, "device": device}
+        """From a task's config, which has these keys, three of them below ``optim``."""
+        optim = config.optim
+        own = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
         return cls(**own, **{name: getattr(config, name) for name in names})
 
@@ -198,9 +201,10 @@ class Trainer:
             count += objective.count
             self.state.metrics = list(objective.sums)
         assert totals is not None
-        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
         if self.settings.clip is not None:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.clip, norm)
+            CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return torch.cat([totals, norm.reshape(1)]), count

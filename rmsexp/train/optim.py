@@ -13,19 +13,43 @@ from torch import Tensor
 from rmsexp import checks
 
 
+def clip_global(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
+    """Limits the norm of all gradients together, which is ``norm``."""
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
+
+
+def clip_per_tensor(gradients: list[Tensor], limit: float, norm: Tensor) -> None:  # noqa: ARG001
+    """Limits the norm of each tensor's gradient (order-embedding)."""
+    for gradient, own in zip(gradients, torch._foreach_norm(gradients), strict=True):
+        gradient.mul_((limit / own).clamp(max=1.0))
+
+
+def clip_by_root(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
+    """As the code of the attentive reader has it: above the square of the limit, the norm becomes limit times its root.
+
+    It compares the norm of all gradients, not its square, with the squared limit.
+    """
+    torch._foreach_mul_(gradients, torch.where(norm > limit**2, limit / norm.sqrt(), 1.0))
+
+
+CLIPPING = {"global": clip_global, "per_tensor": clip_per_tensor, "by_root": clip_by_root}
+
+
 @dataclass
 class AdamConfig:
-    """``clip``: the largest norm of the gradient, over all parameters; None for no limit."""
+    """``clip``: the largest norm of the gradient, None for no limit; ``clipping``: of what, by :data:`CLIPPING`."""
 
     lr: float
     beta2: float
     eps: float
     clip: float | None = None
+    clipping: str = "global"
 
     def __post_init__(self) -> None:
         checks.positive("optim.lr", self.lr)
         checks.probability("optim.beta2", self.beta2)
         checks.positive("optim.eps", self.eps)
+        checks.choice("optim.clipping", self.clipping, tuple(CLIPPING))
         if self.clip is not None:
             checks.positive("optim.clip", self.clip)
 
@@ -42,18 +66,35 @@ class UncorrectedAdamConfig(AdamConfig):
 class UncorrectedAdam(torch.optim.Adam):
     """Adam with eps beside the uncorrected root: ``p -= lr * c_t * m / (sqrt(v) + eps)``, as TensorFlow and Theano do.
 
-    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. It is PyTorch's Adam with eps divided by ``sqrt(1 - beta2^t)``.
+    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``, or with ``swapped`` the published order-embedding's, in which the
+    complements of both stand in their places: it is 1 but for the first steps, and so hardly a correction. It is
+    PyTorch's Adam with eps divided by ``sqrt(1 - beta2^t)`` and another rate.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float, *, swapped: bool = False
+    ) -> None:
         super().__init__(params, lr, (beta1, beta2), eps, fused=True)
-        self._eps = eps
+        self._eps, self._swapped = eps, swapped
 
     def step(self, closure: Any = None) -> Any:
+        rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
-            group["t"] = group.get("t", 0) + 1
-            group["eps"] = self._eps / math.sqrt(1 - group["betas"][1] ** group["t"])
-        return super().step(closure)
+            t = group["t"] = group.get("t", 0) + 1
+            beta1, beta2 = group["betas"]
+            group["eps"] = self._eps / math.sqrt(1 - beta2**t)
+            if self._swapped:
+                group["lr"] *= _correction(1 - beta1, 1 - beta2, t) / _correction(beta1, beta2, t)
+        try:
+            return super().step(closure)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def _correction(beta1: float, beta2: float, t: int) -> float:
+    """c_t, for the zeros that both averages begin with."""
+    return math.sqrt(1 - beta2**t) / (1 - beta1**t)
 
 
 class Adam(torch.optim.Optimizer):

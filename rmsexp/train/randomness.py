@@ -24,6 +24,11 @@ def permutation(n: int, seed: int, *name: str | int) -> Tensor:
     return torch.randperm(n, generator=stream(seed, *name))
 
 
+def choices(n: int, options: int, seed: int, *name: str | int) -> Tensor:
+    """``n`` numbers below ``options``, ``(n,)``, each as likely."""
+    return torch.randint(options, (n,), generator=stream(seed, *name))
+
+
 class StreamNoise:
     """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`), drawn one after the other from one stream.
 
