@@ -1,9 +1,11 @@
-"""Every norm, and modules built from its sites, filled with numbers."""
+"""Every norm, with its formula; and modules built from its sites, filled with numbers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -37,6 +39,33 @@ def fill(module: Module, seed: int = 1) -> Module:
     for i, parameter in enumerate(module.double().parameters()):
         parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
     return module
+
+
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # of (…, n), before gain and shift; batch norms of (batch, n)
+    "none": lambda x: x,
+    "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
+    "wn": lambda x: x,
+    "mean_only_bn": lambda x: x - x.mean(0),
+    "ln": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt(),
+    "nonparametric_ln": lambda x: FORMULAS["ln"](x),
+    "rms": lambda x: x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt(),
+    "prms": lambda x: x / (x[..., : math.ceil(x.shape[-1] / 4)].square().mean(-1, keepdim=True) + 1e-5).sqrt(),
+    "l2": lambda x: x / (x.square().sum(-1, keepdim=True) + 1e-5).sqrt(),
+}
+
+
+def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
+    """Those of a normaliser, where it has them."""
+    x = x if layer.weight is None else x * layer.weight
+    return x if layer.bias is None else x + layer.bias
+
+
+def weight_of(site: Any) -> Tensor:
+    """What a map uses: ``g_i v_i / |v_i|`` under weight norms."""
+    weight: Tensor = site.weight
+    if site.reparametrisation is None:
+        return weight
+    return site.reparametrisation.gain.unsqueeze(1) * weight / weight.norm(dim=1, keepdim=True)
 
 
 def without_gradient(module: nn.Module) -> set[str]:

@@ -1,13 +1,15 @@
-"""Batch plans: every sentence once, limits kept, less padding than in the order given."""
+"""Batch plans: every sentence once, limits kept, less padding than in the order given; how sequences lie in them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmsexp.data.batching import by_sentences, by_tokens
+from rmsexp.data.batching import by_sentences, by_tokens, cycled, padded
 
 sentences = st.lists(st.integers(1, 60), min_size=1, max_size=150).map(np.array)
 sizes = st.integers(1, 40)
@@ -106,3 +108,34 @@ def test_no_sentences_give_no_batches() -> None:
     none = np.array([], dtype=np.int64)
     assert by_sentences(none, none, 8, 2) == []
     assert by_tokens(none, none, 8, 2) == []
+
+
+# How sequences lie in a batch
+
+sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda one: np.array(one, np.int32)), min_size=1)
+
+
+def test_padded_by_hand() -> None:
+    tokens, mask = padded([np.array([5, 6, 7]), np.array([8])], 0)
+    assert tokens.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert mask.tolist() == [[True, True, True], [True, False, False]]
+
+
+def test_cycled_by_hand() -> None:
+    tokens, mask = cycled([np.array([5, 6, 7, 8, 9, 10]), np.array([5, 6]), np.array([4, 3, 2, 4, 3])], 1)
+    assert tokens.tolist() == [[5, 6, 7, 8, 9, 10], [5, 6, 1, 5, 6, 1], [4, 3, 2, 4, 3, 1]]
+    assert mask.sum(1).tolist() == [6, 2, 5]
+
+
+@pytest.mark.parametrize("lay", [padded, cycled])
+@settings(deadline=None)
+@given(rows=sequences)
+def test_every_place_of_a_batch(lay: Callable[..., tuple[np.ndarray, np.ndarray]], rows: list[np.ndarray]) -> None:
+    tokens, mask = lay(rows, 7)
+    assert tokens.shape == mask.shape == (len(rows), max(map(len, rows)))
+    assert (tokens.dtype, mask.dtype) == (np.int64, np.bool_)
+    for one, tokens_of_one, mask_of_one in zip(rows, tokens, mask, strict=True):
+        for place, (token, real) in enumerate(zip(tokens_of_one, mask_of_one, strict=True)):
+            repeated = [*one, 7]
+            after = 7 if lay is padded else repeated[place % len(repeated)]
+            assert (token, real) == ((one[place], True) if place < len(one) else (after, False))

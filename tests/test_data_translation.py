@@ -183,15 +183,6 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run(tmp_path)
 
 
-def test_sequences_are_indexed_as_lists_are() -> None:
-    sequences = Sequences(np.array([5, 2, 6, 7, 2], dtype=np.int32), np.array([0, 2, 5]))
-    assert rows(sequences) == [[5, 2], [6, 7, 2]]
-    assert sequences[-1].tolist() == sequences[np.int64(1)].tolist() == [6, 7, 2]
-    assert sequences.lengths.tolist() == [2, 3]
-    with pytest.raises(IndexError):
-        sequences[2]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rmsexp import norms
+from rmsexp.norms.batch import other_statistics
 
 N, BATCH, TIME, LEAST = 3, 12, 5, 4
 LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # real examples a step: 12, 9, 4, 3, 2
@@ -168,6 +170,34 @@ def test_evaluation_with_the_statistics_of_the_batch() -> None:
     x = draw(BATCH, TIME, N, seed=7)
     close(layer(x, steps=range(TIME)), formula(layer, x, x.mean(0), x.var(0, unbiased=False)))
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize(("usual", "other"), [("running", "batch"), ("batch", "running")])
+@pytest.mark.parametrize("fails", [False, True])
+def test_other_statistics_hold_inside_and_no_longer(usual: str, other: str, fails: bool) -> None:
+    def build(statistics: str) -> nn.Module:
+        layers = layer_of(eval=statistics), norms.LN(name="ln").value("b", N).double(), layer_of(eval=statistics)
+        return nn.Sequential(*layers).eval()
+
+    model, expected = build(usual), build(other)
+    x = draw(BATCH, N, seed=7)
+    before, state = model(x), copy.deepcopy(model.state_dict())
+    with pytest.raises(KeyError) if fails else nullcontext(), other_statistics(model) as name:
+        assert name == other
+        close(model(x), expected(x))
+        assert not torch.isclose(model(x), before).any()
+        if fails:
+            raise KeyError
+    assert torch.equal(model(x), before)
+    close(model.state_dict(), state)
+
+
+def test_a_model_without_batch_norm_has_no_other_statistics() -> None:
+    model, x = nn.Sequential(norms.LN(name="ln").value("a", N), nn.Linear(N, N)), torch.ones(2, N)
+    before = model(x)
+    with other_statistics(model) as name:
+        assert name is None
+        assert torch.equal(model(x), before)
 
 
 @pytest.mark.parametrize("seen_before", [0, 1, 3], ids=["fresh", "shorter", "as-long"])

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from sites import BATCH, EMBED, EVERY, HIDDEN, NORMS, TIME, close, draw, fill, without_gradient
+from sites import (
+    BATCH,
+    EMBED,
+    EVERY,
+    FORMULAS,
+    HIDDEN,
+    NORMS,
+    TIME,
+    close,
+    draw,
+    fill,
+    with_gain_and_shift,
+    without_gradient,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -137,17 +150,7 @@ def test_lstm_normalises_the_cell_that_it_shows_not_the_one_it_carries(name: str
     assert without_gradient(lstm) == dead_before_centring(name, "x.bias")
     i, f, o, new = (lstm.x(x) + lstm.h(h)).chunk(4, -1)
     close(carried, f.sigmoid() * c + i.sigmoid() * new.tanh())
-    expected = {
-        "none": lambda: carried,
-        "wn": lambda: carried,
-        "mean_only_bn": lambda: carried - carried.mean(0) + lstm.c.bias,
-        "bn": lambda: F.batch_norm(carried, None, None, lstm.c.weight, lstm.c.bias, training=True),
-        "ln": lambda: F.layer_norm(carried, (HIDDEN,), lstm.c.weight, lstm.c.bias),
-        "nonparametric_ln": lambda: F.layer_norm(carried, (HIDDEN,)),
-        "rms": lambda: F.rms_norm(carried, (HIDDEN,), lstm.c.weight, 1e-5),
-        "prms": lambda: carried / (carried[:, :1].square() + 1e-5).sqrt() * lstm.c.weight,
-        "l2": lambda: carried / (carried.square().sum(-1, keepdim=True) + 1e-5).sqrt() * lstm.c.weight,
-    }[name]()
+    expected = with_gain_and_shift(lstm.c, FORMULAS[name](carried))
     close(shown, o.sigmoid() * torch.tanh(expected))
 
 
@@ -257,6 +260,39 @@ def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool, kernel_
     assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
 
 
+@EVERY
+def test_where_the_model_adds_a_bias_batch_norm_has_no_shift(name: str) -> None:
+    sites = [NORMS[name].linear("a", EMBED, HIDDEN, then_bias=then_bias) for then_bias in (False, True)]
+    alone, followed = ({n for n, _ in site.named_parameters()} for site in sites)
+    assert alone - followed == ({"norm.bias"} if name == "bn" else set())
+    assert followed <= alone
+
+
+@EVERY
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+def test_an_optional_map_is_plain(name: str, bias: bool) -> None:
+    plain, optional = (fill(ask("a", EMBED, HIDDEN, bias=bias)) for ask in (NORMS[name].plain, NORMS[name].optional))
+    close(optional.state_dict(), plain.state_dict())
+    close(optional(draw(BATCH, EMBED)), plain(draw(BATCH, EMBED)))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+def test_batch_norm_everywhere_has_the_bias_of_an_optional_map_after_the_norm(bias: bool) -> None:
+    site = fill(norms.BN(name="bn", everywhere=True).optional("a", EMBED, HIDDEN, bias=bias))
+    assert {n for n, _ in site.named_parameters()} == {"weight", "norm.weight"} | ({"norm.bias"} if bias else set())
+    x = draw(BATCH, EMBED)
+    close(site(x), with_gain_and_shift(site.norm, FORMULAS["bn"](x @ site.weight.T)))
+
+
+@pytest.mark.parametrize("gain", [None, 0.1])
+def test_gains_of_batch_norm_begin_at_the_initial_gain(gain: float | None) -> None:
+    norm = norms.BN(name="bn", everywhere=True, **({} if gain is None else {"initial_gain": gain}))
+    maps = (norm.linear("a", 3, 4), norm.linear("a", 3, 4, kernel_size=3), norm.optional("a", 3, 4))
+    for layer in (norm.value("a", 4), *(site.norm for site in maps)):
+        close(layer.weight, torch.full((4,), gain or 1.0))
+        close(layer.bias, torch.zeros(4))
+
+
 @pytest.mark.parametrize("family", [norms.RMS, norms.PRMS, norms.L2])
 @pytest.mark.parametrize("bias", [True, False])
 def test_bias_of_rms_overrides_the_recipe(family: type[norms.RMS], bias: bool) -> None:
@@ -304,6 +340,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "eval": (lambda: norms.MeanOnlyBN(name="mean_only_bn", eval="population"), "norm.eval=population is not known"),
     "momentum": (lambda: norms.BN(name="bn", momentum=0.0), r"norm.momentum must lie in \(0, 1\]"),
     "min_examples": (lambda: norms.BN(name="bn", min_examples=0), "norm.min_examples must be at least 1, got 0"),
+    "initial_gain": (
+        lambda: norms.BN(name="bn", initial_gain=0.0),
+        "norm.initial_gain must be greater than 0, got 0.0",
+    ),
     "axes": (lambda: norms.LN(name="ln", axes=[1]), r"norm.axes must be \[2,3\]"),
     "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be at least 0"),
     "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be at least 0"),

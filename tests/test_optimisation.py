@@ -17,7 +17,7 @@ from rmsexp import config, record
 from rmsexp.models.noise import Noise
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Settings, Trainer
-from rmsexp.train.optim import Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
 from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
@@ -157,20 +157,26 @@ def tiny_gradients(steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return (torch.randn(steps, 3, 4, generator=stream(0, "tiny"), dtype=torch.float64) * TINY).to(dtype)
 
 
+SWAPPED = pytest.mark.parametrize("swapped", [False, True])
+
+
+@SWAPPED
 @pytest.mark.parametrize("beta2", [0.999, 0.98])
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-def test_uncorrected_adam_is_the_plain_formula(dtype: torch.dtype, rtol: float, beta2: float) -> None:
+def test_uncorrected_adam_is_the_plain_formula(dtype: torch.dtype, rtol: float, beta2: float, swapped: bool) -> None:
     parameter, start = (nn.Parameter(torch.zeros(3, 4, dtype=kind)) for kind in (dtype, torch.float64))
-    optimizer = UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8)
+    optimizer = UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
+    b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # in the correction
     p, m, v = start.detach(), torch.zeros_like(start), torch.zeros_like(start)
     for t, g in enumerate(tiny_gradients(30, dtype), 1):
         lr = 0.003 / t
         optimizer.param_groups[0].update(lr=lr)
         parameter.grad = g.clone()
         optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == lr
         g = g.double()
         m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
-        p = p - lr * math.sqrt(1 - beta2**t) / (1 - 0.9**t) * m / (torch.sqrt(v) + 1e-8)
+        p = p - lr * math.sqrt(1 - b2**t) / (1 - b1**t) * m / (torch.sqrt(v) + 1e-8)
         torch.testing.assert_close(parameter.detach().double(), p, rtol=rtol, atol=rtol * 1e-3)
 
 
@@ -188,16 +194,49 @@ def test_uncorrected_adam_beside_torch_s() -> None:
     assert ours.tolist() == pytest.approx([-0.01 / (1 + 0.001**-0.5), -0.01], rel=1e-6)
 
 
-def test_uncorrected_adam_goes_on_from_its_state(tmp_path: Path) -> None:
+def test_the_published_order_embedding_s_correction_beside_torch_s() -> None:
+    """With equal gradients, for which the averages are 1 - beta^t."""
+    ours, theirs = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    optimizers = (
+        UncorrectedAdam([ours], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
+        torch.optim.Adam([theirs], lr=1.0, betas=(0.9, 0.999), eps=1e-8),
+    )
+    factors, ratios = {}, {}
+    for t in range(1, 1001):
+        before = ours.item(), theirs.item()
+        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+            parameter.grad = torch.ones(1, dtype=torch.float64)
+            optimizer.step()
+        moved = before[0] - ours.item()
+        factors[t] = moved * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        ratios[t] = moved / (before[1] - theirs.item())
+    assert [factors[t] for t in (1, 2, 10)] == pytest.approx([1.1106, 1.0101, 1.0], abs=1e-4)
+    published = {1: 3.5, 5: 5.8, 12: 6.6, 100: 3.2, 1000: 1.26}
+    assert {t: ratios[t] for t in published} == pytest.approx(published, rel=0.02)
+    assert max(ratios, key=ratios.__getitem__) == 12
+
+
+def test_the_rate_is_put_back_when_a_step_fails() -> None:
+    def closure() -> float:
+        raise ArithmeticError
+
+    optimizer = UncorrectedAdam([nn.Parameter(torch.ones(1))], 0.1, 0.9, 0.999, 1e-8, swapped=True)
+    with pytest.raises(ArithmeticError):
+        optimizer.step(closure)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+@SWAPPED
+def test_uncorrected_adam_goes_on_from_its_state(swapped: bool, tmp_path: Path) -> None:
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    one = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
+    one = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, swapped=swapped)
     all_gradients = tiny_gradients(8, torch.float32)
     for g in all_gradients[:4]:
         first.grad = g.clone()
         one.step()
     torch.save({"optimizer": one.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
     saved = torch.load(tmp_path / "x.pt", weights_only=True)
-    two = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8)
+    two = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8, swapped=swapped)
     two.load_state_dict(saved["optimizer"])
     second.data.copy_(saved["p"])
     for g in all_gradients[4:]:
@@ -308,12 +347,12 @@ NORMS_OF_MEANS = [0.5, 5.0, 13.0]
 
 
 def train(
-    slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool
+    slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool, clipping: str = "global"
 ) -> tuple[nn.Linear, list[float]]:
     """A map after plain gradient descent with rate 1, and the norms of the gradients in the record."""
     folder.mkdir(exist_ok=True)
     model = nn.Linear(3, 1, bias=bias)
-    settings = Settings(0, 1.0, clip, "global", len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
+    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     task: Any = Slopes(slopes)
     trainer = Trainer(task, model, optimizer, Constant(10), settings, folder, Interrupt())
@@ -344,3 +383,48 @@ def test_the_norm_is_over_all_parameters(tmp_path: Path) -> None:
     assert norms == [5.0]
     torch.testing.assert_close(model.weight.detach()[0], torch.tensor([-0.4, -0.8, -0.4]), rtol=1e-5, atol=0)
     torch.testing.assert_close(model.bias.detach(), torch.tensor([-0.2]), rtol=1e-5, atol=0)
+
+
+LIMIT = 3.0
+
+
+def limited(clipping: str, weight: float, bias: float) -> tuple[float, float]:
+    """The norms of the gradients of weight and bias, clipped as the recipes have it."""
+    norm = math.hypot(weight, bias)
+    if clipping == "per_tensor":
+        return min(weight, LIMIT), min(bias, LIMIT)
+    wanted = min(norm, LIMIT) if clipping == "global" else LIMIT * math.sqrt(norm) if norm > LIMIT**2 else norm
+    return weight * wanted / norm, bias * wanted / norm
+
+
+@pytest.mark.parametrize("norm", [1.5, 2.99, 3.01, 3.2, 8.99, 9.01, 400.0])
+@pytest.mark.parametrize("clipping", CLIPPING)
+def test_each_kind_of_clipping_below_and_above_its_limit(clipping: str, norm: float, tmp_path: Path) -> None:
+    """Of weight and bias together; at 3.01 and 3.2 the weight's own norm is below and above the limit."""
+    weight, bias = math.sqrt(norm**2 - 1), 1.0  # the objective's gradient by the bias is 1
+    model, norms = train([[[0.6 * weight, 0.0, -0.8 * weight]]], LIMIT, tmp_path, True, clipping)
+    assert norms == pytest.approx([norm], rel=1e-6)
+    expected = limited(clipping, weight, bias)
+    assert model.weight.norm().item() == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(model.weight.detach()[0], expected[0] * torch.tensor([-0.6, 0.0, 0.8]))
+    assert model.bias.item() == pytest.approx(-expected[1], rel=1e-5)
+
+
+def test_a_tensor_without_slope_stays_so_beside_one_that_is_clipped() -> None:
+    for clip in CLIPPING.values():
+        gradients = [torch.zeros(3), torch.full((4,), 50.0)]
+        clip(gradients, LIMIT, torch.tensor(100.0))
+        assert not gradients[0].any()
+        assert 0 < gradients[1].norm().item() < 100
+        nothing = [torch.zeros(3)]
+        clip(nothing, LIMIT, torch.tensor(0.0))
+        assert not nothing[0].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("globl", "global"), ("tensor", "per_tensor"), ("by_norm", "by_root"), ("x", None)]
+)
+def test_an_unknown_kind_of_clipping_is_refused_with_the_nearest(wrong: str, meant: str | None) -> None:
+    hint = f"; did you mean {meant}\\?" if meant else ""
+    with pytest.raises(ValueError, match=rf"optim\.clipping={wrong} is not known{hint} \(one of global, "):
+        AdamConfig(0.1, 0.9, 1e-8, clipping=wrong)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from tensors import digest
 
-from rmsexp.train.randomness import StreamNoise, permutation, seed_of, stream
+from rmsexp.train.randomness import StreamNoise, choices, permutation, seed_of, stream
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 STREAM_SEEDS = (7157283324590418078, 4823566900274488176)
 FIRST_ORDER = [1, 6, 0, 8, 7, 9, 5, 3, 2, 4]
+FIRST_CHOICES = [4, 4, 4, 0, 4, 4, 4, 1, 0, 0]
 UNIFORM_DIGEST = "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
 
 
@@ -22,6 +23,7 @@ def test_a_stream_is_known_for_all_time() -> None:
     assert stream(0, "init", "conv1.weight").initial_seed() == STREAM_SEEDS[0]
     assert stream(7, "noise", 3, 0).initial_seed() == STREAM_SEEDS[1]
     assert permutation(10, 0, "order", 0).tolist() == FIRST_ORDER
+    assert choices(10, 5, 0, "captions", 0).tolist() == FIRST_CHOICES
     assert digest(torch.empty(1000).uniform_(generator=stream(0, "x"))) == UNIFORM_DIGEST
 
 
@@ -49,6 +51,26 @@ def test_a_permutation_is_one() -> None:
     assert order.sort().values.tolist() == list(range(1000))
     assert order.tolist() != list(range(1000))
     assert order.tolist() != permutation(1000, 0, "order", 1).tolist()
+
+
+@pytest.mark.parametrize("options", [1, 2, 5, 128])
+def test_choices_are_each_as_likely_and_independent(options: int) -> None:
+    """Within five standard errors: each option's share, and that of two the same one after the other."""
+    chosen = choices(20_000, options, 0, "captions", 0)
+    assert (chosen.dtype, chosen.shape) == (torch.int64, (20_000,))
+    counts = chosen.bincount().tolist()
+    deviation = (20_000 * (1 / options) * (1 - 1 / options)) ** 0.5
+    assert counts == pytest.approx([20_000 / options] * options, abs=5 * deviation)
+    assert (chosen[1:] == chosen[:-1]).sum().item() == pytest.approx(19_999 / options, abs=5 * deviation)
+
+
+def test_choices_are_a_function_of_their_name() -> None:
+    first = choices(50, 5, 3, "captions", 7)
+    torch.manual_seed(17)
+    choices(9, 5, 3, "captions", 8)
+    assert torch.equal(choices(50, 5, 3, "captions", 7), first)
+    for other in ((3, "captions", 8), (4, "captions", 7), (3, "order", 7)):
+        assert not torch.equal(choices(50, 5, *other), first)
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 8, 8), (2, 3, 5, 7), (5, 7), (2, 5, 3)])

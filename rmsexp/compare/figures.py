@@ -47,6 +47,7 @@ SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 class Quantity(NamedTuple):
     split: str
     metric: str
+    loss_unit: str = "nats"
 
     @property
     def name(self) -> str:
@@ -54,15 +55,15 @@ class Quantity(NamedTuple):
 
     @property
     def title(self) -> str:
-        unit = style.scale_and_unit(self.metric)[1]
+        unit = self.loss_unit if self.metric == "loss" else style.scale_and_unit(self.metric)[1]
         return f"{self.split} {style.metric(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 def quantities(records: Records) -> list[Quantity]:
     """Training loss, loss on the split by which "best" is chosen, and the target; each once."""
     aim = stats.target(records)
-    wanted = (Quantity("train", "loss"), Quantity(aim.selection, "loss"), Quantity(aim.split, aim.metric))
-    return list(dict.fromkeys(wanted))
+    wanted = (("train", "loss"), (aim.selection, "loss"), (aim.split, aim.metric))
+    return [Quantity(*one, aim.loss_unit) for one in dict.fromkeys(wanted)]
 
 
 def save(records: Records, folder: Path) -> None:

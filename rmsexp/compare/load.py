@@ -15,7 +15,7 @@ from rmsexp.compare.style import norm_of
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
     *("builtin", "dataset", "device", "threads", "torch", "time_state", "recipe_steps"),
-    *("target_split", "target_metric", "target_mode", "target_selection", "parameters"),
+    *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "parameters"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
@@ -78,6 +78,7 @@ def _described(stored: dict[str, Any]) -> dict[str, Any]:
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     return {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
+        "target_loss_unit": target.get("loss_unit", "nats"),  # records of before it could be another
         "recipe_steps": _number(stored["recipe_steps"]),
         "builtin": bool(dataset["builtin"]),
         "dataset": dataset["name"],

@@ -35,6 +35,7 @@ class Target(NamedTuple):
     metric: str
     mode: str
     selection: str
+    loss_unit: str
 
 
 def target(records: Records) -> Target:

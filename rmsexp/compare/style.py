@@ -28,12 +28,14 @@ COLOURS = {  # Okabe and Ito's palette, which colour-blind readers can tell apar
     "mean_only_bn": "#999933",
 }
 OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for norms from outside
-FRACTIONS = ("error", "accuracy")  # metrics that are shown in percent
+RECALLS = tuple(f"{kind}_{what}" for kind in ("image", "caption") for what in ("recall", "r1", "r5", "r10"))
+FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are shown in percent
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
 
 
 def metric(name: str) -> str:
     """ "bleu" is "BLEU"."""
-    return {"bleu": "BLEU", "chrf": "chrF"}.get(name, name)
+    return METRICS.get(name, name)
 
 
 def norm_of(series: str) -> str:
@@ -58,7 +60,5 @@ def in_order(series: Iterable[str]) -> list[str]:
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:
-    """What a stored value is multiplied by to be shown, and the unit it then has."""
-    if metric in FRACTIONS:
-        return 100.0, "%"
-    return 1.0, "nats" if metric == "loss" else ""
+    """What a stored value is multiplied by to be shown, and the unit it then has; a loss has that of its task."""
+    return (100.0, "%") if metric in FRACTIONS else (1.0, "")

@@ -59,7 +59,7 @@ def _closings(lengths: np.ndarray, tokens: int) -> list[int]:
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, int64, and a mask that is true on them, both (sequence, time), with ``fill`` after each sequence's end."""
+    """Tokens, int64, and a mask that is true on them, (sequence, time) both; ``fill`` follows a sequence's end."""
     lengths = np.array([len(one) for one in sequences])
     mask = np.arange(lengths.max()) < lengths[:, None]
     tokens = np.full(mask.shape, fill, dtype=np.int64)

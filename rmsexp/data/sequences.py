@@ -33,8 +33,9 @@ class Sequences:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def first(self, count: int) -> Sequences:
-        """The first ``count`` sequences."""
-        return Sequences(self.tokens[: self.offsets[count]], self.offsets[: count + 1])
+        """The first ``count`` sequences, or all if there are fewer."""
+        offsets = self.offsets[: count + 1]
+        return Sequences(self.tokens[: offsets[-1]], offsets)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 def unpickle(content: bytes) -> Any:
     """The arrays and plain containers of a pickle, Python 2's too (its strings are read as Latin-1).
 
-    Raises: pickle.UnpicklingError if it refers to any code but numpy's constructors of arrays and numbers; anything
-    else for a damaged one.
+    Raises: pickle.UnpicklingError if it refers to any code but the constructors of those and of numpy's arrays and
+    numbers; anything else for a damaged one.
     """
     return _Unpickler(io.BytesIO(content), encoding="latin1").load()
 
@@ -31,6 +32,10 @@ _ALLOWED = {
     ("numpy._core.multiarray", "scalar"): _SCALAR,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "defaultdict"): defaultdict,
+    ("__builtin__", "list"): list,  # what a defaultdict makes
+    ("builtins", "list"): list,
     ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in the protocols of Python 2
 }
 

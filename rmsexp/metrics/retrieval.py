@@ -19,9 +19,10 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
     """Retrieval of images by captions (``image_…``) and of captions by images (``caption_…``).
 
     Caption and image vectors are ``(captions, size)`` and ``(images, size)``, an equal number of captions an image,
-    one image's after the other's. ``fold`` cuts the images into folds of that many, whose results are averaged; None,
-    or fewer images than that, ranks all at once. ``_r1``, ``_r5`` and ``_r10`` are the shares with rank at most K,
-    ``_recall`` their mean, ``_median_rank`` and ``_mean_rank`` as they say, the median rounded down.
+    one image's after the other's. ``fold`` cuts the images into folds of that many, whose results are averaged, and
+    leaves out what does not fill one; None, or fewer images than that, ranks all at once. ``_r1``, ``_r5`` and
+    ``_r10`` are the shares with rank at most K, ``_recall`` their mean, ``_median_rank`` and ``_mean_rank`` as they
+    say, the median rounded down.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
@@ -34,10 +35,11 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
 
 
 def chance(images: int, per_image: int) -> dict[str, float]:
-    """What a random order of ``images`` images and their captions gives in the mean, named as :func:`retrieval` does."""
+    """What random orders of ``images`` images and their captions give in the mean; named as in :func:`retrieval`."""
     captions = images * per_image
-    shares = {"image": [min(1.0, cutoff / images) for cutoff in CUTOFFS]}
-    shares["caption"] = [1 - math.comb(captions - per_image, cutoff) / math.comb(captions, cutoff) for cutoff in CUTOFFS]
+    firsts = [min(cutoff, captions) for cutoff in CUTOFFS]
+    all_wrong = [math.comb(captions - per_image, first) / math.comb(captions, first) for first in firsts]
+    shares = {"image": [min(1.0, cutoff / images) for cutoff in CUTOFFS], "caption": [1 - none for none in all_wrong]}
     result = {}
     for name, recalls in shares.items():
         result[f"{name}_recall"] = sum(recalls) / len(recalls)
@@ -60,8 +62,8 @@ def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
 def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
     """Ranks from 1, by rising penalty ``(captions, images)``: of each caption's image, of each image's best caption.
 
-    Of rivals with the same penalty half come before the right one, which is their mean over all orders: a model that
-    puts everything into one point is as good as chance. What is no number comes last.
+    Among equal penalties it is the mean over all orders: a model that puts everything into one point is as good as
+    chance. What is no number comes last.
     """
     penalties = penalties.nan_to_num(nan=torch.inf)
     rows = torch.arange(len(penalties), device=penalties.device)
@@ -74,9 +76,10 @@ def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rank(penalties: Tensor, right: Tensor, axis: int, own: Tensor) -> np.ndarray:
-    """``own``: how many of those that are as good as the right one belong to it."""
-    before = (penalties < right).sum(axis) + ((penalties == right).sum(axis) - own) / 2
-    return 1 + before.cpu().double().numpy()
+    """``own``: how many of those that are as good as the right one are right; the first of them counts."""
+    better = (penalties < right).sum(axis, dtype=torch.int32)
+    equal = (penalties == right).sum(axis, dtype=torch.int32)
+    return (1 + better + (equal - own).double() / (own + 1)).cpu().numpy()
 
 
 def _summary(name: str, ranks: np.ndarray) -> dict[str, float]:

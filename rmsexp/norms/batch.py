@@ -63,7 +63,8 @@ class BN(BatchNormOptions):
         shift = site.shift is not False and not site.then_bias  # the mean of what follows is the model's to set
         layer = BatchNorm(site.features, self.eps, shift=shift, maps=site.maps, options=self)
         assert layer.weight is not None
-        nn.init.constant_(layer.weight, self.initial_gain)
+        with torch.no_grad():
+            layer.weight.fill_(self.initial_gain)
         return layer
 
 

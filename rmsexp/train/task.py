@@ -28,6 +28,7 @@ class Target:
     metric: str
     mode: str  # "min" or "max"
     selection: str
+    loss_unit: str = "nats"
 
 
 @dataclass(frozen=True)

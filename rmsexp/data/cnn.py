@@ -1,0 +1,283 @@
+"""CNN's cloze questions (Hermann et al. 2015), from DeepMind's question files or from the pickles of top4."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmsexp.data import DataError
+from rmsexp.data.cache import key
+from rmsexp.data.cloze import (
+    ENTITY,
+    NIL,
+    PLACEHOLDER,
+    RESERVED,
+    UNK,
+    Cloze,
+    ClozeSource,
+    Examples,
+    Question,
+    encode,
+    entities,
+    split_sentences,
+    stored,
+)
+from rmsexp.data.files import digest_of, read_lines
+from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.unpickle import unpickle
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+BLOCKS = {1: "URL", 3: "passage", 5: "question", 7: "answer", 9: "table of entities"}  # by line
+ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
+REPORT_FILES = 50_000
+REPORT_DAMAGED = 10
+TOP4_URL = "http://www.cs.toronto.edu/~rkiros/top4.zip"
+TOP4_SPLITS = {"train": "train4", "valid": "valid4"}
+TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
+
+
+def cnn(root: Path, sentences: int | None, damaged: str) -> ClozeSource:
+    """The questions of ``<root>/cnn/questions/{training,validation,test}/*.question``; there may be no test folder.
+
+    ``sentences``: how many of a passage are kept, see :func:`most_related` (4: like top4); all of them if None.
+    ``damaged`` files end the run (refuse), or are reported and left out (skip). The digest is that of the files' names
+    and sizes, not of their text: a name is a digest of the URL, and reading 1.7 GB before every run would take minutes.
+
+    Raises: DataError if the files are not there.
+    """
+    folder = root / "cnn" / "questions"
+    files = _files(folder)
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()
+    name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
+
+    def load(report: Callable[[str], None]) -> Cloze:
+        def make() -> tuple[Cloze, dict[str, int]]:
+            report(f"reading {sum(map(len, files.values())):,} files of {folder} (once)")
+            reader = _Reader(sentences, damaged, report)
+            cloze = encode(name, {split: reader.questions(folder / SPLITS[split], files[split]) for split in files})
+            if reader.damaged > REPORT_DAMAGED:
+                report(f"left out: {reader.damaged - REPORT_DAMAGED:,} more")
+            return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **_lost(cloze)}
+
+        cloze, counts = stored(root, name, key(__file__, digest, sentences, damaged), make)
+        report(
+            f"{name}: {counts['read']:,} files read, {counts['damaged']:,} damaged and left out; "
+            f"{counts['unknown']:,} unknown words; {_summary(cloze, counts)}"
+        )
+        return cloze
+
+    return ClozeSource(name, digest, False, load)
+
+
+def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
+    """By split: names and sizes in bytes."""
+    found = {}
+    for split, name in SPLITS.items():
+        if (folder / name).is_dir():
+            with os.scandir(folder / name) as entries:
+                found[split] = sorted((e.name, e.stat().st_size) for e in entries if e.name.endswith(".question"))
+    if missing := [SPLITS[split] for split in ("train", "valid") if not found.get(split)]:
+        raise DataError(
+            f"CNN's questions are not in {folder}: no files in {' and '.join(missing)}. Unpack the CNN part of "
+            "DeepMind's Q&A data\n(Hermann et al. 2015) there, as cnn/questions/training/*.question and so on; "
+            "scale=demo needs no data."
+        )
+    return found
+
+
+@dataclass
+class _Reader:
+    """Reads question files, in the order of their names, and counts them."""
+
+    sentences: int | None
+    on_damage: str
+    report: Callable[[str], None]
+    read: int = 0
+    damaged: int = 0
+
+    def questions(self, folder: Path, files: Iterable[tuple[str, int]]) -> Iterator[Question]:
+        for name, _ in files:
+            self.read += 1
+            if self.read % REPORT_FILES == 0:
+                self.report(f"{self.read:,} files read")
+            try:
+                question = read_question(folder / name)
+            except DataError as error:
+                if self.on_damage == "refuse":
+                    raise
+                self.damaged += 1
+                if self.damaged <= REPORT_DAMAGED:
+                    self.report(f"left out: {str(error).splitlines()[0]}")
+                continue
+            if self.sentences is not None:
+                passage = most_related(question.passage, question.question, self.sentences)
+                question = replace(question, passage=passage)
+            yield question
+
+
+def read_question(path: Path) -> Question:
+    """One of DeepMind's files: URL, passage, question, answer and ``@entityN:name`` lines, with blank lines between.
+
+    Raises: DataError, with the line, where one of these is missing or malformed, the question has not exactly one
+    placeholder, or the answer is not in the table of entities; and for what is not UTF-8.
+    """
+    lines = read_lines(path)
+    for number, block in BLOCKS.items():
+        if len(lines) < number or not lines[number - 1].strip():
+            raise _malformed(path, number, f"the {block} is missing")
+        if number > 1 and lines[number - 2].strip():
+            raise _malformed(path, number - 1, f"not blank, as it should be before the {block}")
+    passage, question, answer = lines[2].lower().split(), lines[4].lower().split(), lines[6].strip()
+    names = {}
+    for number, line in enumerate(lines[8:], 9):
+        if match := ENTITY_LINE.fullmatch(line.strip()):
+            names[match[1]] = match[3]
+        elif line.strip():
+            raise _malformed(path, number, "not of the form @entityN:name")
+    if (gaps := question.count(PLACEHOLDER)) != 1:
+        raise _malformed(path, 5, f"the question has {gaps or 'no'} {PLACEHOLDER}, where it needs one")
+    if answer not in names:
+        raise _malformed(path, 7, f"the answer {answer} is not in the table of entities")
+    return Question(passage, question, answer, names)
+
+
+def _malformed(path: Path, line: int, problem: str) -> DataError:
+    return DataError(
+        f"{path}, line {line}: {problem}.\nReplace the file, or leave out damaged ones with data.damaged=skip."
+    )
+
+
+def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
+    """The at most ``count`` sentences of a passage that share most words with the question, in the passage's order.
+
+    That is what "identified by a string matching procedure" (Cooijmans et al. 2017, appendix) says at least: different
+    words count once, the gap and punctuation do not, and of equals the earlier is kept.
+    """
+    wanted = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
+    split = split_sentences(passage)
+    ranked = sorted(range(len(split)), key=lambda index: -len(wanted.intersection(split[index])))
+    return [word for index in sorted(ranked[:count]) for word in split[index]]
+
+
+def _unknown(cloze: Cloze) -> int:
+    """How many words of passages and questions are UNK."""
+    parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
+    return sum(int(np.count_nonzero(part.tokens == UNK)) for part in parts)
+
+
+def _lost(cloze: Cloze) -> dict[str, int]:
+    """How many answers are not in their passages, by split: errors that no reader of the passage avoids."""
+    return {
+        f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
+        for split, examples in cloze.splits.items()
+    }
+
+
+def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
+    sizes = (f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
+    lost = (f"{counts[f'{split}_lost'] / len(examples):.1%} ({split})" for split, examples in cloze.splits.items())
+    tokens = sum(len(part.passages.tokens) + len(part.questions.tokens) for part in cloze.splits.values())
+    return (
+        f"{', '.join(sizes)} examples of {tokens:,} tokens; a vocabulary of {len(cloze.words):,} with "
+        f"{len(cloze.entities):,} entities; answers that are not in the passage: {', '.join(lost)}"
+    )
+
+
+def top4(root: Path) -> ClozeSource:
+    """The published questions with passages of four sentences: ``<root>/top4/{dict,train4_pass,…,valid4_ans}.pkl``.
+
+    Their tables of embeddings and answers have one row more than dict.pkl has words; that row is ``<unused>`` here, or
+    one of RESERVED. An end of 0 that all sequences of a file have is cut off, as the published code does; it cuts off
+    whatever is last.
+
+    Raises: DataError if a file is missing.
+    """
+    folder = root / "top4"
+    if missing := [name for name in TOP4_FILES if not (folder / name).is_file()]:
+        raise DataError(
+            f"{folder} lacks {', '.join(missing)} of CNN top4, once published at {TOP4_URL}.\nWhere it cannot be had, "
+            "data.name=cnn data.sentences=4 makes the like from question files, and scale=demo needs no data."
+        )
+    digest = digest_of(folder / name for name in TOP4_FILES)
+
+    def load(report: Callable[[str], None]) -> Cloze:
+        def make() -> tuple[Cloze, dict[str, int]]:
+            report(f"reading the pickles of {folder} (once)")
+            words = _words(folder / "dict.pkl")
+            splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
+            cloze = Cloze(words, entities(words), splits)
+            no_entity = sum(int(np.isin(part.answers, cloze.entities, invert=True).sum()) for part in splits.values())
+            return cloze, {"no_entity": no_entity, **_lost(cloze)}
+
+        cloze, counts = stored(root, "CNN top4", key(__file__, digest), make)
+        report(f"CNN top4: {_summary(cloze, counts)}; answers that are no entity: {counts['no_entity']:,}")
+        return cloze
+
+    return ClozeSource("CNN top4", digest, False, load)
+
+
+def _words(path: Path) -> list[str]:
+    ids = _unpickled(path)
+    if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
+        raise _damaged(path, "it is not a dictionary of words and their ids")
+    size = len(ids) + 1
+    names: dict[int, str] = {}
+    for word, id in ids.items():
+        if not 0 <= id < size:
+            raise _damaged(path, f"the id of {word!r} is {id}, and {size - 1:,} words have ids from 0 to {size - 1:,}")
+        if names.setdefault(id, word) != word:
+            raise _damaged(path, f"{names[id]!r} and {word!r} have the same id, {id}")
+    return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(size)]
+
+
+def _examples(folder: Path, prefix: str, size: int) -> Examples:
+    passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
+    if not len(passages) == len(questions) == len(answers):
+        raise _damaged(
+            folder / f"{prefix}_ans.pkl",
+            f"{len(answers):,} answers to {len(questions):,} questions on {len(passages):,} passages",
+        )
+    if (several := np.flatnonzero(answers.lengths != 1)).size:
+        raise _damaged(folder / f"{prefix}_ans.pkl", f"example {several[0]} (from 0) has several answers")
+    return Examples(passages, questions, answers.tokens)
+
+
+def _sequences(path: Path, size: int) -> Sequences:
+    """Those of a list of lists of ids below ``size``."""
+    content = _unpickled(path)
+    if not (isinstance(content, list) and content):
+        raise _damaged(path, "it is not a list of examples")
+    rows = []
+    for index, ids in enumerate(content):
+        try:
+            row = np.asarray(ids)
+        except ValueError:  # lists of different lengths inside
+            row = np.asarray(None)
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+            raise _damaged(path, f"example {index} (from 0) is not a list of ids")
+        if row.size and not 0 <= row.min() <= row.max() < size:
+            raise _damaged(path, f"example {index} (from 0) has an id outside of 0 to {size - 1:,}")
+        rows.append(row.astype(np.int32))
+    if all(row.size and row[-1] == NIL for row in rows):
+        rows = [row[:-1] for row in rows]
+    if empty := [index for index, row in enumerate(rows) if not row.size]:
+        raise _damaged(path, f"example {empty[0]} (from 0) is empty")
+    return Sequences(np.concatenate(rows), offsets(map(len, rows)))
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        return unpickle(path.read_bytes())
+    except Exception as error:  # a damaged pickle may raise nearly anything
+        raise _damaged(path, str(error) or type(error).__name__) from None
+
+
+def _damaged(path: Path, problem: str) -> DataError:
+    return DataError(f"{path} is damaged: {problem}.\nReplace the file.")

@@ -1,0 +1,138 @@
+"""LAMBADA (Paperno et al. 2016) as cloze questions with anonymised words: real text where CNN's is not at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from rmsexp.data import DataError
+from rmsexp.data.cache import key
+from rmsexp.data.cloze import (
+    PLACEHOLDER,
+    RESERVED,
+    UNK,
+    Cloze,
+    ClozeSource,
+    Question,
+    encode,
+    split_sentences,
+    stored,
+)
+from rmsexp.data.files import digest_of, read_lines
+
+SPLITS = {"train": "development", "valid": "test"}
+CLOSING_QUOTES = ("''", "'")
+
+
+def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
+    """The lines of ``<root>/lambada/lambada_{development,test}_plain_text.txt``, whose last words are the answers.
+
+    Those of development train and those of test validate: there is no third file, since LAMBADA's own training text is
+    novels without questions. A question is the last sentence, its passage the text before. Only those whose answer
+    occurs in the passage are kept. The ``vocabulary`` most frequent words of the training text stay (of those that
+    occur twice). Of the others, those that a passage has most often are anonymised as in CNN, at most ``names`` of
+    them, and the rest is unknown.
+
+    Raises: DataError if a file is missing.
+    """
+    folder = root / "lambada"
+    paths = {split: folder / f"lambada_{file}_plain_text.txt" for split, file in SPLITS.items()}
+    if missing := [path.name for path in paths.values() if not path.is_file()]:
+        raise DataError(
+            f"LAMBADA is not in {folder}: {' and '.join(missing)} missing. The files of Paperno et al. (2016) are on "
+            "Zenodo\n(record 2630551, CC BY 4.0); put them there. scale=demo needs no data."
+        )
+    digest = digest_of(paths.values())
+
+    def load(report: Callable[[str], None]) -> Cloze:
+        stamp = key(__file__, digest, vocabulary, names)
+        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, names))
+        report(_summary(cloze, counts))
+        return cloze
+
+    return ClozeSource("LAMBADA", digest, False, load)
+
+
+def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
+    kept = counts["train"] + counts["valid"]
+    return (
+        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train']:,} train, {counts['valid']:,} "
+        f"valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer that is not in it; "
+        f"{counts['passage_words'] / kept:.1f} words a passage, {counts['passage_entities'] / kept:.1f} different "
+        f"entities; {counts['entity_answers'] / kept:.1%} of answers are entities, "
+        f"{counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, {len(cloze.entities):,} of them "
+        "entities"
+    )
+
+
+def _make(paths: Mapping[str, Path], vocabulary: int, names: int) -> tuple[Cloze, Counter[str]]:
+    counts = Counter(read=0, no_passage=0, absent=0, passage_words=0, passage_entities=0)
+    counts |= Counter(entity_answers=0, unknown_answers=0)
+    kept = {split: [one for one in read_questions(path) if _answerable(one, counts)] for split, path in paths.items()}
+    frequent = _frequent(kept["train"], vocabulary)
+    splits = {split: [anonymised(one, frequent, names) for one in questions] for split, questions in kept.items()}
+    for one in (one for questions in splits.values() for one in questions):
+        counts["passage_words"] += len(one.passage)
+        counts["passage_entities"] += len(one.entities.keys() & set(one.passage))
+        counts["entity_answers"] += one.answer in one.entities
+        counts["unknown_answers"] += one.answer == RESERVED[UNK]
+    return encode("LAMBADA", splits), counts
+
+
+def read_questions(path: Path) -> list[Question]:
+    """A file's questions, whole and nothing anonymised; a passage may be empty, or lack the answer.
+
+    A sentence ends with ``.``, ``?`` or ``!`` and the closing quotes after it.
+
+    Raises: DataError, with the line, for one without a word, or with only one, and for what is not UTF-8.
+    """
+    questions = []
+    for number, line in enumerate(read_lines(path), 1):
+        words = line.lower().split()
+        if len(words) < 2:
+            raise DataError(
+                f"{path}, line {number}: {'only one word' if words else 'empty'}, where a text and the word after it "
+                "belong.\nRepair or delete the line."
+            )
+        *passage, question = split_sentences([*words[:-1], PLACEHOLDER], CLOSING_QUOTES)
+        questions.append(Question([word for sentence in passage for word in sentence], question, words[-1], {}))
+    return questions
+
+
+def anonymised(question: Question, frequent: Collection[str], names: int) -> Question:
+    """A question in frequent words, numbers and ``@entityN``, by first appearance; the others are unknown.
+
+    The entities are those of the passage's other words that it has most often, at most ``names`` of them.
+    """
+    rare = Counter(word for word in question.passage if word not in frequent and not word.isdigit())
+    chosen = {word for word, _ in rare.most_common(names)}  # of equally frequent ones those that appear first
+    entities = {word: f"@entity{number}" for number, word in enumerate(word for word in rare if word in chosen)}
+
+    def named(word: str) -> str:
+        stays = word in frequent or word.isdigit() or word == PLACEHOLDER
+        return word if stays else entities.get(word, RESERVED[UNK])
+
+    return Question(
+        [named(word) for word in question.passage],
+        [named(word) for word in question.question],
+        named(question.answer),
+        {entity: word for word, entity in entities.items()},
+    )
+
+
+def _answerable(question: Question, counts: Counter[str]) -> bool:
+    """Whether the passage holds the answer; counts the questions, and why it may not."""
+    counts["read"] += 1
+    counts["no_passage"] += not question.passage
+    counts["absent"] += bool(question.passage) and question.answer not in question.passage
+    return question.answer in question.passage
+
+
+def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
+    """The most frequent words; of equally frequent ones those that appear first."""
+    counts: Counter[str] = Counter()
+    for one in questions:
+        counts.update(word for word in (*one.passage, *one.question, one.answer) if not word.isdigit())
+    del counts[PLACEHOLDER]
+    return {word for word, count in counts.most_common(vocabulary) if count > 1}

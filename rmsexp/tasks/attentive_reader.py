@@ -1,0 +1,227 @@
+"""Reading comprehension with the attentive reader (the paper's section 6.2; Cooijmans et al. 2017, section 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks, config
+from rmsexp.data import cnn, lambada
+from rmsexp.data.batching import by_sentences, cycled
+from rmsexp.data.cloze import NIL, UNK, ClozeSource, Examples
+from rmsexp.data.sequences import Sequences
+from rmsexp.data.twins import stories
+from rmsexp.models import init
+from rmsexp.models.attentive_reader import AttentiveReader, Batch
+from rmsexp.models.noise import Noise
+from rmsexp.norms import Norm
+from rmsexp.norms.batch import other_statistics
+from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.randomness import permutation, stream
+from rmsexp.train.schedule import Constant
+from rmsexp.train.task import Dataset, Objective, Target
+
+LEAST_PROBABILITY = 1e-8  # added to that of the answer before its logarithm
+
+
+@dataclass
+class DataConfig(config.DataConfig):
+    """Which questions.
+
+    For ``name=cnn``, ``sentences``: how many of a passage are kept, those most like the question, None for all;
+    ``damaged``: whether a damaged file is skipped, or the run refused. For ``name=lambada``, ``vocabulary``: how many
+    words keep their names; ``entities``: how many of a passage's other words are anonymised.
+    """
+
+    name: str = "top4"
+    sentences: int | None = 4
+    damaged: str = "refuse"
+    vocabulary: int = 1000
+    entities: int = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("data.name", self.name, tuple(SOURCES))
+        checks.choice("data.damaged", self.damaged, ("refuse", "skip"))
+        checks.at_least("data.vocabulary", self.vocabulary, 1)
+        checks.at_least("data.entities", self.entities, 1)
+        if self.sentences is not None:
+            checks.at_least("data.sentences", self.sentences, 1)
+
+
+SOURCES: dict[str, Callable[[DataConfig, Path], ClozeSource]] = {
+    "stories": lambda data, root: stories.stories(),  # noqa: ARG005
+    "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities),
+    "cnn": lambda data, root: cnn.cnn(root, data.sentences, data.damaged),
+    "top4": lambda data, root: cnn.top4(root),  # noqa: ARG005
+}
+
+
+@dataclass
+class ModelConfig:
+    """``width``: of embeddings, states and attention. ``shared_init``: equal shapes begin with equal values, as in the
+    published code, which begins every draw with the same seed.
+    """
+
+    width: int = 240
+    dropout: float = 0.5
+    shared_init: bool = False
+
+    def __post_init__(self) -> None:
+        checks.at_least("model.width", self.width, 2)  # 1 would make an orthogonal matrix of the score's vector
+        checks.probability("model.dropout", self.dropout)
+
+
+@dataclass
+class Config(config.RunConfig):
+    """The schema of ``task=attentive_reader``.
+
+    ``shuffle``: examples in a new order each epoch, or as they come. ``pool``: how many batches are sorted by length
+    together, so that less of them is padding.
+    """
+
+    batch_size: int = 64
+    shuffle: bool = True
+    pool: int = 1
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: UncorrectedAdamConfig = field(
+        default_factory=lambda: UncorrectedAdamConfig(8e-5, 0.999, 1e-8, 10.0, "by_root")
+    )
+    schedule: Constant = field(default_factory=lambda: Constant(300_000))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("batch_size", self.batch_size, 1)
+        checks.at_least("pool", self.pool, 1)
+
+
+class Task:
+    """See :class:`rmsexp.train.task.Task`."""
+
+    target = Target(split="valid", metric="error", mode="min", selection="valid")  # the data have no test set
+    files: Mapping[str, str] = {}
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self._source = SOURCES[config.data.name](config.data, Path(config.data.root).expanduser())
+        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        self.notes = {
+            "batch norm": "error and loss are with the statistics of norm.eval; error_… and loss_… with the others"
+        }
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(len(self._cloze.splits["train"]) // self.config.batch_size)
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        self._cloze = self._source.load(report)
+        size = len(self._cloze.splits["train"])
+        if self.config.batch_size > size:
+            raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")
+        self._epoch = lru_cache(maxsize=2)(self._plan)
+        chance = "; ".join(f"{name} {self._chance(split):.2%}" for name, split in self._held_out().items())
+        self.notes["chance"] = f"error of naming an entity of the passage at random: {chance}"
+        report(self.notes["chance"])
+
+    def build(self, norm: Norm) -> nn.Module:
+        options = self.config.model
+        model = AttentiveReader(norm, len(self._cloze.words), width=options.width, dropout=options.dropout)
+        return model.to(self.device)
+
+    def initialise(self, model: nn.Module) -> None:
+        seed, width = self.config.seed, self.config.model.width
+        name_of = (lambda _: "shared") if self.config.model.shared_init else str
+        others = {"score.weight": init.uniform(width**-0.5)}
+        init.initialise(
+            model, init.small_orthogonal_or_glorot, lambda name: stream(seed, "init", name_of(name)), others
+        )
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        options = self.config.optim
+        return UncorrectedAdam(model.parameters(), options.lr, options.beta1, options.beta2, options.eps)
+
+    def batches(self, step: int) -> list[Batch]:
+        """One batch, the names of whose entities change places: only what a passage says of them tells them apart."""
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        entities = self._cloze.entities
+        words = np.arange(len(self._cloze.words))
+        words[entities] = entities[permutation(len(entities), self.config.seed, "entities", step).numpy()]
+        return [self._load(self._cloze.splits["train"], self._epoch(epoch)[index], words)]
+
+    def examples(self, batch: Batch) -> int:
+        return len(batch.answer)
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+        sums, objective = _sums(model(batch, noise), batch.answer)
+        return Objective(objective / len(batch.answer), sums, len(batch.answer))
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        """In batches of the data's order; batch norm is tried with the statistics that it does not use, too."""
+        results = {}
+        for name, split in self._held_out().items():
+            results[name] = self._scores(model, split)
+            with other_statistics(model) as other:
+                if other is not None:
+                    results[name] |= {f"{key}_{other}": value for key, value in self._scores(model, split).items()}
+        return results
+
+    def _plan(self, epoch: int) -> list[np.ndarray]:
+        """The batches of an epoch, as indices of examples; what does not fill the last one is left out."""
+        train, options = self._cloze.splits["train"], self.config
+        size, used = len(train), int(self.steps_per_epoch) * options.batch_size
+        order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
+        lengths = train.passages.lengths + train.questions.lengths
+        return by_sentences(lengths, order[:used], options.batch_size, options.pool)
+
+    def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
+        totals = {"loss": 0.0, "error": 0.0}
+        words = np.arange(len(self._cloze.words))
+        for start in range(0, len(split), self.config.batch_size):
+            batch = self._load(split, np.arange(start, min(start + self.config.batch_size, len(split))), words)
+            for name, value in _sums(model(batch), batch.answer)[0].items():
+                totals[name] += value.item()
+        return {name: total / len(split) for name, total in totals.items()}
+
+    def _held_out(self) -> dict[str, Examples]:
+        return {name: split for name, split in self._cloze.splits.items() if name != "train"}
+
+    def _chance(self, split: Examples) -> float:
+        right = 0.0
+        for i, answer in enumerate(split.answers):
+            entities = np.intersect1d(split.passages[i], self._cloze.entities)
+            right += (answer in entities) / max(1, len(entities))
+        return 1 - right / len(split)
+
+    def _load(self, split: Examples, chosen: np.ndarray, words: np.ndarray) -> Batch:
+        """``words``: which word stands for each."""
+        arrays = (
+            *self._pad(split.passages, chosen, words),
+            *self._pad(split.questions, chosen, words),
+            words[split.answers[chosen]],
+        )
+        return Batch(*(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays))
+
+    @staticmethod
+    def _pad(sequences: Sequences, chosen: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tokens, mask = cycled([sequences[i] for i in chosen], NIL)
+        return words[tokens], mask
+
+
+def _sums(logits: Tensor, answers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Cross-entropy in nats and wrong answers, summed over the batch; and what is optimised, summed too.
+
+    To answer that a word is unknown is always wrong.
+    """
+    logits = logits.float()
+    losses = F.cross_entropy(logits, answers, reduction="none")
+    objective = -torch.log(torch.exp(-losses) + LEAST_PROBABILITY)
+    wrong = (logits.argmax(1) != answers) | (answers == UNK)
+    return {"loss": losses.sum(), "error": wrong.sum()}, objective.sum()

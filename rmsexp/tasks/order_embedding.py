@@ -1,0 +1,242 @@
+"""Image-caption retrieval with order-embeddings (the paper's section 6.3; Vendrov et al. 2016)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rmsexp import checks, config
+from rmsexp.data import coco, flickr8k
+from rmsexp.data.batching import padded
+from rmsexp.data.captions import EOS, PER_IMAGE, CaptionSource, Described
+from rmsexp.data.image_features import KINDS
+from rmsexp.data.twins import scenes
+from rmsexp.metrics.retrieval import chance, retrieval
+from rmsexp.models import init
+from rmsexp.models.noise import Noise
+from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
+from rmsexp.norms import Norm
+from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.randomness import choices, permutation, stream
+from rmsexp.train.schedule import Constant
+from rmsexp.train.task import Dataset, Objective, Target
+
+ENCODED_AT_ONCE = 500  # captions or images, in evaluation
+CORRECTIONS = ("published", "standard")
+
+
+@dataclass
+class DataConfig(config.DataConfig):
+    """Which images. ``features``: what describes them, for ``name=coco`` and ``name=flickr8k``.
+
+    ``valid_images``: how many of the validation split are used, the first ones. ``fold``: how many images of the test
+    split are ranked at once; None for all.
+    """
+
+    name: str = "coco_release"
+    features: str = "vgg19"
+    valid_images: int = 1000
+    fold: int | None = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("data.name", self.name, tuple(SOURCES))
+        checks.choice("data.features", self.features, tuple(KINDS))
+        checks.at_least("data.valid_images", self.valid_images, 2)
+        if self.fold is not None:
+            checks.at_least("data.fold", self.fold, 1)
+
+
+SOURCES: dict[str, Callable[[DataConfig, Path], CaptionSource]] = {
+    "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
+    "flickr8k": lambda data, root: flickr8k.flickr8k(root, data.features),
+    "coco": lambda data, root: coco.coco(root, data.features),
+    "coco_release": lambda data, root: coco.coco_release(root),  # noqa: ARG005
+}
+
+
+@dataclass
+class ModelConfig:
+    """Sizes of word embeddings, and of states and the common space."""
+
+    embedding: int = 300
+    hidden: int = 1024
+
+    def __post_init__(self) -> None:
+        checks.at_least("model.embedding", self.embedding, 1)
+        checks.at_least("model.hidden", self.hidden, 1)
+
+
+@dataclass
+class OptimConfig(UncorrectedAdamConfig):
+    """``bias_correction``: Adam's own ("standard"), or the published code's, which is nearly none."""
+
+    bias_correction: str = "published"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("optim.bias_correction", self.bias_correction, CORRECTIONS)
+
+
+@dataclass
+class Config(config.RunConfig):
+    """The schema of ``task=order_embedding``.
+
+    ``penalty``: of a caption with an image, by the order of their vectors, or "cosine", the symmetric baseline.
+    """
+
+    batch_size: int = 128
+    penalty: str = "order"
+    margin: float = 0.05
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(1e-3, 0.999, 1e-8, 2.0, "per_tensor"))
+    schedule: Constant = field(default_factory=lambda: Constant(88_500))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("batch_size", self.batch_size, 2)
+        checks.choice("penalty", self.penalty, tuple(PENALTIES))
+        checks.positive("margin", self.margin)
+
+
+class Batch(NamedTuple):
+    """Captions and images that belong together: tokens and mask ``(batch, time)``, features ``(batch, size)``."""
+
+    tokens: Tensor
+    mask: Tensor
+    features: Tensor
+
+
+class Task:
+    """See :class:`rmsexp.train.task.Task`."""
+
+    # Figure 6 shows the recall of images; the best model is that of their highest R@1 + R@5 + R@10
+    target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
+    files: Mapping[str, str] = {}
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self._source = SOURCES[config.data.name](config.data, Path(config.data.root).expanduser())
+        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        self._penalty = PENALTIES[config.penalty]
+        self.notes: Mapping[str, str] = {}
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """A batch that the last image completes is dropped too, as in the published code."""
+        return float((len(self._splits["train"]) - 1) // self.config.batch_size)
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        captions, data = self._source.load(report), self.config.data
+        self._words, self._splits = captions.words, dict(captions.splits)
+        self._splits["valid"] = _first(self._splits["valid"], data.valid_images)
+        size = len(self._splits["train"])
+        if self.config.batch_size >= size:
+            raise ValueError(f"batch_size={self.config.batch_size} must be less than the {size} training images")
+        self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, self.config.seed, "order", epoch).numpy())
+        ranked = {"valid": len(self._splits["valid"]), "test": len(self._splits["test"])}
+        ranked["test"] = min(data.fold or ranked["test"], ranked["test"])
+        self.notes = {
+            "retrieval": "; ".join(f"{name}: {_chance(images)}" for name, images in ranked.items()),
+            "loss": "the hinges of a batch, for each of its right pairs",
+        }
+        report(self.notes["retrieval"])
+
+    def build(self, norm: Norm) -> nn.Module:
+        options, features = self.config.model, self._splits["train"].features.shape[1]
+        absolute = self.config.penalty == "order"
+        sizes = {"embedding": options.embedding, "hidden": options.hidden}
+        return OrderEmbedding(norm, len(self._words), features, **sizes, absolute=absolute).to(self.device)
+
+    def initialise(self, model: nn.Module) -> None:
+        recurrent = dict.fromkeys(("gru.gates_h.weight", "gru.candidate_h.weight"), init.orthogonal)
+        others = recurrent | {"image.weight": init.glorot_uniform}
+        init.initialise(model, init.uniform(0.1), lambda name: stream(self.config.seed, "init", name), others)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        options = self.config.optim
+        return UncorrectedAdam(
+            model.parameters(),
+            options.lr,
+            options.beta1,
+            options.beta2,
+            options.eps,
+            swapped=options.bias_correction == "published",
+        )
+
+    def batches(self, step: int) -> list[Batch]:
+        """One batch of images, each with one of its captions."""
+        size = self.config.batch_size
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        chosen = self._order(epoch)[index * size : (index + 1) * size]
+        which = choices(size, PER_IMAGE, self.config.seed, "captions", step).numpy()
+        train = self._splits["train"]
+        return [Batch(*self._tokens(train, PER_IMAGE * chosen + which), self._features(train, chosen))]
+
+    def examples(self, batch: Batch) -> int:
+        return len(batch.features)
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:  # noqa: ARG002
+        assert isinstance(model, OrderEmbedding)
+        penalties = self._penalty(model.captions(batch.tokens, batch.mask), model.images(batch.features))
+        loss = ranking_loss(penalties.float(), self.config.margin)
+        return Objective(loss, {"loss": loss}, len(batch.features))
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        assert isinstance(model, OrderEmbedding)
+        results = {}
+        for name in ("valid", "test"):
+            captions, images = self._embed(model, self._splits[name])
+            fold = self.config.data.fold if name == "test" else None
+            results[name] = {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold)}
+        return results
+
+    def _embed(self, model: OrderEmbedding, split: Described) -> tuple[Tensor, Tensor]:
+        """Vectors of all captions and images; captions of like length are read together."""
+        order = np.argsort(split.captions.lengths, kind="stable")
+        parts = [order[at : at + ENCODED_AT_ONCE] for at in range(0, len(order), ENCODED_AT_ONCE)]
+        read = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
+        captions = torch.empty_like(read)
+        captions[torch.from_numpy(order)] = read
+        rows = np.arange(len(split))
+        shown = [
+            model.images(self._features(split, rows[at : at + ENCODED_AT_ONCE]))
+            for at in range(0, len(rows), ENCODED_AT_ONCE)
+        ]
+        return captions.float(), torch.cat(shown).float()
+
+    def _loss(self, captions: Tensor, images: Tensor) -> float:
+        """As in training, over batches of about equal size: of an image's captions, each in turn."""
+        total = 0.0
+        for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):
+            for which in range(PER_IMAGE):
+                penalties = self._penalty(captions[PER_IMAGE * rows + which], images[rows])
+                total += ranking_loss(penalties, self.config.margin).item()
+        return total / len(captions)
+
+    def _tokens(self, split: Described, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
+        arrays = padded([split.captions[i] for i in chosen], EOS)
+        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays)  # type: ignore[return-value]
+
+    def _features(self, split: Described, chosen: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(split.features[chosen])).to(self.device, non_blocking=True)
+
+
+def _first(split: Described, images: int) -> Described:
+    """The first images of a split, with their captions."""
+    return Described(split.features[:images], split.captions.first(PER_IMAGE * images))
+
+
+def _chance(images: int) -> str:
+    expected = chance(images, PER_IMAGE)
+    recalls = " and ".join(f"{expected[f'{kind}_recall']:.2%} of {kind}s" for kind in ("image", "caption"))
+    return f"with {images:,} images chance has a mean recall of {recalls}"

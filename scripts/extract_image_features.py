@@ -1,0 +1,38 @@
+"""Features of a folder of images, as order-embedding reads them: a .npy file, float32 of shape (image, 4096).
+
+A killed extraction goes on where it was when started again.
+
+    python scripts/extract_image_features.py ~/data/coco/val2014 features.npy --kind vgg19 --names val.txt
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rmsexp.data import DataError
+from rmsexp.data.image_features import KINDS, extract
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="a folder")
+    parser.add_argument("target", type=Path, metavar="TARGET.npy")
+    parser.add_argument("--kind", choices=KINDS, default="descriptor")
+    parser.add_argument("--names", type=Path, help="a file with an image's name a line, in the order of the rows")
+    arguments = parser.parse_args()
+    if arguments.names:
+        images = [arguments.images / name for name in arguments.names.read_text().splitlines()]
+    else:
+        images = sorted(path for path in arguments.images.glob("*") if path.suffix.lower() in SUFFIXES)
+    if not images:
+        sys.exit(f"There are no images in {arguments.images} ({', '.join(SUFFIXES)}).")
+    try:
+        extract(images, arguments.kind, arguments.target, lambda text: print(text, flush=True))
+    except DataError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Captions of images: words, ids, five an image, and rows of features that are checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rmsexp.data import DataError, captions
+from rmsexp.data.captions import EOS, UNK, Picture, Words, encode, pictures, read_features, tokenise
+
+
+def silent(_: str) -> None: ...
+
+
+def rows(count: int, size: int = 3) -> np.ndarray:
+    return np.eye(count, size, dtype=np.float32) + np.eye(count, size, -size, dtype=np.float32)
+
+
+def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
+    """Captions of one image a split, divided by slashes; the last is repeated to make five."""
+    texts = {"train": train.split("/"), "valid": valid.split("/"), "test": test.split("/")}
+    return {split: [one.split() for one in [*given, *given[-1:] * (5 - len(given))]] for split, given in texts.items()}
+
+
+def features(**images: int) -> dict[str, np.ndarray]:
+    return {split: rows(count) for split, count in ({"train": 1, "valid": 1, "test": 1} | images).items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A man, on a dirt-road.", "a man on a dirtroad"),
+        ("Two  dogs'\ttoys\n#2 ", "two dogs toys 2"),
+        ("A café_bar; Élan", "a cafébar élan"),
+        (" . ", ""),
+    ],
+)
+def test_words_are_lower_case_letters_and_digits(text: str, words: str) -> None:
+    assert tokenise(text) == words.split()
+
+
+def test_vocabulary_is_by_frequency_then_alphabet_over_train_and_valid() -> None:
+    encoded = encode(splits("b b c/a", "c c c c/d", "e a/a"), features(), silent)
+    # train: b 2, c 1, a 4; valid: c 4, d 4
+    assert encoded.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
+    assert [list(caption) for caption in encoded.splits["train"].captions][:2] == [[5, 5, 2, EOS], [3, EOS]]
+    assert list(encoded.splits["test"].captions[0]) == [UNK, 3, EOS]
+    assert encoded.splits["test"].captions.tokens.dtype == np.int32
+    assert [len(split) for split in encoded.splits.values()] == [1, 1, 1]
+
+
+def test_words_of_valid_captions_beyond_the_releases_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captions, "VOCABULARY_IMAGES", 1)
+    texts = splits("a", "b", "c") | {"valid": [["b"]] * 5 + [["d"]] * 5}
+    encoded = encode(texts, features(valid=2), silent)
+    assert encoded.words == ["<eos>", "<unk>", "a", "b"]
+    assert list(encoded.splits["valid"].captions[5]) == [UNK, EOS]
+
+
+def test_counts_are_reported() -> None:
+    said: list[str] = []
+    encode(splits("a", "a", "a b"), features(), said.append)
+    assert said == [
+        "train: 1 images, 5 captions, 0.00 % unknown",
+        "valid: 1 images, 5 captions, 0.00 % unknown",
+        "test: 1 images, 5 captions, 33.33 % unknown",
+        "3 words",
+    ]
+
+
+def test_splits_with_features_of_two_sizes_are_refused() -> None:
+    mixed = features() | {"test": rows(1, 4)}
+    with pytest.raises(DataError, match=r"differ in size: \{'train': 3, 'valid': 3, 'test': 4\}\.\n"):
+        encode(splits("a", "a", "a"), mixed, silent)
+
+
+def test_features_are_memory_mapped(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", rows(5))
+    read = read_features(tmp_path / "a.npy", 5)
+    assert isinstance(read, np.memmap)
+    assert np.array_equal(read, rows(5))
+
+
+@pytest.mark.parametrize("row", [0, 3, 6])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.05, -1, 1e15])
+def test_row_that_is_not_of_unit_length_is_named(
+    row: int, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captions, "BLOCK", 3)
+    damaged = rows(7)
+    damaged[row] += np.float32(value)
+    np.save(tmp_path / "a.npy", damaged)
+    with pytest.raises(DataError, match=rf"a\.npy, row {row} \(the first is 0\): its length is \S+, not 1\.\n"):
+        read_features(tmp_path / "a.npy", 7)
+
+
+def test_length_may_differ_by_a_thousandth(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", rows(4) * np.float32(1.0009))
+    assert len(read_features(tmp_path / "a.npy", 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (rows(4), r"float32 of shape \(4, 3\), not float32 of shape \(5, size\)"),
+        (rows(5).astype(np.float64), "holds float64"),
+        (rows(5)[0], r"shape \(3,\)"),
+        (np.array([{}], dtype=object), "cannot be read"),
+        (b"not an array", "cannot be read"),
+        (b"", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_other_arrays_are_refused(damage: np.ndarray | bytes | None, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    if isinstance(damage, bytes):
+        path.write_bytes(damage)
+    elif damage is not None:
+        np.save(path, damage, allow_pickle=True)
+    with pytest.raises(DataError, match=problem) as error:
+        read_features(path, 5)
+    assert str(path) in str(error.value)
+    assert str(error.value).count("\n") == 1
+
+
+def album(folder: Path, captions: int = 5) -> dict[str, list[Picture]]:
+    """Three splits of two images of a size of their own, and the file that their captions come from."""
+    folder.mkdir(exist_ok=True)
+    (folder / "captions.txt").write_text("a dog")
+    found: dict[str, list[Picture]] = {}
+    for number, split in enumerate(("train", "train", "valid", "valid", "test", "test")):
+        path = folder / f"{number}.png"
+        Image.new("RGB", (16 + number, 16), (40 * number, 0, 0)).save(path)
+        found.setdefault(split, []).append(Picture(path, [[f"{number}", f"{k}"] for k in range(captions)]))
+    return found
+
+
+def test_source_of_pictures_computes_their_features(tmp_path: Path) -> None:
+    files = [tmp_path / "captions.txt"]
+    source = pictures("album", album(tmp_path), files, tmp_path, "descriptor")
+    assert (source.name, source.builtin) == ("album", False)
+    assert not (tmp_path / "features").exists()
+    loaded = source.load(silent)
+    for number, split in enumerate(("train", "valid", "test")):
+        assert loaded.splits[split].features.shape == (2, 4096)
+        assert len(loaded.splits[split].captions) == 10
+        stored = tmp_path / "features" / "descriptor" / f"{split}.npy"
+        assert np.array_equal(np.load(stored), loaded.splits[split].features)
+        words = [loaded.words[i] for i in loaded.splits[split].captions[7]]
+        assert words == ([f"{2 * number + 1}", "2", "<eos>"] if split != "test" else ["<unk>", "2", "<eos>"])
+
+
+def test_digest_follows_captions_kind_images_and_splits_but_not_the_place(tmp_path: Path) -> None:
+    files, found = [tmp_path / "captions.txt"], album(tmp_path)
+    before = pictures("album", found, files, tmp_path, "descriptor").digest
+    again = album(tmp_path / "elsewhere")
+    elsewhere = [tmp_path / "elsewhere" / "captions.txt"]
+    assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest == before
+    assert pictures("album", found, files, tmp_path, "vgg19").digest != before
+    assert pictures("album", found | {"test": found["valid"]}, files, tmp_path, "descriptor").digest != before
+    elsewhere[0].write_text("a cat")
+    assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest != before
+    found["test"][1].path.write_bytes(b"")
+    assert pictures("album", found, files, tmp_path, "descriptor").digest != before
+
+
+def test_only_the_first_five_captions_count(tmp_path: Path) -> None:
+    loaded = pictures("album", album(tmp_path, 7), [tmp_path / "captions.txt"], tmp_path, "descriptor").load(silent)
+    assert len(loaded.splits["train"].captions) == 10
+    assert "5" not in loaded.words  # nor is it an image's number in train or valid
+
+
+def test_images_with_too_few_or_empty_captions_are_named(tmp_path: Path) -> None:
+    files, found = [tmp_path / "captions.txt"], album(tmp_path)
+    del found["valid"][1].captions[0]
+    with pytest.raises(DataError, match=r"3\.png has 4 captions, not 5\.\n"):
+        pictures("album", found, files, tmp_path, "descriptor")
+    found["valid"][1].captions.append([])
+    with pytest.raises(DataError, match=r"3\.png has a caption without words\.\n"):
+        pictures("album", found, files, tmp_path, "descriptor")
+
+
+def test_missing_image_and_empty_split_are_named(tmp_path: Path) -> None:
+    files, found = [tmp_path / "captions.txt"], album(tmp_path)
+    with pytest.raises(DataError, match=rf"The valid split of album has no images\.\nReplace {files[0]}"):
+        pictures("album", found | {"valid": []}, files, tmp_path, "descriptor")
+    found["test"][0].path.unlink()
+    with pytest.raises(DataError, match=rf"The image {found['test'][0].path} cannot be read \(No such file"):
+        pictures("album", found, files, tmp_path, "descriptor")

@@ -1,0 +1,250 @@
+"""Cloze questions: lines, sentences, the vocabulary, and what is stored."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmsexp.data import DataError, cloze
+from rmsexp.data.cloze import (
+    EOS,
+    NIL,
+    NUM,
+    PLACEHOLDER,
+    RESERVED,
+    UNK,
+    Cloze,
+    Question,
+    encode,
+    split_sentences,
+    stored,
+)
+from rmsexp.data.files import digest_of, read_lines
+from rmsexp.data.sequences import Sequences
+
+
+def question(passage: str, gap: str, answer: str) -> Question:
+    return Question(passage.split(), gap.split(), answer, {})
+
+
+TRAIN = [
+    question("the @entity1 saw the cat 10 times", "@placeholder saw it", "@entity1"),
+    question("@entity0 and the cat saw 10 or 7", "the @placeholder", "cat"),
+]
+VALID = [question("the @entity3 saw and saw a dog 99", "@placeholder was it", "dog")]
+
+
+def splits(**changed: list[Question]) -> Mapping[str, list[Question]]:
+    return {"train": TRAIN, "valid": VALID, **changed}
+
+
+def texts(result: Cloze, split: str) -> list[tuple[str, str, str]]:
+    examples, words = result.splits[split], result.words
+    return [
+        (
+            " ".join(words[id] for id in examples.passages[i]),
+            " ".join(words[id] for id in examples.questions[i]),
+            words[examples.answers[i]],
+        )
+        for i in range(len(examples))
+    ]
+
+
+def test_words_are_ordered_by_frequency_and_first_appearance() -> None:
+    result = encode("a", splits())
+    # the 4, saw 3, cat 3; @entity1 and the gap 2 each; numbers, and what is seen once, are no words
+    assert result.words[:4] == list(RESERVED)
+    assert result.words[4:7] == ["the", "saw", "cat"]
+    assert result.words[7:9] == ["@entity1", PLACEHOLDER]
+    assert (NIL, EOS, UNK, NUM) == (0, 1, 2, 3)
+    assert not {"10", "and", "it", "dog"} & set(result.words)
+
+
+def test_equally_frequent_words_keep_the_order_of_the_text() -> None:
+    words = [f"w{number}" for number in range(100)]
+    text = " ".join(words * 2)
+    found = encode("a", splits(train=[question(text, "@placeholder", "w99")])).words
+    assert found[4:105] == ["w99", *words[:99], "@placeholder"]
+
+
+def test_every_entity_up_to_the_highest_of_any_split_is_a_word() -> None:
+    result = encode("a", splits())
+    assert {result.words[id] for id in result.entities} == {f"@entity{number}" for number in range(4)}
+    assert result.entities.dtype == np.int64
+    assert "@entity7" in encode("a", splits(test=[question("@entity5 .", "@placeholder", "@entity7")])).words
+
+
+def test_only_plain_entities_count() -> None:
+    odd = "@entity123456 @entity01 @entity @entity2's"
+    result = encode("a", splits(train=[question(odd, "@placeholder", "@entity0")] * 2))
+    assert {result.words[id] for id in result.entities} == {f"@entity{number}" for number in range(4)}
+    assert set(odd.split()) < set(result.words)
+
+
+def test_unknown_words_and_numbers() -> None:
+    result = encode("a", splits())
+    assert texts(result, "train")[1] == ("@entity0 <unk> the cat saw <num> <unk> <num>", "the @placeholder", "cat")
+    assert texts(result, "valid") == [
+        ("the @entity3 saw <unk> saw <unk> <unk> <num>", "@placeholder <unk> <unk>", "<unk>")
+    ]
+
+
+def test_the_gap_of_a_single_question_is_a_word() -> None:
+    result = encode("a", splits(train=TRAIN[:1]))
+    assert texts(result, "train")[0][1] == "@placeholder saw <unk>"
+
+
+def test_reserved_names_in_the_text_are_those_ids() -> None:
+    result = encode("a", splits(train=[question("<num> <unk> <unk>", "@placeholder", "<nil>")]))
+    assert result.splits["train"].passages[0].tolist() == [NUM, UNK, UNK]
+    assert result.splits["train"].answers.tolist() == [NIL]
+    assert len(set(result.words)) == len(result.words)
+
+
+def test_splits_are_read_once_and_types_are_exact() -> None:
+    result = encode("a", {split: iter(questions) for split, questions in splits().items()})
+    examples = result.splits["train"]
+    assert len(examples) == 2
+    for sequences in (examples.passages, examples.questions):
+        assert (sequences.tokens.dtype, sequences.offsets.dtype) == (np.int32, np.int64)
+    assert examples.answers.dtype == np.int32
+    assert examples.passages.lengths.tolist() == [7, 8]
+
+
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = encode("a", splits())
+    monkeypatch.setattr(cloze, "CHUNK", 3)
+    chunked = encode("a", splits())
+    assert chunked.words == whole.words
+    assert all(texts(chunked, split) == texts(whole, split) for split in ("train", "valid"))
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_an_empty_split_is_refused(split: str) -> None:
+    with pytest.raises(DataError, match=rf"No example of my data is left in its {split} split\.\n"):
+        encode("my data", splits(**{split: []}))
+
+
+def test_sentences_end_at_full_stops_and_marks() -> None:
+    words = "a b . ? c ! '' d '' . ''"
+    assert [" ".join(one) for one in split_sentences(words.split())] == ["a b .", "?", "c !", "'' d '' .", "''"]
+    assert [" ".join(one) for one in split_sentences(words.split(), ["''"])] == ["a b .", "?", "c ! ''", "d '' . ''"]
+    assert split_sentences(["''", "a"], ["''"]) == [["''", "a"]]
+    assert split_sentences([]) == []
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes("\ufeffone\u2028\x0b\r\n\n two".encode())
+    assert read_lines(path) == ["one\u2028\x0b\r", "", " two"]
+    path.write_bytes(b"one\n\n")
+    assert read_lines(path) == ["one", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "byte"), [(b"\xff", 1, 1), (b"one\nca\xc3\xa9 \xe9t\n", 2, 6), (b"\n\n\xc3", 3, 1)]
+)
+def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        read_lines(path)
+    assert f"{path}, line {line}: not UTF-8" in str(error.value)
+    assert f"at byte {byte} of the line" in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for function in (read_lines, lambda path: digest_of([path])):
+        with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
+            function(tmp_path / "absent")
+
+
+def test_digest_follows_names_and_content(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_text("one")
+    before = digest_of(paths)
+    assert len(before) == 64
+    assert digest_of(paths[::-1]) != before
+    paths[1].write_text("two")
+    assert digest_of(paths) != before
+
+
+def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze, dict[str, int], int]:
+    """And how often it was made."""
+    made = 0
+
+    def make() -> tuple[Cloze, Mapping[str, int]]:
+        nonlocal made
+        made += 1
+        return encode("a", splits(**changed)), {"read": 17}
+
+    return *stored(root, "my data", stamp, make), made
+
+
+def test_stored_questions_come_back_mapped(tmp_path: Path) -> None:
+    test = [question("a the", "@placeholder", "@entity1")]
+    first, counts, made = load(tmp_path, test=test)
+    assert (counts, made) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 1)
+    again, counts, made = load(tmp_path, test=test)
+    assert (counts, made) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 0)
+    fresh = encode("a", splits(test=test))
+    assert again.words == fresh.words
+    assert again.entities.tolist() == fresh.entities.tolist()
+    assert list(again.splits) == ["train", "valid", "test"]
+    for split in fresh.splits:
+        assert texts(first, split) == texts(again, split) == texts(fresh, split)
+    tokens = again.splits["train"].passages.tokens
+    assert isinstance(tokens.base, np.memmap)
+    assert not tokens.flags.writeable
+
+
+def test_another_stamp_is_another_folder(tmp_path: Path) -> None:
+    assert [load(tmp_path, stamp)[-1] for stamp in ("x", "y", "x")] == [1, 1, 0]
+    assert len(list((tmp_path / "cloze").glob("[!.]*"))) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["words.json", "counts.json", "train_passages_tokens.npy", "valid_questions_offsets.npy", "train_answers.npy"],
+)
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_damaged_questions_are_made_anew(name: str, damage: str, tmp_path: Path) -> None:
+    expected = texts(load(tmp_path)[0], "train")
+    (path,) = tmp_path.glob(f"cloze/*/{name}")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-4])
+    else:
+        path.unlink()
+    result, _, made = load(tmp_path)
+    assert made == 1
+    assert texts(result, "train") == expected
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(
+        DataError, match=r"questions of my data cannot be stored in .* \(No space left on device\)\.\nF"
+    ):
+        load(tmp_path)
+    assert not list((tmp_path / "cloze").glob("[!.]*"))
+
+
+def test_nothing_is_kept_of_what_failed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No example"):
+        load(tmp_path, valid=[])
+    assert load(tmp_path)[-1] == 1
+
+
+def test_sequences_of_a_split_are_indexed_by_example() -> None:
+    examples = encode("a", splits()).splits["valid"]
+    assert isinstance(examples.passages, Sequences)
+    assert len(examples) == len(examples.passages) == len(examples.questions) == 1

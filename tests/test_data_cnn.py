@@ -1,0 +1,336 @@
+"""CNN's questions: DeepMind's files, the sentences that are kept of a passage, and the pickles of top4."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmsexp.data import DataError
+from rmsexp.data import cnn as module
+from rmsexp.data.cloze import Cloze, Examples
+from rmsexp.data.cnn import cnn, most_related, read_question, top4
+
+PASSAGE = "@entity1 met @entity2 in Rome . it rained . then @entity2 left @entity3 ? yes"
+LINES = [
+    "http://x.y/z",
+    "",
+    PASSAGE,
+    "",
+    "@placeholder left",
+    "",
+    "@entity2",
+    "",
+    "@entity1:A: b",
+    "@entity2:C",
+    "@entity3:",
+]
+
+
+def lines(**changed: str) -> list[str]:
+    """A file's; ``line3="..."`` replaces a line."""
+    result = list(LINES)
+    for name, line in changed.items():
+        result[int(name.removeprefix("line")) - 1] = line
+    return result
+
+
+def write(path: Path, content: list[str] | bytes = LINES) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else "\n".join(content).encode())
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(DataError) as error:
+        read_question(path)
+    message = str(error.value)
+    assert message.count("\n") == 1
+    return message
+
+
+def test_a_file_is_read_lower_cased(tmp_path: Path) -> None:
+    for ending in ([], [""], ["", "", " "]):
+        question = read_question(write(tmp_path / "a.question", LINES + ending))
+        assert question.passage == PASSAGE.lower().split()
+        assert question.question == ["@placeholder", "left"]
+        assert question.answer == "@entity2"
+        assert question.entities == {"@entity1": "A: b", "@entity2": "C", "@entity3": ""}
+
+
+def test_windows_line_ends_make_no_difference(tmp_path: Path) -> None:
+    plain = read_question(write(tmp_path / "a.question"))
+    assert read_question(write(tmp_path / "b.question", "\r\n".join(LINES).encode())) == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        pytest.param(lines(line5="who left"), 5, "the question has no @placeholder", id="no gap"),
+        pytest.param(lines(line5="@placeholder or @placeholder"), 5, "the question has 2 @placeholder", id="two gaps"),
+        pytest.param(lines(line5="@placeholders"), 5, "the question has no @placeholder", id="no gap of its own"),
+        pytest.param(lines(line7="@entity4"), 7, "the answer @entity4 is not in the table", id="unknown answer"),
+        pytest.param(lines(line7="Rome"), 7, "the answer Rome is not in the table", id="answer no entity"),
+        pytest.param(lines(line1=""), 1, "the URL is missing", id="no URL"),
+        pytest.param(lines(line3="  "), 3, "the passage is missing", id="empty passage"),
+        pytest.param(lines(line5=""), 5, "the question is missing", id="no question"),
+        pytest.param(lines(line7=""), 7, "the answer is missing", id="no answer"),
+        pytest.param(LINES[:8], 9, "the table of entities is missing", id="no table"),
+        pytest.param(LINES[:4], 5, "the question is missing", id="cut off"),
+        pytest.param([], 1, "the URL is missing", id="empty file"),
+        pytest.param(lines(line4="more"), 4, "not blank, as it should be before the question", id="long passage"),
+        pytest.param(LINES[:2] + LINES[4:], 8, "not blank, as it should be before the table", id="no passage block"),
+        pytest.param(lines(line10="@entity2"), 10, "not of the form @entityN:name", id="entity without name"),
+        pytest.param(lines(line11="entity3:x"), 11, "not of the form @entityN:name", id="entity without @"),
+        pytest.param(lines(line11="@entity03:x"), 11, "not of the form @entityN:name", id="leading zero"),
+        pytest.param("\n".join(LINES).encode() + b"\n@entity4:\xe9\n", 12, "not UTF-8 (invalid", id="Latin-1"),
+    ],
+)
+def test_damaged_files_are_named_with_the_line(
+    content: list[str] | bytes, line: int, problem: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.question", content)
+    assert refusal(path).startswith(f"{path}, line {line}: {problem}")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert f"{tmp_path}/a.question cannot be read (No such file" in refusal(tmp_path / "a.question")
+
+
+@pytest.mark.parametrize(
+    ("passage", "question", "count", "kept"),
+    [
+        ("a b . c d . e f .", "c @placeholder e f", 2, "c d . e f ."),
+        ("a b . c d . e f .", "e f b", 1, "e f ."),
+        ("a b . c d . e f .", "z", 2, "a b . c d ."),
+        ("b b b . a c . a b .", "a b", 1, "a b ."),
+        ("a b . , @placeholder ? a .", "@placeholder , ?", 1, "a b ."),
+        ("a b", "c", 4, "a b"),
+        ("a . b ! c ? d . e", "e d c b a", 4, "a . b ! c ? d ."),
+    ],
+    ids=["in order", "most", "ties to the earlier", "different words", "no punctuation", "no end", "four"],
+)
+def test_sentences_that_share_most_words_are_kept(passage: str, question: str, count: int, kept: str) -> None:
+    assert " ".join(most_related(passage.split(), question.split(), count)) == kept
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three files to train with, one to validate and one to test."""
+    for split, count in (("training", 3), ("validation", 1), ("test", 1)):
+        for number in range(count):
+            write(tmp_path / "cnn" / "questions" / split / f"{number}.question", lines(line1=f"{split}{number}"))
+    return tmp_path
+
+
+def load(root: Path, sentences: int | None = None, damaged: str = "refuse") -> tuple[Cloze, list[str]]:
+    said: list[str] = []
+    return cnn(root, sentences, damaged).load(said.append), said
+
+
+def text(result: Cloze, examples: Examples, index: int = 0) -> str:
+    return " ".join(result.words[id] for id in examples.passages[index])
+
+
+def test_files_of_all_splits_are_encoded(root: Path) -> None:
+    result, said = load(root)
+    assert {split: len(examples) for split, examples in result.splits.items()} == {"train": 3, "valid": 1, "test": 1}
+    assert {result.words[id] for id in result.entities} == {f"@entity{number}" for number in range(4)}
+    assert text(result, result.splits["test"]) == PASSAGE.lower()
+    assert [result.words[id] for id in result.splits["train"].answers] == ["@entity2"] * 3
+    assert said == [
+        f"reading 5 files of {root}/cnn/questions (once)",
+        "CNN: 5 files read, 0 damaged and left out; 0 unknown words; 3 train, 1 valid, 1 test examples of 85 tokens; "
+        f"a vocabulary of {len(result.words)} with 4 entities; answers that are not in the passage: 0.0% (train), "
+        "0.0% (valid), 0.0% (test)",
+    ]
+    assert load(root)[1] == said[1:]
+
+
+def test_passages_are_cut_to_their_most_related_sentences(root: Path) -> None:
+    result, _ = load(root, sentences=1)
+    assert text(result, result.splits["train"]) == "then @entity2 left @entity3 ?"
+    write(root / "cnn" / "questions" / "validation" / "0.question", lines(line5="@placeholder rained"))
+    result, said = load(root, sentences=1)
+    assert text(result, result.splits["valid"]) == "<unk> <unk> <unk>"  # "it rained .", which no training text has
+    assert said[-1].startswith("CNN, 1 sentences: 5 files read")
+    assert said[-1].endswith("not in the passage: 0.0% (train), 100.0% (valid), 0.0% (test)")
+
+
+def test_a_test_folder_is_not_needed(root: Path) -> None:
+    (root / "cnn" / "questions" / "test" / "0.question").unlink()
+    (root / "cnn" / "questions" / "test").rmdir()
+    assert list(load(root)[0].splits) == ["train", "valid"]
+
+
+def test_damaged_files_are_refused_with_the_way_out(root: Path) -> None:
+    path = write(root / "cnn" / "questions" / "training" / "1.question", lines(line7="@entity9"))
+    with pytest.raises(DataError, match=rf"{path}, line 7: (?s:.*)data\.damaged=skip"):
+        load(root)
+    assert not list((root / "cloze").glob("[!.]*"))
+
+
+def test_damaged_files_are_left_out_named_and_counted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORT_DAMAGED", 2)
+    folder = root / "cnn" / "questions" / "training"
+    for number in range(1, 5):
+        write(folder / f"{number}.question", b"")
+    result, said = load(root, damaged="skip")
+    assert len(result.splits["train"]) == 1
+    assert said[1:4] == [
+        f"left out: {folder}/1.question, line 1: the URL is missing.",
+        f"left out: {folder}/2.question, line 1: the URL is missing.",
+        "left out: 2 more",
+    ]
+    assert said[4].startswith("CNN: 7 files read, 4 damaged and left out;")
+    assert load(root, damaged="skip")[1] == said[4:]
+
+
+def test_a_split_of_damaged_files_is_empty(root: Path) -> None:
+    write(root / "cnn" / "questions" / "validation" / "0.question", b"")
+    with pytest.raises(DataError, match="No example of CNN is left in its valid split"):
+        load(root, damaged="skip")
+
+
+def test_long_reading_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORT_FILES", 2)
+    assert load(root)[1][1:-1] == ["2 files read", "4 files read"]
+
+
+def test_digest_follows_names_and_sizes(root: Path) -> None:
+    folder = root / "cnn" / "questions" / "training"
+    before = cnn(root, None, "refuse")
+    assert (before.name, len(before.digest), before.builtin) == ("CNN", 64, False)
+    (folder / "readme.txt").write_text("no question")
+    assert cnn(root, 4, "refuse").digest == before.digest
+    (folder / "1.question").rename(folder / "3.question")
+    renamed = cnn(root, None, "refuse").digest
+    write(folder / "3.question", lines(line1="longer"))
+    assert len({before.digest, renamed, cnn(root, None, "refuse").digest}) == 3
+
+
+@pytest.mark.parametrize(("split", "other"), [("training", "validation"), ("validation", "training")])
+def test_missing_files_are_named_with_where_they_belong(split: str, other: str, root: Path) -> None:
+    for path in (root / "cnn" / "questions" / split).iterdir():
+        path.unlink()
+    with pytest.raises(DataError) as error:
+        cnn(root, None, "refuse")
+    message = str(error.value)
+    parts = (f"not in {root}/cnn/questions: no files in {split}.", "Hermann", "cnn/questions/", "scale=demo")
+    assert all(part in message for part in parts)
+    assert message.count("\n") == 1
+    assert other not in message.replace("cnn/questions/training/*", "")
+
+
+WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
+PARTS: dict[str, Any] = {
+    "dict.pkl": WORDS,
+    "train4_pass.pkl": [[4, 5, 6], [3, 2]],
+    "train4_qs.pkl": [[4], [4, 0, 1]],
+    "train4_ans.pkl": [[5], [4]],
+    "valid4_pass.pkl": [[3, 4]],
+    "valid4_qs.pkl": [[2]],
+    "valid4_ans.pkl": [[3]],
+}
+
+
+def pickled(root: Path, **changed: Any) -> Path:
+    """The files of top4, in Python 2's protocol; ``valid4_ans=...`` replaces one's content, bytes as they are."""
+    (root / "top4").mkdir(exist_ok=True)
+    for name, content in (PARTS | {f"{name}.pkl": content for name, content in changed.items()}).items():
+        data = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
+        (root / "top4" / name).write_bytes(data)
+    return root
+
+
+def rows(examples: Examples) -> Mapping[str, list[Any]]:
+    parts = {"pass": examples.passages, "qs": examples.questions}
+    return {name: [part[i].tolist() for i in range(len(part))] for name, part in parts.items()} | {
+        "ans": examples.answers.tolist()
+    }
+
+
+def test_pickles_are_taken_as_they_are(tmp_path: Path) -> None:
+    said: list[str] = []
+    source = top4(pickled(tmp_path))
+    result = source.load(said.append)
+    assert (source.name, source.builtin, len(source.digest)) == ("CNN top4", False, 64)
+    assert rows(result.splits["train"]) == {"pass": [[4, 5, 6], [3, 2]], "qs": [[4], [4, 0, 1]], "ans": [5, 4]}
+    assert rows(result.splits["valid"]) == {"pass": [[3, 4]], "qs": [[2]], "ans": [3]}
+    assert result.words == ["NIL", "EOS", "UNK", "@entity3", "the", "@entity0", "<unused>"]
+    assert result.entities.tolist() == [3, 5]
+    assert said[-1] == (
+        "CNN top4: 2 train, 1 valid examples of 12 tokens; a vocabulary of 7 with 2 entities; answers that are not in "
+        "the passage: 50.0% (train), 0.0% (valid); answers that are no entity: 1"
+    )
+    again = top4(tmp_path).load(said.append)
+    assert rows(again.splits["train"]) == rows(result.splits["train"])
+    assert len(said) == 3
+
+
+def test_the_row_without_a_word_gets_its_reserved_name(tmp_path: Path) -> None:
+    words = WORDS | {"EOS": 6}
+    assert top4(pickled(tmp_path, dict=words)).load(lambda _: None).words[1] == "<eos>"
+
+
+def test_a_common_end_of_zero_is_cut_off(tmp_path: Path) -> None:
+    changed = {"train4_pass": [[4, 0], [5, 0, 0]], "train4_qs": [[4, 0], [4]]}
+    found = rows(top4(pickled(tmp_path, **changed)).load(lambda _: None).splits["train"])
+    assert found == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "file", "problem"),
+    [
+        ({"dict": [1]}, "dict", "it is not a dictionary of words and their ids"),
+        ({"dict": {"a": "0"}}, "dict", "it is not a dictionary of words and their ids"),
+        ({"dict": {"a": 0, "b": 3}}, "dict", "the id of 'b' is 3, and 2 words have ids from 0 to 2"),
+        ({"dict": {"a": -1}}, "dict", "the id of 'a' is -1"),
+        ({"dict": {"a": 1, "b": 1}}, "dict", "'a' and 'b' have the same id, 1"),
+        ({"train4_pass": {}}, "train4_pass", "it is not a list of examples"),
+        ({"valid4_qs": []}, "valid4_qs", "it is not a list of examples"),
+        ({"train4_pass": [[4], [4, 7]]}, "train4_pass", "example 1 (from 0) has an id outside of 0 to 6"),
+        ({"train4_qs": [[4], [-1]]}, "train4_qs", "example 1 (from 0) has an id outside of 0 to 6"),
+        ({"train4_qs": [[4], [2**70]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
+        ({"train4_qs": [[4], 4]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
+        ({"train4_qs": [["the"], [4]]}, "train4_qs", "example 0 (from 0) is not a list of ids"),
+        ({"train4_qs": [[4], [[4], [4, 4]]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
+        ({"train4_qs": [[4], [4.0]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
+        ({"train4_pass": [[4], []]}, "train4_pass", "example 1 (from 0) is empty"),
+        ({"train4_pass": [[4, 0], [0]]}, "train4_pass", "example 1 (from 0) is empty"),
+        ({"train4_ans": [[5], [4, 4]]}, "train4_ans", "example 1 (from 0) has several answers"),
+        ({"train4_ans": [[5], [9]]}, "train4_ans", "example 1 (from 0) has an id outside of 0 to 6"),
+        ({"train4_ans": [[5]]}, "train4_ans", "1 answers to 2 questions on 2 passages"),
+        ({"valid4_ans": pickle.dumps([[3]])[:-3]}, "valid4_ans", ""),
+        (
+            {"valid4_ans": b"cos\nsystem\n(S'true'\ntR."},
+            "valid4_ans",
+            "it refers to os.system, which has no place in one",
+        ),
+    ],
+)
+def test_damaged_pickles_are_named(changed: dict[str, Any], file: str, problem: str, tmp_path: Path) -> None:
+    source = top4(pickled(tmp_path, **changed))
+    with pytest.raises(DataError) as error:
+        source.load(lambda _: None)
+    assert str(error.value).startswith(f"{tmp_path}/top4/{file}.pkl is damaged: {problem}")
+    assert str(error.value).count("\n") == 1
+
+
+def test_digest_of_top4_follows_the_content(tmp_path: Path) -> None:
+    before = top4(pickled(tmp_path)).digest
+    assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before
+
+
+def test_missing_pickles_are_named_with_what_to_do(tmp_path: Path) -> None:
+    pickled(tmp_path)
+    (tmp_path / "top4" / "valid4_qs.pkl").unlink()
+    with pytest.raises(DataError) as error:
+        top4(tmp_path)
+    message = str(error.value)
+    named = (f"{tmp_path}/top4 lacks valid4_qs.pkl of", "http://www.cs.toronto.edu/~rkiros/top4.zip", "scale=demo")
+    assert all(part in message for part in (*named, "data.name=cnn data.sentences=4"))
+    assert message.count("\n") == 1

@@ -1,0 +1,230 @@
+"""COCO: the release of order-embedding, the Karpathy split and the official annotations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rmsexp.data import DataError, coco
+from rmsexp.data.captions import Captions
+from rmsexp.data.coco import coco_release, read_karpathy, read_official, read_release
+
+
+def silent(_: str) -> None: ...
+
+
+def text(captions: Captions, split: str, number: int) -> str:
+    return " ".join(captions.words[i] for i in captions.splits[split].captions[number])
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def draw(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (20, 20), (9, 9, 99)).save(path)
+
+
+# The release
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A ``data.root`` with the release: two images in train, one in val, three in test."""
+    (tmp_path / "coco" / "images" / "10crop").mkdir(parents=True)
+    for name, images in (("train", 2), ("val", 1), ("test", 3)):
+        lines = (f"{name} {i} {k}\n" for i in range(images) for k in range(5))
+        write(tmp_path / "coco" / f"{name}.txt", "".join(lines))
+        features = np.eye(images, 4096, dtype=np.float32)
+        np.save(tmp_path / "coco" / "images" / "10crop" / f"{name}.npy", features)
+    return tmp_path
+
+
+def test_release_has_five_lines_an_image_and_maps_its_features(release: Path) -> None:
+    source = coco_release(release)
+    assert (source.name, source.builtin) == ("COCO", False)
+    loaded = source.load(silent)
+    assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 2, "valid": 1, "test": 3}
+    assert text(loaded, "train", 6) == "train 1 1 <eos>"
+    assert text(loaded, "valid", 4) == "val 0 4 <eos>"
+    assert text(loaded, "test", 14) == "<unk> 2 4 <eos>"
+    assert isinstance(loaded.splits["train"].features, np.memmap)
+    assert loaded.splits["test"].features.argmax(axis=1).tolist() == [0, 1, 2]
+
+
+def test_digest_of_the_release_follows_captions_and_the_size_of_features(release: Path) -> None:
+    before = coco_release(release).digest
+    assert coco_release(release).digest == before
+    caption = release / "coco" / "test.txt"
+    original = caption.read_text()
+    caption.write_text(original.replace("test 0 0", "test 0 1"))
+    assert coco_release(release).digest != before
+    caption.write_text(original)
+    np.save(release / "coco" / "images" / "10crop" / "test.npy", np.eye(2, 4096, dtype=np.float32))
+    source = coco_release(release)
+    assert source.digest != before
+    with pytest.raises(
+        DataError, match=r"test\.npy holds float32 of shape \(2, 4096\), not float32 of shape \(3, size"
+    ):
+        source.load(silent)
+
+
+@pytest.mark.parametrize("name", ["val.txt", "images/10crop/train.npy"])
+def test_missing_file_of_the_release_is_named_with_its_origin(name: str, release: Path) -> None:
+    (release / "coco" / name).unlink()
+    with pytest.raises(DataError) as error:
+        coco_release(release)
+    message = str(error.value)
+    assert f"there is no {release / 'coco' / name}" in message
+    assert all(part in message for part in ("http://www.cs.toronto.edu/~vendrov/order/coco.zip", "scale=demo"))
+    assert message.count("\n") == 1
+
+
+def test_release_with_an_empty_or_a_missing_line_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "val.txt", "a\n" * 7 + " \n" + "a\n" * 2)
+    with pytest.raises(DataError, match=rf"{path}, line 8: an empty caption"):
+        read_release(path)
+    write(path, "a\n" * 9)
+    with pytest.raises(DataError, match=rf"{path} has 9 lines, no multiple of 5"):
+        read_release(path)
+    write(path, "")
+    with pytest.raises(DataError, match=rf"{path}, line 1: an empty caption"):
+        read_release(path)
+
+
+# The Karpathy split
+
+
+def karpathy_image(number: int, split: str) -> dict[str, Any]:
+    part = "val2014" if split in ("val", "restval") else "train2014"
+    sentences = [{"tokens": [split, f"{k}"], "raw": f"{split.capitalize()} {k}."} for k in range(5)]
+    return {"filepath": part, "filename": f"{number}.jpg", "split": split, "sentences": sentences}
+
+
+@pytest.fixture
+def karpathy(tmp_path: Path) -> Path:
+    images = [karpathy_image(*pair) for pair in enumerate(("test", "restval", "train", "val", "restval"))]
+    write(tmp_path / "coco" / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    for image in images:
+        draw(tmp_path / "coco" / image["filepath"] / image["filename"])
+    return tmp_path
+
+
+def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
+    splits = read_karpathy(karpathy / "coco" / "dataset_coco.json", karpathy)
+    names = {split: [picture.path.name for picture in found] for split, found in splits.items()}
+    assert names == {"train": ["1.jpg", "2.jpg", "4.jpg"], "valid": ["3.jpg"], "test": ["0.jpg"]}
+    assert splits["train"][0].path == karpathy / "val2014" / "1.jpg"
+    loaded = coco.coco(karpathy, "descriptor").load(silent)
+    assert [text(loaded, "train", number) for number in (0, 5, 14)] == [
+        "restval 0 <eos>",
+        "train 0 <eos>",
+        "restval 4 <eos>",
+    ]
+    assert loaded.splits["train"].features.shape == (3, 4096)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}, {"images": 3}]
+)
+def test_something_else_than_the_karpathy_split_is_refused(content: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "dataset_coco.json", content)
+    with pytest.raises(DataError) as error:
+        read_karpathy(path, tmp_path)
+    assert str(path) in str(error.value)
+    assert str(error.value).count("\n") == 1
+
+
+# The official annotations
+
+
+def annotations(first: int, count: int) -> dict[str, Any]:
+    """Images in no order of their ids; the first has six captions."""
+    ids = [first + (3 * number) % count for number in range(count)]
+    captions = [(image, k) for k in range(5) for image in ids] + [(first, 5)]
+    return {
+        "images": [{"id": image, "file_name": f"{image:03}.jpg"} for image in ids],
+        "annotations": [
+            {"image_id": image, "id": number, "caption": f"Caption {k} of\nimage {image}."}
+            for number, (image, k) in enumerate(captions)
+        ],
+    }
+
+
+@pytest.fixture
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``data.root`` with both years: 5 + 2 images in 2017, 4 + 1 in 2014; two of train are to be valid."""
+    monkeypatch.setattr(coco, "VALID_IMAGES", 2)
+    for year, train, val in ((2017, 5, 2), (2014, 4, 1)):
+        for part, content in (("train", annotations(0, train)), ("val", annotations(100, val))):
+            write(tmp_path / "coco" / "annotations" / f"captions_{part}{year}.json", content)
+            for image in content["images"]:
+                draw(tmp_path / "coco" / f"{part}{year}" / image["file_name"])
+    return tmp_path
+
+
+def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None:
+    source = coco.coco(official, "descriptor")
+    loaded = source.load(silent)
+    assert source.name == "COCO, 2017"
+    assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 3, "valid": 2, "test": 2}
+    assert text(loaded, "train", 5) == "caption 0 of image 1 <eos>"
+    assert text(loaded, "valid", 9) == "caption 4 of image 4 <eos>"
+    assert text(loaded, "test", 0) == "caption 0 of image <unk> <eos>"
+
+
+def test_year_2014_is_taken_where_2017_is_not_whole(official: Path) -> None:
+    before = coco.coco(official, "descriptor").digest
+    (official / "coco" / "annotations" / "captions_val2017.json").unlink()
+    source = coco.coco(official, "descriptor")
+    assert source.name == "COCO, 2014"
+    assert source.digest != before
+
+
+def test_karpathy_split_goes_before_official_ones(official: Path) -> None:
+    write(official / "coco" / "dataset_coco.json", {"images": []})
+    with pytest.raises(DataError, match=r"The train split of COCO has no images\.\nReplace \S+dataset_coco\.json"):
+        coco.coco(official, "descriptor")
+
+
+def test_official_file_has_all_captions_of_an_image_by_id(official: Path) -> None:
+    found = read_official(official / "coco" / "annotations" / "captions_train2017.json", Path("images"))
+    assert [picture.path for picture in found] == [Path(f"images/{number:03}.jpg") for number in range(5)]
+    assert [len(picture.captions) for picture in found] == [6, 5, 5, 5, 5]
+
+
+def test_image_without_captions_is_named(official: Path) -> None:
+    path = official / "coco" / "annotations" / "captions_val2017.json"
+    content = json.loads(path.read_text())
+    write(path, content | {"annotations": [one for one in content["annotations"] if one["image_id"] != 101]})
+    with pytest.raises(DataError, match=r"101\.jpg has 0 captions, not 5"):
+        coco.coco(official, "descriptor")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", {"images": []}, {"images": [{"id": 1}], "annotations": []}, {"annotations": [{"image_id": 1}]}],
+)
+def test_something_else_than_official_captions_is_refused(content: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "captions_val2017.json", content)
+    with pytest.raises(DataError) as error:
+        read_official(path, tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_missing_coco_says_where_it_was_looked_for_and_where_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        coco.coco(tmp_path, "descriptor")
+    message = str(error.value)
+    path = tmp_path / "coco" / "annotations" / "captions_train2017.json"
+    assert f"there is no {path}" in message
+    assert all(part in message for part in ("dataset_coco.json", "https://cocodataset.org", "scale=demo"))
+    assert message.count("\n") == 1

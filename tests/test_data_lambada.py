@@ -1,0 +1,173 @@
+"""LAMBADA: where a question begins, which are kept, and which words are anonymised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmsexp.data import DataError
+from rmsexp.data.cloze import Cloze, Question
+from rmsexp.data.lambada import anonymised, lambada, read_questions
+
+DEVELOPMENT = [
+    "the cat saw the dog . `` who ? '' said the dog to the cat",  # kept
+    "The CAT saw 7 owls . they all saw the 7 owls",  # kept; upper case
+    "the dog saw the cat",  # no passage
+    "the dog saw it . then came the bird",  # the answer is not in the passage
+]
+TEST = ["a bird ! it was the owl and a bird ' and , the dog ? '' the bird"]
+
+
+def write(root: Path, development: list[str] | bytes = DEVELOPMENT, test: list[str] = TEST) -> Path:
+    folder = root / "lambada"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in (("development", development), ("test", test)):
+        content = lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode()
+        (folder / f"lambada_{name}_plain_text.txt").write_bytes(content)
+    return root
+
+
+def text(result: Cloze, split: str, index: int) -> tuple[str, str, str]:
+    examples, words = result.splits[split], result.words
+    parts = (examples.passages[index], examples.questions[index])
+    passage, question = (" ".join(words[id] for id in part) for part in parts)
+    return passage, question, words[examples.answers[index]]
+
+
+def one(tmp_path: Path, line: str) -> tuple[str, str, str]:
+    path = tmp_path / "file"
+    path.write_text(line + "\n")
+    (question,) = read_questions(path)
+    return " ".join(question.passage), " ".join(question.question), question.answer
+
+
+@pytest.mark.parametrize(
+    ("line", "passage", "question"),
+    [
+        ("a b . c d", "a b .", "c @placeholder"),
+        ("a . b ? '' c d", "a . b ? ''", "c @placeholder"),
+        ("a ! ' c d", "a ! '", "c @placeholder"),
+        ("a . `` c '' d", "a .", "`` c '' @placeholder"),
+        ("a . '' '' d", "a . '' ''", "@placeholder"),
+        ("a . . d", "a . .", "@placeholder"),
+        ("a b ... d", "", "a b ... @placeholder"),
+        (" A  B .\tC D ", "a b .", "c @placeholder"),
+    ],
+)
+def test_a_question_is_the_last_sentence(line: str, passage: str, question: str, tmp_path: Path) -> None:
+    assert one(tmp_path, line) == (passage, question, "d")
+
+
+def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
+    passage, question = "ann met 12 men and ann ran .", "so @placeholder met bob"
+    result = anonymised(Question(passage.split(), question.split(), "ann", {}), {"and", ".", "so"}, 4)
+    assert " ".join(result.passage) == "@entity0 @entity1 12 @entity2 and @entity0 @entity3 ."
+    assert " ".join(result.question) == "so @placeholder @entity1 <unk>"
+    assert result.answer == "@entity0"
+    assert list(result.entities.values()) == ["ann", "met", "men", "ran"]
+
+
+def test_the_names_that_a_passage_has_most_often_are_entities_and_the_others_unknown() -> None:
+    result = anonymised(
+        Question(["men", "met", "ann", "and", "ann", "met", "men", "met", "bob"], ["@placeholder"], "bob", {}),
+        {"and"},
+        2,
+    )
+    assert " ".join(result.passage) == "@entity0 @entity1 <unk> and <unk> @entity1 @entity0 @entity1 <unk>"
+    assert (result.answer, result.entities) == ("<unk>", {"@entity0": "men", "@entity1": "met"})
+
+
+def test_a_frequent_answer_stays_a_word() -> None:
+    result = anonymised(Question(["ann", "ran"], ["@placeholder"], "ann", {}), {"ann"}, 9)
+    assert (result.passage, result.answer) == (["ann", "@entity0"], "ann")
+
+
+def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = lambada(write(tmp_path), 2, 12).load(said.append)
+    assert [len(result.splits[split]) for split in ("train", "valid")] == [2, 1]
+    # "the" 6 times and "cat" 3 times, before "saw", are the most frequent words of what is kept
+    assert text(result, "train", 0) == (
+        "the cat @entity0 the @entity1 @entity2 @entity3 @entity4 @entity5 @entity6",
+        "<unk> the @entity1 <unk> the @placeholder",
+        "cat",
+    )
+    assert text(result, "train", 1) == (
+        "the cat @entity0 <num> @entity1 @entity2",
+        "<unk> <unk> @entity0 the <num> @placeholder",
+        "@entity1",
+    )
+    assert text(result, "valid", 0) == (
+        "@entity0 @entity1 @entity2 @entity3 @entity4 the @entity5 @entity6 @entity0 @entity1 @entity7 @entity6 "
+        "@entity8 the @entity9 @entity10 @entity11",
+        "the @placeholder",
+        "@entity1",
+    )
+    assert len(result.entities) == 12
+    assert said == [
+        "LAMBADA: 5 questions read, 3 kept (2 train, 1 valid), 1 without a passage, 1 with an answer that is not in it"
+        "; 11.0 words a passage, 7.3 different entities; 66.7% of answers are entities, 0.0% unknown; 19 words, 12 of "
+        "them entities"
+    ]
+
+
+def test_words_that_occur_once_are_anonymised_however_large_the_vocabulary(tmp_path: Path) -> None:
+    result = lambada(write(tmp_path), 10_000, 12).load(lambda _: None)
+    passage, _, _ = text(result, "train", 0)
+    assert passage == "the cat saw the dog . @entity0 @entity1 @entity2 @entity3"
+    assert "<unk>" not in passage
+
+
+def test_an_answer_without_a_name_is_unknown_and_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = lambada(write(tmp_path), 2, 1).load(said.append)
+    assert text(result, "valid", 0)[2] == "<unk>"
+    assert "66.7% unknown" in said[0]
+
+
+def test_encoded_once_for_each_choice_of_words_and_text(tmp_path: Path) -> None:
+    digests = [lambada(write(tmp_path), words, names) for words, names in ((2, 12), (3, 12), (2, 12), (2, 3))]
+    words = [source.load(lambda _: None).words for source in digests]
+    assert len({source.digest for source in digests}) == 1
+    assert words[0] == words[2] != words[1] != words[3] != words[0]
+    changed = lambada(write(tmp_path, test=[*TEST, *DEVELOPMENT]), 2, 12)
+    assert changed.digest != digests[0].digest
+    assert len(changed.load(lambda _: None).splits["valid"]) == 3
+    assert len(list((tmp_path / "cloze").glob("[!.]*"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        (b"a . b\nbird\n", 2, "only one word, where"),
+        (b"a . b\n\na . b\n", 2, "empty, where"),
+        (b"a . b\n \t\n", 2, "empty, where"),
+        (b"", 1, "empty, where"),
+        (b"a . b\na . \xe9\n", 2, "not UTF-8 (invalid continuation byte at byte 5"),
+    ],
+)
+def test_malformed_lines_are_named(content: bytes, line: int, problem: str, tmp_path: Path) -> None:
+    source = lambada(write(tmp_path, content), 10, 12)
+    with pytest.raises(DataError) as error:
+        source.load(lambda _: None)
+    path = tmp_path / "lambada" / "lambada_development_plain_text.txt"
+    assert str(error.value).startswith(f"{path}, line {line}: {problem}")
+    assert str(error.value).count("\n") == 1
+
+
+def test_no_answerable_question_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No example of LAMBADA is left in its valid split"):
+        lambada(write(tmp_path, test=["a bird . the owl"]), 10, 12).load(lambda _: None)
+
+
+def test_missing_files_are_named_with_where_they_are_had(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "lambada" / "lambada_test_plain_text.txt").unlink()
+    with pytest.raises(DataError) as error:
+        lambada(tmp_path, 10, 12)
+    message = str(error.value)
+    parts = (str(tmp_path / "lambada"), "lambada_test_plain_text.txt", "2630551", "CC BY 4.0", "scale=demo")
+    assert all(part in message for part in parts)
+    assert "development" not in message
+    assert message.count("\n") == 1
