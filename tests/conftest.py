@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from translation_tasks import Main
 
 # Before torch is imported, and for subprocesses: threads that wait must not spin, or tests take ten times as long where
 # something else computes beside them.
@@ -57,3 +63,37 @@ def text_root(text_cache: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(translation.SOURCES, "phrases", lambda _: corpus)
         yield text_cache
+
+
+@pytest.fixture(scope="module")
+def small_twins() -> Iterator[None]:
+    """A module's tests see 74 and 13 of the built-in cloze questions, and 46, 12 and 14 of the built-in images."""
+    from rmsexp.data.twins import scenes, stories
+    from rmsexp.tasks import attentive_reader, order_embedding
+
+    questions, images = stories.stories(74, 13), scenes.scenes(46, 12, 14)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(attentive_reader.SOURCES, "stories", lambda *_: questions)
+        patch.setitem(order_embedding.SOURCES, "scenes", lambda *_: images)
+        yield
+
+
+@pytest.fixture
+def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
+    """Runs command lines in this process, with results and data in folders of those names in the test's own."""
+    from translation_tasks import Ended
+
+    from rmsexp import app
+
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
+    folders = (f"results={tmp_path / 'results'}", f"data.root={tmp_path / 'data'}")
+    edges = ("max_steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", "threads=1", "device=cpu")
+
+    def run(*words: str, curves: bool = False) -> Ended:
+        with contextlib.ExitStack() as stack:
+            if not curves:
+                stack.enter_context(monkeypatch.context()).setattr(app, "draw", lambda _: None)
+            status = app.main([*folders, *edges, *words])
+        return Ended(status, *capsys.readouterr())
+
+    return run

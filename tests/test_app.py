@@ -213,7 +213,10 @@ OUTSIDE = ("--config-dir", "DIR")
     ("words", "message"),
     [
         (["norm=rmss"], "norm=rmss is not known; did you mean rms? (one of bn, l2, ln, mean_only_bn, none,"),
-        (["task=foo"], "task=foo is not known (one of cifar10, rnnsearch, transformer)"),
+        (
+            ["task=foo"],
+            "task=foo is not known (one of attentive_reader, cifar10, order_embedding, rnnsearch, transformer)",
+        ),
         (["scale=huge"], "scale=huge is not known (one of demo, paper, small)"),
         (["-m", "norm=rms,rmss"], "norm=rmss is not known; did you mean rms?"),
         (["norm=null"], "norm takes one of bn, l2,"),
@@ -226,7 +229,7 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm.name=mine"], "norm.name belongs to the norm's file"),
         (["optim.lr=abc"], "optim.lr: Value 'abc' of type 'str' could not be converted to Float"),
         (["optim.lr=-1"], "optim.lr must be greater than 0, got -1.0"),
-        (["optim=3"], "optim holds several values; set one of lr, beta2, eps, clip in it"),
+        (["optim=3"], "optim holds several values; set one of lr, beta2, eps, clip, clipping in it"),
         (["~optim.lr"], "~optim.lr: a value can be set, not taken away"),
         (["seed=0.5"], "seed: Value '0.5' of type 'float' could not be converted to Integer"),
         (["lr=0.1"], "lr is not known; did you mean optim.lr?"),

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from records import write_run
+from records import make_row, write_run
 from rich.console import Console
 
 from rmsexp import record
@@ -290,6 +290,33 @@ def test_a_figure_has_a_thin_line_a_run_and_a_thick_one_a_series(results: Path) 
         assert sum(line.get_linewidth() == figures.THIN for line in axes.lines) == 11
         assert sum(line.get_marker() == "x" for line in axes.lines) == 1
     assert figure.axes[4].get_ylim()[1] > 50  # percent
+
+
+def test_a_task_has_its_own_unit_of_loss_and_its_recalls_are_in_percent(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "image_recall", "mode": "max", "selection": "valid", "loss_unit": "per pair"}
+    folder = write_run(tmp_path, "rms", target=target)
+    for split in ("valid", "test"):
+        record.append(folder / record.METRICS, [make_row(400, 0.5, split) | {"image_recall": 0.4321}])
+    records = load(tmp_path)
+    assert records.runs["target_loss_unit"].tolist() == ["per pair"]
+    shown = figures.quantities(records)
+    assert [one.title for one in shown] == [
+        "train loss (per pair)",
+        "valid loss (per pair)",
+        "test image recall@1,5,10 (%)",
+    ]
+    assert [one.name for one in shown] == ["train_loss", "valid_loss", "test_image_recall"]
+    (axes, _) = figures.draw(records, shown[2:]).axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[43.21]] * 2
+    table = tables.summary(records, "cifar10", "demo")
+    assert table["final"].tolist() == table["best_on_valid"].tolist() == [0.4321]
+    assert tables.readable(table).loc[0, "test image recall@1,5,10 at step 400"] == "43.21 %"
+
+
+@pytest.mark.parametrize("name", ["caption_r1", "image_r10", "caption_recall", "error"])
+def test_shares_are_in_percent_and_ranks_are_not(name: str) -> None:
+    assert style.scale_and_unit(name) == (100, "%")
+    assert style.scale_and_unit("image_median_rank") == (1, "")
 
 
 def test_contended_runs_are_dashed_against_time_alone(results: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_frequent_answer_stays_a_word() -> None:
 def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(tmp_path: Path) -> None:
     said: list[str] = []
     result = lambada(write(tmp_path), 2, 12).load(said.append)
-    assert [len(result.splits[split]) for split in ("train", "valid")] == [2, 1]
+    assert [len(result.splits[split]) for split in ("train", "valid")] == [4, 1]
     # "the" 6 times and "cat" 3 times, before "saw", are the most frequent words of what is kept
     assert text(result, "train", 0) == (
         "the cat @entity0 the @entity1 @entity2 @entity3 @entity4 @entity5 @entity6",
@@ -98,6 +98,17 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
         "<unk> <unk> @entity0 the <num> @placeholder",
         "@entity1",
     )
+    # and once more, with what is around the last place of the answer
+    assert text(result, "train", 2) == (
+        "the cat @entity0 the @entity1",
+        "<unk> the @entity1 <unk> the @placeholder",
+        "cat",
+    )
+    assert text(result, "train", 3) == (
+        "cat @entity0 <num> @entity1 @entity2",
+        "<unk> <unk> @entity0 the <num> @placeholder",
+        "@entity1",
+    )
     assert text(result, "valid", 0) == (
         "@entity0 @entity1 @entity2 @entity3 @entity4 the @entity5 @entity6 @entity0 @entity1 @entity7 @entity6 "
         "@entity8 the @entity9 @entity10 @entity11",
@@ -106,9 +117,9 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
     )
     assert len(result.entities) == 12
     assert said == [
-        "LAMBADA: 5 questions read, 3 kept (2 train, 1 valid), 1 without a passage, 1 with an answer that is not in it"
-        "; 11.0 words a passage, 7.3 different entities; 66.7% of answers are entities, 0.0% unknown; 19 words, 12 of "
-        "them entities"
+        "LAMBADA: 5 questions read, 3 kept (2 train, whole and short, 1 valid), 1 without a passage, 1 with an answer "
+        "that is not in it; 11.0 words a passage, 7.3 different entities; 66.7% of answers are entities, 0.0% unknown; "
+        "19 words, 12 of them entities"
     ]
 
 

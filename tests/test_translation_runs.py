@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import math
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
-from translation_tasks import NORMS, SHORT, TASKS, Ended, Main, tiny
+from translation_tasks import NORMS, SHORT, TASKS, Main, tiny
 
-from rmsexp import app, record
+from rmsexp import record
 from rmsexp.data.twins import phrases
 
 
 @pytest.fixture
-def main(text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
-    """Runs command lines in this process, with their results in ``results`` of the test's folder."""
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
-    edges = ("max_steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", "threads=1", "device=cpu")
-
-    def run(*words: str, curves: bool = False) -> Ended:
-        with contextlib.ExitStack() as stack:
-            if not curves:
-                stack.enter_context(monkeypatch.context()).setattr(app, "draw", lambda _: None)
-            status = app.main([f"results={tmp_path / 'results'}", f"data.root={text_root}", *edges, *words])
-        return Ended(status, *capsys.readouterr())
-
-    return run
+def main(main: Main, text_root: Path) -> Main:
+    return partial(main, f"data.root={text_root}")
 
 
 @pytest.mark.parametrize("norm", NORMS)

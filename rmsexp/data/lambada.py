@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rmsexp.data import DataError
@@ -23,6 +24,7 @@ from rmsexp.data.files import digest_of, read_lines
 
 SPLITS = {"train": "development", "valid": "test"}
 CLOSING_QUOTES = ("''", "'")
+NEAR = 3  # words on each side of an answer
 
 
 def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
@@ -30,9 +32,11 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
 
     Those of development train and those of test validate: there is no third file, since LAMBADA's own training text is
     novels without questions. A question is the last sentence, its passage the text before. Only those whose answer
-    occurs in the passage are kept. The ``vocabulary`` most frequent words of the training text stay (of those that
-    occur twice). Of the others, those that a passage has most often are anonymised as in CNN, at most ``names`` of
-    them, and the rest is unknown.
+    occurs in the passage are kept. Each trains a second time with no more of its passage than the words around the
+    answer: a few thousand whole passages do not teach a reader that an answer stands in the passage.
+
+    The ``vocabulary`` most frequent words of the training text stay (of those that occur twice). Of the others, those
+    that a passage has most often are anonymised as in CNN, at most ``names`` of them, and the rest is unknown.
 
     Raises: DataError if a file is missing.
     """
@@ -55,14 +59,14 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
 
 
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    kept = counts["train"] + counts["valid"]
+    kept = counts["read"] - counts["no_passage"] - counts["absent"]
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train']:,} train, {counts['valid']:,} "
-        f"valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer that is not in it; "
-        f"{counts['passage_words'] / kept:.1f} words a passage, {counts['passage_entities'] / kept:.1f} different "
-        f"entities; {counts['entity_answers'] / kept:.1%} of answers are entities, "
-        f"{counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, {len(cloze.entities):,} of them "
-        "entities"
+        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // 2:,} train, whole and short, "
+        f"{counts['valid']:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
+        f"that is not in it; {counts['passage_words'] / kept:.1f} words a passage, "
+        f"{counts['passage_entities'] / kept:.1f} different entities; {counts['entity_answers'] / kept:.1%} of answers "
+        f"are entities, {counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, "
+        f"{len(cloze.entities):,} of them entities"
     )
 
 
@@ -77,6 +81,7 @@ def _make(paths: Mapping[str, Path], vocabulary: int, names: int) -> tuple[Cloze
         counts["passage_entities"] += len(one.entities.keys() & set(one.passage))
         counts["entity_answers"] += one.answer in one.entities
         counts["unknown_answers"] += one.answer == RESERVED[UNK]
+    splits["train"] += [anonymised(shortened(one), frequent, names) for one in kept["train"]]
     return encode("LAMBADA", splits), counts
 
 
@@ -98,6 +103,12 @@ def read_questions(path: Path) -> list[Question]:
         *passage, question = split_sentences([*words[:-1], PLACEHOLDER], CLOSING_QUOTES)
         questions.append(Question([word for sentence in passage for word in sentence], question, words[-1], {}))
     return questions
+
+
+def shortened(question: Question) -> Question:
+    """The question with the last place of its passage that has the answer, and NEAR words on both sides of it."""
+    last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
+    return replace(question, passage=question.passage[max(0, last - NEAR) : last + NEAR + 1])
 
 
 def anonymised(question: Question, frequent: Collection[str], names: int) -> Question:

@@ -53,8 +53,8 @@ ORDERS = (  # of the parts of a caption
     ("place", "subject", "others", "action"),
     ("subject", "relative", "place", "others"),
 )
-_ATTRIBUTES = (*SIZES, *RELATIONS, *sum((*QUALITIES.values(), *ACTIONS.values()), ()))
-_TOLD = {*_KINDS, *PARENTS, *_ATTRIBUTES, *" ".join(PLACES).split(), "an", "and", "that"}
+_BY_KIND = {word for table in (QUALITIES, ACTIONS) for words in table.values() for word in words}
+_TOLD = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).split(), "an", "and", "that"}
 WORDS = ("<eos>", "<unk>", *sorted(_TOLD))  # by id
 
 FEATURES = 256  # of an image
@@ -90,7 +90,7 @@ def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int
     splits: dict[str, Described] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):
         draw = _Draw(np.random.PCG64([seed, index]))
-        features, captions = np.empty((count, FEATURES), dtype=np.float32), []
+        features, captions = np.empty((count, FEATURES), dtype=np.float32), list[str]()
         while len(captions) < PER_IMAGE * count:
             scene = draw.scene()
             if scene not in seen:
@@ -163,30 +163,27 @@ class _Draw:
         return Thing(kind, self.one(("", *QUALITIES[lineage(kind)[-1]])), self.one(("", *SIZES)))
 
     def told(self, scene: Scene) -> list[Scene]:
-        """What each caption tells: a detail is told from a random caption on, the last caption tells all."""
-        things = (("", scene.thing), *scene.others)
-        action, place, *_ = since = [self._below(PER_IMAGE) for _ in range(2 + 5 * len(things))]
-        told = []
-        for caption in range(PER_IMAGE):
-            parts = [
-                (relation, _partly(thing, since[3 + 5 * k : 7 + 5 * k], caption))
-                for k, (relation, thing) in enumerate(things)
-                if not k or since[2 + 5 * k] <= caption
-            ]
-            told.append(
-                Scene(
-                    parts[0][1],
-                    tuple(parts[1:]),
-                    scene.action if action <= caption else "",
-                    scene.place if place <= caption else "",
-                )
+        """What each caption tells: a detail is told from a random caption on, so the last one tells all."""
+        action, place = self._below(PER_IMAGE), self._below(PER_IMAGE)
+        thing, *others = ([self._below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
+        return [
+            Scene(
+                _partly(scene.thing, thing, caption),
+                tuple(
+                    (relation, _partly(other, since, caption))
+                    for (relation, other), since in zip(scene.others, others, strict=True)
+                    if since[0] <= caption
+                ),
+                scene.action if action <= caption else "",
+                scene.place if place <= caption else "",
             )
-        return told
+            for caption in range(PER_IMAGE)
+        ]
 
     def image(self, scene: Scene) -> np.ndarray:
         """Float64 of shape (FEATURES,), non-negative and of unit length."""
         noise = self._bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
-        mixed = (sum(map(_mixing, sorted(facts(scene)))) + noise // NOISE).clip(min=0)
+        mixed = (sum(map(_mixing, facts(scene))) + noise // NOISE).clip(min=0)
         return mixed / np.sqrt(np.square(mixed).sum())
 
     def one(self, choices: Sequence[T]) -> T:
@@ -197,6 +194,6 @@ class _Draw:
 
 
 def _partly(thing: Thing, since: Sequence[int], caption: int) -> Thing:
-    """``since``: the captions from which on the kind is told more exactly, twice, and quality and size."""
-    *exact, quality, size = (first <= caption for first in since)
+    """``since``: from which captions on it, its kind more exactly (twice), quality and size are told."""
+    _, *exact, quality, size = (first <= caption for first in since)
     return Thing(lineage(thing.kind)[2 - sum(exact)], thing.quality if quality else "", thing.size if size else "")
