@@ -24,7 +24,7 @@ from rmsexp.data.files import digest_of, read_lines
 
 SPLITS = {"train": "development", "valid": "test"}
 CLOSING_QUOTES = ("''", "'")
-NEAR = 3  # words on each side of an answer
+NEAR = (3, 6, 12)  # half of the words of a training passage, but for the answer
 
 
 def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
@@ -32,8 +32,8 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
 
     Those of development train and those of test validate: there is no third file, since LAMBADA's own training text is
     novels without questions. A question is the last sentence, its passage the text before. Only those whose answer
-    occurs in the passage are kept. Each trains a second time with no more of its passage than the words around the
-    answer: a few thousand whole passages do not teach a reader that an answer stands in the passage.
+    occurs in the passage are kept. In training a passage is cut, in three ways, to some words around the answer: a few
+    thousand whole ones do not teach a reader in minutes that answers stand in passages. Validation has them whole.
 
     The ``vocabulary`` most frequent words of the training text stay (of those that occur twice). Of the others, those
     that a passage has most often are anonymised as in CNN, at most ``names`` of them, and the rest is unknown.
@@ -61,9 +61,9 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     kept = counts["read"] - counts["no_passage"] - counts["absent"]
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // 2:,} train, whole and short, "
-        f"{counts['valid']:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
-        f"that is not in it; {counts['passage_words'] / kept:.1f} words a passage, "
+        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // len(NEAR):,} train, each cut in "
+        f"{len(NEAR)} ways, {counts['valid']:,} valid), {counts['no_passage']:,} without a passage, "
+        f"{counts['absent']:,} with an answer that is not in it; {counts['passage_words'] / kept:.1f} words a passage, "
         f"{counts['passage_entities'] / kept:.1f} different entities; {counts['entity_answers'] / kept:.1%} of answers "
         f"are entities, {counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, "
         f"{len(cloze.entities):,} of them entities"
@@ -81,7 +81,8 @@ def _make(paths: Mapping[str, Path], vocabulary: int, names: int) -> tuple[Cloze
         counts["passage_entities"] += len(one.entities.keys() & set(one.passage))
         counts["entity_answers"] += one.answer in one.entities
         counts["unknown_answers"] += one.answer == RESERVED[UNK]
-    splits["train"] += [anonymised(shortened(one), frequent, names) for one in kept["train"]]
+    short = [shortened(one, near, place) for place, one in enumerate(kept["train"]) for near in NEAR]
+    splits["train"] = [anonymised(one, frequent, names) for one in short]
     return encode("LAMBADA", splits), counts
 
 
@@ -105,10 +106,12 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def shortened(question: Question) -> Question:
-    """The question with the last place of its passage that has the answer, and NEAR words on both sides of it."""
+def shortened(question: Question, near: int, place: int) -> Question:
+    """The question with at most ``2 near + 1`` words of its passage; the answer is there, anywhere by ``place``."""
+    words = 2 * near + 1
     last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
-    return replace(question, passage=question.passage[max(0, last - NEAR) : last + NEAR + 1])
+    start = max(0, min(last - place % words, len(question.passage) - words))
+    return replace(question, passage=question.passage[start : start + words])
 
 
 def anonymised(question: Question, frequent: Collection[str], names: int) -> Question:
