@@ -61,8 +61,8 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     kept = counts["read"] - counts["no_passage"] - counts["absent"]
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // len(NEAR):,} train, each cut in "
-        f"{len(NEAR)} ways, {counts['valid']:,} valid), {counts['no_passage']:,} without a passage, "
+        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // len(NEAR):,} train, each cut "
+        f"in {len(NEAR)} ways, {counts['valid']:,} valid), {counts['no_passage']:,} without a passage, "
         f"{counts['absent']:,} with an answer that is not in it; {counts['passage_words'] / kept:.1f} words a passage, "
         f"{counts['passage_entities'] / kept:.1f} different entities; {counts['entity_answers'] / kept:.1%} of answers "
         f"are entities, {counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, "
