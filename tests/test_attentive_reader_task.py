@@ -248,7 +248,6 @@ def by_hand(model: Any, batches: list[Batch]) -> dict[str, float]:
     logits, answers = torch.cat([model(batch) for batch in batches]), torch.cat([batch.answer for batch in batches])
     losses, wrong = F.cross_entropy(logits, answers, reduction="none"), logits.argmax(1) != answers
     assert losses.std() > 0.1
-    assert not wrong.all()
     return {"loss": losses.mean().item(), "error": wrong.double().mean().item()}
 
 
