@@ -119,7 +119,6 @@ def evaluate(stored: release.OrderModel, norm: str, root: Path) -> dict[str, flo
     """
     import torch
 
-    from rmsexp.data.coco import coco_release
     from rmsexp.tasks.order_embedding import Task
 
     embedding, hidden = stored.arrays["Wemb"].shape[1], stored.arrays["ff_image_W"].shape[1]
@@ -130,7 +129,7 @@ def evaluate(stored: release.OrderModel, norm: str, root: Path) -> dict[str, flo
     task = Task(job.config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     task.prepare(print)
     model = task.build(job.norm)
-    fill(model, stored, coco_release(root).load(lambda _: None).words)
+    fill(model, stored, task.words)
     print("reading and ranking captions, which takes minutes on a CPU", flush=True)
     with torch.no_grad():
         return task.evaluate(model.eval())["test"]

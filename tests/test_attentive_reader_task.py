@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from translation_tasks import shake, train
 
 from rmsexp import config
-from rmsexp.data.cloze import NIL, RESERVED, UNK, Cloze, ClozeSource, Examples
+from rmsexp.data import Source
+from rmsexp.data.cloze import NIL, RESERVED, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
 from rmsexp.models.attentive_reader import Batch
 from rmsexp.tasks import attentive_reader
@@ -39,9 +40,9 @@ def examples(rows: list[tuple[list[int], list[int], int]]) -> Examples:
     return Examples(Sequences.of(passages), Sequences.of(questions), np.array(answers, dtype=np.int32))
 
 
-def source(**splits: Examples) -> Callable[..., ClozeSource]:
+def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
     cloze = Cloze(WORDS, ENTITIES, splits)
-    return lambda *_: ClozeSource("by hand", "0", False, lambda _: cloze)
+    return lambda *_: Source("by hand", "0", False, lambda _: cloze)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rmsexp.data.cloze import EOS, NIL, NUM, PLACEHOLDER, UNK, Cloze, ClozeSource
+from rmsexp.data import Source
+from rmsexp.data.cloze import EOS, NIL, NUM, PLACEHOLDER, UNK, Cloze
 from rmsexp.data.twins.stories import ASKED, ENTITIES, EPISODES, NOT_ASKED, stories
 
 
@@ -28,12 +29,12 @@ class Question(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def source() -> ClozeSource:
+def source() -> Source[Cloze]:
     return stories()
 
 
 @pytest.fixture(scope="module")
-def cloze(source: ClozeSource) -> Cloze:
+def cloze(source: Source[Cloze]) -> Cloze:
     return source.load(lambda _: None)
 
 
@@ -101,7 +102,7 @@ def error(answer: Callable[[Question], str], asked: list[Question]) -> float:
     return float(np.mean([answer(question) != question.answer for question in asked]))
 
 
-def test_form(source: ClozeSource, cloze: Cloze) -> None:
+def test_form(source: Source, cloze: Cloze) -> None:
     assert (source.name, source.builtin) == ("stories twin", True)
     assert {name: len(split) for name, split in cloze.splits.items()} == {"train": 5000, "valid": 500}
     assert len(set(cloze.words)) == len(cloze.words) == 66
@@ -126,7 +127,7 @@ def test_seed_alone_decides(cloze: Cloze) -> None:
     np.testing.assert_array_equal(passages[29], cloze.splits["train"].passages[29])
 
 
-def test_questions_are_the_same_everywhere(source: ClozeSource) -> None:
+def test_questions_are_the_same_everywhere(source: Source[Cloze]) -> None:
     """Written down once: another processor or version of numpy must give the same."""
     assert source.digest == "8c7674812b0ee017c8e0bc54bb5262310e749dbc7247b4ed8ff1dfab9e7238bb"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 class DataError(Exception):
@@ -26,3 +30,17 @@ class Images:
     name: str
     digest: str
     builtin: bool
+
+
+@dataclass(frozen=True)
+class Source(Generic[T]):
+    """Where data come from that are made ready when they are loaded.
+
+    ``digest``: of the content, in hexadecimal. ``builtin``: made by this package. ``load`` reads, encodes and checks
+    them, or takes them from the cache; it reports what takes long and the counts, and raises DataError.
+    """
+
+    name: str
+    digest: str
+    builtin: bool
+    load: Callable[[Callable[[str], None]], T]

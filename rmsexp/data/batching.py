@@ -60,8 +60,7 @@ def _closings(lengths: np.ndarray, tokens: int) -> list[int]:
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
     """Tokens, int64, and a mask that is true on them, (sequence, time) both; ``fill`` follows a sequence's end."""
-    lengths = np.array([len(one) for one in sequences])
-    mask = np.arange(lengths.max()) < lengths[:, None]
+    mask = _mask(sequences)
     tokens = np.full(mask.shape, fill, dtype=np.int64)
     tokens[mask] = np.concatenate(sequences)
     return tokens, mask
@@ -69,5 +68,10 @@ def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.n
 
 def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
     """As :func:`padded`, with ``end`` and then repetitions of the sequence and ``end`` after it."""
-    _, mask = padded(sequences, end)
+    mask = _mask(sequences)
     return np.stack([np.resize(np.append(one, end), mask.shape[1]) for one in sequences]).astype(np.int64), mask
+
+
+def _mask(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    lengths = np.array([len(one) for one in sequences])
+    return np.arange(lengths.max()) < lengths[:, None]

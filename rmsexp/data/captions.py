@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Source
 from rmsexp.data.files import digest_of
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
@@ -51,20 +51,6 @@ class Captions:
 
 
 @dataclass(frozen=True)
-class CaptionSource:
-    """Where images with captions come from.
-
-    ``digest``: of the content, in hexadecimal. ``builtin``: made by this package. ``load`` reads, encodes and checks
-    them, or takes them from the cache; it reports what takes long and the counts, and raises DataError.
-    """
-
-    name: str
-    digest: str
-    builtin: bool
-    load: Callable[[Callable[[str], None]], Captions]
-
-
-@dataclass(frozen=True)
 class Picture:
     """An image's file, and its captions as words."""
 
@@ -74,7 +60,7 @@ class Picture:
 
 def pictures(
     name: str, splits: Mapping[str, Sequence[Picture]], files: Sequence[Path], folder: Path, kind: str
-) -> CaptionSource:
+) -> Source[Captions]:
     """A source of images whose features, of a kind of :mod:`rmsexp.data.image_features`, are computed where missing.
 
     They are kept in ``<folder>/features/<kind>/<split>.npy``. ``files`` are those that the captions come from. The
@@ -98,10 +84,10 @@ def pictures(
             features[split] = read_features(target, len(paths))
         return encode(captions, features, report)
 
-    return CaptionSource(name, digest(files, kind, listing), False, load)
+    return Source(name, digest(files, kind, listing), False, load)
 
 
-def digest(files: Sequence[Path], *parts: object) -> str:
+def digest(files: Iterable[Path], *parts: object) -> str:
     """The sha256 of the files' names and content and of the parts, told apart by ``repr``; in hexadecimal.
 
     Raises: DataError if a file cannot be read.

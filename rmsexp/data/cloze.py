@@ -50,20 +50,6 @@ class Cloze:
 
 
 @dataclass(frozen=True)
-class ClozeSource:
-    """Where questions come from.
-
-    ``digest``: of the content, in hexadecimal. ``builtin``: made by this package. ``load`` reads, encodes and checks
-    them, or takes them from the cache; it reports what takes long and the counts, and raises DataError.
-    """
-
-    name: str
-    digest: str
-    builtin: bool
-    load: Callable[[Callable[[str], None]], Cloze]
-
-
-@dataclass(frozen=True)
 class Question:
     """An example in lower-cased words; ``entities`` are the names behind its ``@entityN``."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Source
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import (
     ENTITY,
@@ -21,7 +21,6 @@ from rmsexp.data.cloze import (
     RESERVED,
     UNK,
     Cloze,
-    ClozeSource,
     Examples,
     Question,
     encode,
@@ -43,7 +42,7 @@ TOP4_SPLITS = {"train": "train4", "valid": "valid4"}
 TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
 
 
-def cnn(root: Path, sentences: int | None, damaged: str) -> ClozeSource:
+def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """The questions of ``<root>/cnn/questions/{training,validation,test}/*.question``; there may be no test folder.
 
     ``sentences``: how many of a passage are kept, see :func:`most_related` (4: like top4); all of them if None.
@@ -73,7 +72,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> ClozeSource:
         )
         return cloze
 
-    return ClozeSource(name, digest, False, load)
+    return Source(name, digest, False, load)
 
 
 def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
@@ -190,7 +189,7 @@ def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     )
 
 
-def top4(root: Path) -> ClozeSource:
+def top4(root: Path) -> Source[Cloze]:
     """The published questions with passages of four sentences: ``<root>/top4/{dict,train4_pass,…,valid4_ans}.pkl``.
 
     Their tables of embeddings and answers have one row more than dict.pkl has words; that row is ``<unused>`` here, or
@@ -220,7 +219,7 @@ def top4(root: Path) -> ClozeSource:
         report(f"CNN top4: {_summary(cloze, counts)}; answers that are no entity: {counts['no_entity']:,}")
         return cloze
 
-    return ClozeSource("CNN top4", digest, False, load)
+    return Source("CNN top4", digest, False, load)
 
 
 def _words(path: Path) -> list[str]:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Source
 from rmsexp.data.captions import (
     PER_IMAGE,
     Captions,
-    CaptionSource,
     Picture,
     Words,
     digest,
@@ -35,7 +34,7 @@ ORIGIN = (
 )
 
 
-def coco_release(root: Path) -> CaptionSource:
+def coco_release(root: Path) -> Source[Captions]:
     """The captions and features that order-embedding (Vendrov et al. 2016) was released with, below ``<root>/coco``.
 
     ``{train,val,test}.txt`` hold one tokenised caption a line, five consecutive lines for each of 113,287, 5,000 and
@@ -56,7 +55,7 @@ def coco_release(root: Path) -> CaptionSource:
         rows = {split: read_features(path, len(captions[split]) // PER_IMAGE) for split, path in features.items()}
         return encode(captions, rows, report)
 
-    return CaptionSource("COCO", digest(list(texts.values()), sizes(features.values())), False, load)
+    return Source("COCO", digest(texts.values(), sizes(features.values())), False, load)
 
 
 def read_release(path: Path) -> list[Words]:
@@ -75,7 +74,7 @@ def read_release(path: Path) -> list[Words]:
     return captions
 
 
-def coco(root: Path, features: str) -> CaptionSource:
+def coco(root: Path, features: str) -> Source[Captions]:
     """The images and captions below ``<root>/coco``; ``features``: a kind of :mod:`rmsexp.data.image_features`.
 
     Where there is ``dataset_coco.json``, the split is the paper's, of Karpathy & Fei-Fei (2015): restval joins train,

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from rmsexp.data import DataError
-from rmsexp.data.captions import CaptionSource, Picture, Words, missing, pictures, tokenise
+from rmsexp.data import DataError, Source
+from rmsexp.data.captions import Captions, Picture, Words, missing, pictures, tokenise
 from rmsexp.data.files import read_lines
 
 NAMES = {"train": "train", "valid": "dev", "test": "test"}  # of its splits
@@ -18,7 +18,7 @@ ORIGIN = (
 )
 
 
-def flickr8k(root: Path, features: str) -> CaptionSource:
+def flickr8k(root: Path, features: str) -> Source[Captions]:
     """6,000, 1,000 and 1,000 images with captions in the layout of its archives, below ``<root>/flickr8k``.
 
     ``Flickr8k_text`` holds Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt, ``Flicker8k_Dataset`` (sic) the

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Source
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import (
     PLACEHOLDER,
     RESERVED,
     UNK,
     Cloze,
-    ClozeSource,
     Question,
     encode,
     split_sentences,
@@ -27,7 +26,7 @@ CLOSING_QUOTES = ("''", "'")
 NEAR = (3, 6, 12)  # half of the words of a training passage, but for the answer
 
 
-def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
+def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
     """The lines of ``<root>/lambada/lambada_{development,test}_plain_text.txt``, whose last words are the answers.
 
     Those of development train and those of test validate: there is no third file, since LAMBADA's own training text is
@@ -36,7 +35,7 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
     thousand whole ones do not teach a reader in minutes that answers stand in passages. Validation has them whole.
 
     The ``vocabulary`` most frequent words of the training text stay (of those that occur twice). Of the others, those
-    that a passage has most often are anonymised as in CNN, at most ``names`` of them, and the rest is unknown.
+    that a passage has most often are anonymised as in CNN, at most ``entities`` of them, and the rest is unknown.
 
     Raises: DataError if a file is missing.
     """
@@ -50,39 +49,38 @@ def lambada(root: Path, vocabulary: int, names: int) -> ClozeSource:
     digest = digest_of(paths.values())
 
     def load(report: Callable[[str], None]) -> Cloze:
-        stamp = key(__file__, digest, vocabulary, names)
-        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, names))
+        stamp = key(__file__, digest, vocabulary, entities)
+        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities))
         report(_summary(cloze, counts))
         return cloze
 
-    return ClozeSource("LAMBADA", digest, False, load)
+    return Source("LAMBADA", digest, False, load)
 
 
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    kept = counts["read"] - counts["no_passage"] - counts["absent"]
+    train, valid = counts["train"] // len(NEAR), counts["valid"]
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {kept:,} kept ({counts['train'] // len(NEAR):,} train, each cut "
-        f"in {len(NEAR)} ways, {counts['valid']:,} valid), {counts['no_passage']:,} without a passage, "
-        f"{counts['absent']:,} with an answer that is not in it; {counts['passage_words'] / kept:.1f} words a passage, "
-        f"{counts['passage_entities'] / kept:.1f} different entities; {counts['entity_answers'] / kept:.1%} of answers "
-        f"are entities, {counts['unknown_answers'] / kept:.1%} unknown; {len(cloze.words):,} words, "
+        f"LAMBADA: {counts['read']:,} questions read, {train + valid:,} kept ({train:,} train, each cut in {len(NEAR)} "
+        f"ways, {valid:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer that "
+        f"is not in it; valid: {counts['passage_words'] / valid:.1f} words a passage, "
+        f"{counts['passage_entities'] / valid:.1f} different entities, {counts['entity_answers'] / valid:.1%} of "
+        f"answers are entities, {counts['unknown_answers'] / valid:.1%} unknown; {len(cloze.words):,} words, "
         f"{len(cloze.entities):,} of them entities"
     )
 
 
-def _make(paths: Mapping[str, Path], vocabulary: int, names: int) -> tuple[Cloze, Counter[str]]:
+def _make(paths: Mapping[str, Path], vocabulary: int, entities: int) -> tuple[Cloze, Counter[str]]:
     counts = Counter(read=0, no_passage=0, absent=0, passage_words=0, passage_entities=0)
     counts |= Counter(entity_answers=0, unknown_answers=0)
     kept = {split: [one for one in read_questions(path) if _answerable(one, counts)] for split, path in paths.items()}
     frequent = _frequent(kept["train"], vocabulary)
-    splits = {split: [anonymised(one, frequent, names) for one in questions] for split, questions in kept.items()}
-    for one in (one for questions in splits.values() for one in questions):
+    kept["train"] = [shortened(one, near, place) for place, one in enumerate(kept["train"]) for near in NEAR]
+    splits = {split: [anonymised(one, frequent, entities) for one in questions] for split, questions in kept.items()}
+    for one in splits["valid"]:
         counts["passage_words"] += len(one.passage)
-        counts["passage_entities"] += len(one.entities.keys() & set(one.passage))
+        counts["passage_entities"] += len(one.entities)
         counts["entity_answers"] += one.answer in one.entities
         counts["unknown_answers"] += one.answer == RESERVED[UNK]
-    short = [shortened(one, near, place) for place, one in enumerate(kept["train"]) for near in NEAR]
-    splits["train"] = [anonymised(one, frequent, names) for one in short]
     return encode("LAMBADA", splits), counts
 
 
@@ -114,24 +112,24 @@ def shortened(question: Question, near: int, place: int) -> Question:
     return replace(question, passage=question.passage[start : start + words])
 
 
-def anonymised(question: Question, frequent: Collection[str], names: int) -> Question:
+def anonymised(question: Question, frequent: Collection[str], entities: int) -> Question:
     """A question in frequent words, numbers and ``@entityN``, by first appearance; the others are unknown.
 
-    The entities are those of the passage's other words that it has most often, at most ``names`` of them.
+    The entities are those of the passage's other words that it has most often, at most ``entities`` of them.
     """
     rare = Counter(word for word in question.passage if word not in frequent and not word.isdigit())
-    chosen = {word for word, _ in rare.most_common(names)}  # of equally frequent ones those that appear first
-    entities = {word: f"@entity{number}" for number, word in enumerate(word for word in rare if word in chosen)}
+    chosen = {word for word, _ in rare.most_common(entities)}  # of equally frequent ones those that appear first
+    names = {word: f"@entity{number}" for number, word in enumerate(word for word in rare if word in chosen)}
 
     def named(word: str) -> str:
         stays = word in frequent or word.isdigit() or word == PLACEHOLDER
-        return word if stays else entities.get(word, RESERVED[UNK])
+        return word if stays else names.get(word, RESERVED[UNK])
 
     return Question(
         [named(word) for word in question.passage],
         [named(word) for word in question.question],
         named(question.answer),
-        {entity: word for word, entity in entities.items()},
+        {entity: word for word, entity in names.items()},
     )
 
 

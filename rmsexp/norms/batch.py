@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -97,88 +99,81 @@ class BatchNorm(Normaliser):
         self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
         self.register_buffer("running_var", torch.ones(1, features))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # of batches behind each of them
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """See :meth:`Normaliser.forward`; ``x`` is ``(batch, n)``, ``(batch, time, n)`` or maps."""
         wide = x.float() if x.dtype in REDUCED else x
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
-        if self.training or self.statistics == "batch":
-            mean, var, examples = self._batch_statistics(wide, mask, apart=span is not None)
-            if self.training:
-                self._update(span, mean.detach(), var.detach(), examples)
-            if span is not None:
-                enough = (examples >= self.options.min_examples).unsqueeze(-1)
-                known = self._running(span)
-                mean, var = torch.where(enough, mean, known[0]), torch.where(enough, var, known[1])
-        else:
-            mean, var = self._running(span)
-        if self.maps:
-            mean, var = mean.view(-1, 1, 1), var.view(-1, 1, 1)
+        of_batch = self.training or self.statistics == "batch"
+        centred, var = self._by_batch(wide, mask, span) if of_batch else self._by_running(wide, span)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
-        return affine(wide - mean, self.scale(var), gain, shift, fold=True).to(x.dtype)
+        return affine(centred, self.scale(var), gain, shift, fold=True).to(x.dtype)
 
     def scale(self, var: Tensor) -> Tensor | None:
         return torch.rsqrt(var + self.eps)
 
-    def _batch_statistics(self, x: Tensor, mask: Tensor | None, apart: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and biased variance ``(steps, n)``, and the number of real examples ``(steps,)`` behind them.
+    def _by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
+        """Centred by the running mean, and the variance; a step that has none takes those of the last before it."""
+        rows = [0]
+        if span is not None:
+            known = list(accumulate((step if count else 0 for step, count in enumerate(self.count.tolist())), max))
+            rows = [known[min(step, len(known) - 1)] for step in span]
+        mean, var = self.running_mean[rows], self.running_var[rows]
+        if self.maps:
+            mean, var = mean.view(-1, 1, 1), var.view(-1, 1, 1)
+        return x - mean, var
 
-        Without ``apart`` there is one step. Its number of examples is that of the unbiased variance.
-        """
-        if self.options.padding == "include":
-            mask = None
-        axes = (0, 2, 3) if self.maps else (0,) if apart else tuple(range(x.dim() - 1))
-        if mask is None:
-            size = x.shape[0] if self.maps or apart else x[..., 0].numel()
-            examples = torch.full((x.shape[1] if apart and x.dim() == 3 else 1,), size, device=x.device)
-            mean = x.mean(axes, keepdim=True)
-            var = (x - mean).square().mean(axes)
-        else:
+    def _by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
+        """Centred by the batch's mean, and its biased variance; a time step with few examples by the running ones."""
+        axes = (0, 2, 3) if self.maps else (0,) if span is not None else tuple(range(x.dim() - 1))
+        if self.training and span is not None:
+            self._grow(span.stop)
+        steps, size = span or range(1), math.prod(x.shape[axis] for axis in axes)
+        if mask is None or self.options.padding == "include":
+            numbers = [size] * len(steps)
+        else:  # on the host: that waits for a GPU, but spares most time steps most of what follows
+            numbers = mask.sum(axes).reshape(-1).tolist()
+        enough = [span is None or number >= self.options.min_examples for number in numbers]
+        if not any(enough):
+            return self._by_running(x, span)
+        share = None
+        if mask is not None and min(numbers) < size:
             real = mask.to(x.dtype).unsqueeze(-1)
-            examples = mask.sum(axes).reshape(-1)
-            total = examples.clamp(min=1).to(x.dtype).unsqueeze(-1)
-            mean = (x * real).sum(axes, keepdim=True) / total
-            var = ((x - mean) * real).square().sum(axes) / total
-        features = x.shape[1] if self.maps else x.shape[-1]
-        return mean.reshape(-1, features), var.reshape(-1, features), examples
+            share = real / real.sum(axes, keepdim=True).clamp(min=1)
+
+        mean = _mean(x, share, axes)
+        centred = x - mean
+        var = _mean(centred.square(), share, axes)
+        if self.training:
+            unbiased = [number / max(number - 1, 1) for number in ([len(x)] if self.maps else numbers)]
+            self._update(span, mean.detach(), var.detach(), unbiased, enough)
+        if all(enough):
+            return centred, var
+        chosen, known = torch.tensor(enough, device=x.device).unsqueeze(-1), self._by_running(x, span)
+        return torch.where(chosen, centred, known[0]), torch.where(chosen, var, known[1])
 
     @torch.no_grad()
-    def _update(self, span: range | None, mean: Tensor, var: Tensor, examples: Tensor) -> None:
-        number = examples.to(var.dtype)
-        unbiased = var * (number / (number - 1).clamp(min=1)).unsqueeze(-1)
-        mean, unbiased = mean.to(self.running_mean.dtype), unbiased.to(self.running_var.dtype)
-        if span is None:
-            self.running_mean.lerp_(mean, self.options.momentum)
-            self.running_var.lerp_(unbiased, self.options.momentum)
-            self.count += 1
-            return
-        self._grow(span.stop)
-        rows = slice(span.start, span.stop, span.step)
-        enough = examples >= self.options.min_examples
-        weight = (torch.where(self.count[rows] == 0, 1.0, self.options.momentum) * enough).to(mean.dtype).unsqueeze(-1)
-        self.running_mean[rows] = torch.lerp(self.running_mean[rows], mean, weight)
-        self.running_var[rows] = torch.lerp(self.running_var[rows], unbiased, weight)
-        self.count[rows] += enough
-
-    def _running(self, span: range | None) -> tuple[Tensor, Tensor]:
-        """Running mean and variance, ``(steps, n)``; a step that has none takes those of the last one before it."""
-        if span is None:
-            return self.running_mean, self.running_var
-        here = torch.arange(len(self.count), device=self.count.device)
-        last = torch.where(self.count > 0, here, 0).cummax(0).values
-        wanted = torch.as_tensor(span, device=last.device).clamp(max=len(last) - 1)
-        return self.running_mean[last[wanted]], self.running_var[last[wanted]]
+    def _update(
+        self, span: range | None, mean: Tensor, var: Tensor, unbiased: Sequence[float], enough: Sequence[bool]
+    ) -> None:
+        steps, momentum = span or range(1), self.options.momentum
+        rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
+        weights = [momentum]
+        if span is not None:
+            counts = self.count[rows].tolist()
+            weights = [new * (momentum if count else 1.0) for new, count in zip(enough, counts, strict=True)]
+        weight, factor = self.running_mean.new_tensor([weights, unbiased]).unsqueeze(-1)
+        self.running_mean[rows].lerp_(mean.to(weight.dtype).view(shape), weight)
+        self.running_var[rows].lerp_(var.to(weight.dtype).view(shape) * factor, weight)
+        self.count[rows] += weight.squeeze(-1) > 0
 
     def _grow(self, steps: int) -> None:
         missing = steps - len(self.count)
         if missing > 0:
-            self.running_mean = torch.cat(
-                [self.running_mean, self.running_mean.new_zeros(missing, self.running_mean.shape[1])]
-            )
-            self.running_var = torch.cat(
-                [self.running_var, self.running_var.new_ones(missing, self.running_var.shape[1])]
-            )
+            mean, var = self.running_mean, self.running_var
+            self.running_mean = torch.cat([mean, mean.new_zeros(missing, mean.shape[1])])
+            self.running_var = torch.cat([var, var.new_ones(missing, var.shape[1])])
             self.count = torch.cat([self.count, self.count.new_zeros(missing)])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -187,6 +182,10 @@ class BatchNorm(Normaliser):
             if saved is not None:
                 setattr(self, name, torch.empty_like(saved, device=self.count.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _mean(x: Tensor, share: Tensor | None, axes: tuple[int, ...]) -> Tensor:
+    return x.mean(axes, keepdim=True) if share is None else (x * share).sum(axes, keepdim=True)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, config
-from rmsexp.data import cnn, lambada
+from rmsexp.data import Source, cnn, lambada
 from rmsexp.data.batching import by_sentences, cycled
-from rmsexp.data.cloze import NIL, UNK, ClozeSource, Examples
+from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.twins import stories
 from rmsexp.models import init
@@ -23,7 +23,7 @@ from rmsexp.models.attentive_reader import AttentiveReader, Batch
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
-from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.optim import UncorrectedAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
@@ -56,7 +56,7 @@ class DataConfig(config.DataConfig):
             checks.at_least("data.sentences", self.sentences, 1)
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], ClozeSource]] = {
+SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
     "stories": lambda data, root: stories.stories(),  # noqa: ARG005
     "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities),
     "cnn": lambda data, root: cnn.cnn(root, data.sentences, data.damaged),
@@ -145,8 +145,7 @@ class Task:
         )
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        options = self.config.optim
-        return UncorrectedAdam(model.parameters(), options.lr, options.beta1, options.beta2, options.eps)
+        return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
         """One batch, the names of whose entities change places: only what a passage says of them tells them apart."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import checks, config
-from rmsexp.data import coco, flickr8k
+from rmsexp.data import Source, coco, flickr8k
 from rmsexp.data.batching import padded
-from rmsexp.data.captions import EOS, PER_IMAGE, CaptionSource, Described
+from rmsexp.data.captions import EOS, PER_IMAGE, Captions, Described
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.twins import scenes
 from rmsexp.metrics.retrieval import chance, retrieval
@@ -55,7 +55,7 @@ class DataConfig(config.DataConfig):
             checks.at_least("data.fold", self.fold, 1)
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], CaptionSource]] = {
+SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
     "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
     "flickr8k": lambda data, root: flickr8k.flickr8k(root, data.features),
     "coco": lambda data, root: coco.coco(root, data.features),
@@ -84,6 +84,10 @@ class OptimConfig(UncorrectedAdamConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("optim.bias_correction", self.bias_correction, CORRECTIONS)
+
+    def optimizer(self, params: Iterable[Tensor]) -> UncorrectedAdam:
+        swapped = self.bias_correction == "published"
+        return UncorrectedAdam(params, self.lr, self.beta1, self.beta2, self.eps, swapped=swapped)
 
 
 @dataclass
@@ -117,7 +121,7 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`."""
+    """See :class:`rmsexp.train.task.Task`. ``words``: the vocabulary by id, once prepared."""
 
     # Figure 6 shows the recall of images; the best model is that of their highest R@1 + R@5 + R@10
     target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
@@ -137,7 +141,7 @@ class Task:
 
     def prepare(self, report: Callable[[str], None]) -> None:
         captions, data = self._source.load(report), self.config.data
-        self._words, self._splits = captions.words, dict(captions.splits)
+        self.words, self._splits = captions.words, dict(captions.splits)
         self._splits["valid"] = _first(self._splits["valid"], data.valid_images)
         size = len(self._splits["train"])
         if self.config.batch_size >= size:
@@ -155,7 +159,7 @@ class Task:
         options, features = self.config.model, self._splits["train"].features.shape[1]
         absolute = self.config.penalty == "order"
         sizes = {"embedding": options.embedding, "hidden": options.hidden}
-        return OrderEmbedding(norm, len(self._words), features, **sizes, absolute=absolute).to(self.device)
+        return OrderEmbedding(norm, len(self.words), features, **sizes, absolute=absolute).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         recurrent = dict.fromkeys(("gru.gates_h.weight", "gru.candidate_h.weight"), init.orthogonal)
@@ -163,15 +167,7 @@ class Task:
         init.initialise(model, init.uniform(0.1), lambda name: stream(self.config.seed, "init", name), others)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        options = self.config.optim
-        return UncorrectedAdam(
-            model.parameters(),
-            options.lr,
-            options.beta1,
-            options.beta2,
-            options.eps,
-            swapped=options.bias_correction == "published",
-        )
+        return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
         """One batch of images, each with one of its captions."""

@@ -26,7 +26,7 @@ from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
-from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.optim import UncorrectedAdamConfig
 from rmsexp.train.task import Dataset, Objective, Target
 
 SAMPLES = 10  # translations that a run's folder shows
@@ -202,8 +202,8 @@ class TranslationTask(ABC):
     def objective(self, model: Any, batch: Batch, noise: Noise) -> Objective: ...
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        options = self.config.optim
-        return UncorrectedAdam(model.parameters(), options.lr, options.beta1, options.beta2, options.eps)
+        optim: UncorrectedAdamConfig = self.config.optim
+        return optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
         epoch, index = divmod(step, int(self.steps_per_epoch))

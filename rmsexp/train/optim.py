@@ -62,6 +62,9 @@ class UncorrectedAdamConfig(AdamConfig):
         super().__post_init__()
         checks.probability("optim.beta1", self.beta1)
 
+    def optimizer(self, params: Iterable[Tensor]) -> UncorrectedAdam:
+        return UncorrectedAdam(params, self.lr, self.beta1, self.beta2, self.eps)
+
 
 class UncorrectedAdam(torch.optim.Adam):
     """Adam with eps beside the uncorrected root: ``p -= lr * c_t * m / (sqrt(v) + eps)``, as TensorFlow and Theano do.

@@ -12,11 +12,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
-
-import numpy as np
 
 from rmsexp.data.parallel import Corpus, Pairs
+from rmsexp.data.twins.draw import Draw
 from rmsexp.data.twins.lexicon import (
     ADJECTIVE_SENSES,
     ADJECTIVES,
@@ -38,8 +36,6 @@ from rmsexp.data.twins.lexicon import (
     VERBS,
     WEAK,
 )
-
-T = TypeVar("T")
 
 WORDS = (4, 14)  # of a source sentence, at least and at most
 SUBJECTS = "person person animal"  # kinds; the first is drawn twice as often
@@ -89,7 +85,7 @@ def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: in
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):
-        draw = _Draw(np.random.PCG64([seed, index]), held_out=name != "train")
+        draw = _Draw(seed, index, held_out=name != "train")
         sources, targets = splits[name] = [], []
         while len(sources) < count:
             sentence = draw.sentence()
@@ -210,46 +206,44 @@ def _punctuated(words: Sequence[str], question: bool) -> str:
     return text[0].upper() + text[1:] + ("?" if question else ".")
 
 
-class _Draw:
-    """Trees at random, of a generator's raw numbers, which no processor or version of numpy changes."""
+class _Draw(Draw):
+    """Trees at random."""
 
-    def __init__(self, bits: np.random.PCG64, held_out: bool) -> None:
-        self._bits, self._held_out = bits, held_out
+    def __init__(self, *seed: int, held_out: bool) -> None:
+        super().__init__(*seed)
+        self._held_out = held_out
 
     def sentence(self) -> Sentence:
-        conjunction = self._one(("", "", "", "", "that", "because"))
+        conjunction = self.one(("", "", "", "", "that", "because"))
         subject, question = self._phrase(SUBJECTS, attribute=not conjunction), self._one_in(5)
         if not conjunction:
-            return Sentence(subject, self._predicate(self._one(TENSES), adverb=True), question)
+            return Sentence(subject, self._predicate(self.one(TENSES), adverb=True), question)
         # an adverb may close the whole only, since the source does not tell whose it would be in between
         if conjunction == "that":
-            main = Predicate(self._one(CLAUSE_VERBS), self._one(TENSES))
+            main = Predicate(self.one(CLAUSE_VERBS), self.one(TENSES))
         else:
-            main = self._predicate(self._one(TENSES), adverb=False)
-        clause = self._phrase(SUBJECTS), self._predicate(self._one(TENSES), adverb=True)
+            main = self._predicate(self.one(TENSES), adverb=False)
+        clause = self._phrase(SUBJECTS), self._predicate(self.one(TENSES), adverb=True)
         return Sentence(subject, main, question, conjunction, clause)
 
     def _phrase(self, kinds: str, attribute: bool = False) -> Phrase:
-        kind = self._one(kinds.split())
-        noun = self._one(NOUNS_OF_KIND[kind])
+        kind = self.one(kinds.split())
+        noun = self.one(NOUNS_OF_KIND[kind])
         plural = self._one_in(3)
-        determiner = self._one(PLURAL if plural else SINGULAR)
-        adjective = self._one(PEOPLE_ARE if kind == "person" else THINGS_ARE) if self._one_in(2) else ""
+        determiner = self.one(PLURAL if plural else SINGULAR)
+        adjective = self.one(PEOPLE_ARE if kind == "person" else THINGS_ARE) if self._one_in(2) else ""
         fitting = [word for word in MODIFIERS if self._held_out or (word, noun) not in HELD_OUT]
-        modifier = self._one(fitting) if noun in HEADS and not self._one_in(3) else ""
+        modifier = self.one(fitting) if noun in HEADS and not self._one_in(3) else ""
         inner = None
         if attribute and self._one_in(5):
-            inner = self._predicate(self._one((*TENSES, "progressive", "progressive")), adverb=False)
+            inner = self._predicate(self.one((*TENSES, "progressive", "progressive")), adverb=False)
         return Phrase(determiner, noun, plural, adjective, modifier, inner)
 
     def _predicate(self, tense: str, adverb: bool) -> Predicate:
-        verb = self._one(GENERAL_VERBS)
+        verb = self.one(GENERAL_VERBS)
         kinds = VERBS[verb].objects
         patient = self._phrase(kinds) if kinds else None
-        return Predicate(verb, tense, patient, self._one(tuple(ADVERBS)) if adverb and self._one_in(3) else "")
-
-    def _one(self, choices: Sequence[T]) -> T:
-        return choices[self._bits.random_raw() % len(choices)]
+        return Predicate(verb, tense, patient, self.one(tuple(ADVERBS)) if adverb and self._one_in(3) else "")
 
     def _one_in(self, n: int) -> bool:
-        return self._bits.random_raw() % n == 0
+        return self.below(n) == 0

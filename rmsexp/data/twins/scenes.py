@@ -11,14 +11,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 
-from rmsexp.data.captions import PER_IMAGE, Captions, CaptionSource, Described
+from rmsexp.data import Source
+from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, Captions, Described
 from rmsexp.data.sequences import Sequences
-
-T = TypeVar("T")
+from rmsexp.data.twins.draw import Draw
 
 _KINDS = {  # the most general kind, and each kind below it with those below that
     "animal": "dog spaniel terrier poodle, bird parrot duck owl, horse pony mare",
@@ -55,7 +54,7 @@ ORDERS = (  # of the parts of a caption
 )
 _BY_KIND = {word for table in (QUALITIES, ACTIONS) for words in table.values() for word in words}
 _TOLD = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).split(), "an", "and", "that"}
-WORDS = ("<eos>", "<unk>", *sorted(_TOLD))  # by id
+WORDS = (*NAMES, *sorted(_TOLD))  # by id
 
 FEATURES = 256  # of an image
 SPARSITY = 192  # of 256: what is taken off the random byte that mixes a fact into a feature, if there is as much
@@ -79,7 +78,7 @@ class Scene:
     place: str = ""
 
 
-def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int = 0) -> CaptionSource:
+def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int = 0) -> Source[Captions]:
     """The twin of the caption corpora: images of 256 features with five captions each, no two scenes alike.
 
     Each caption of an image entails the one before: the first tells about a fifth of the scene, the last everything.
@@ -89,7 +88,7 @@ def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int
     content = hashlib.sha256()
     splits: dict[str, Described] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):
-        draw = _Draw(np.random.PCG64([seed, index]))
+        draw = _Draw(seed, index)
         features, captions = np.empty((count, FEATURES), dtype=np.float32), list[str]()
         while len(captions) < PER_IMAGE * count:
             scene = draw.scene()
@@ -98,10 +97,10 @@ def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int
                 features[len(captions) // PER_IMAGE] = draw.image(scene)
                 captions += [render(told, draw.one(ORDERS)) for told in draw.told(scene)]
         content.update(features.tobytes() + repr(captions).encode())
-        encoded = Sequences.of([[ids[word] for word in (*caption.split(), "<eos>")] for caption in captions])
+        encoded = Sequences.of([[ids[word] for word in (*caption.split(), NAMES[EOS])] for caption in captions])
         splits[name] = Described(features, encoded)
     found = Captions(list(WORDS), splits)
-    return CaptionSource("scenes twin", content.hexdigest(), True, lambda _: found)
+    return Source("scenes twin", content.hexdigest(), True, lambda _: found)
 
 
 def facts(scene: Scene) -> set[str]:
@@ -144,18 +143,12 @@ def _mixing(fact: str) -> np.ndarray:
     return (weights - SPARSITY).clip(min=0)
 
 
-class _Draw:
-    """Scenes, captions and images at random, of a generator's raw numbers.
-
-    No processor or version of numpy changes those, nor sums of integers, a root or a quotient.
-    """
-
-    def __init__(self, bits: np.random.PCG64) -> None:
-        self._bits = bits
+class _Draw(Draw):
+    """Scenes, captions and images at random; images are sums of integers, a root and quotients, the same everywhere."""
 
     def scene(self) -> Scene:
         thing = self._thing()
-        others = tuple((self.one(RELATIONS), self._thing()) for _ in range(self._below(3)))
+        others = tuple((self.one(RELATIONS), self._thing()) for _ in range(self.below(3)))
         return Scene(thing, others, self.one(ACTIONS[lineage(thing.kind)[-1]]), self.one(PLACES))
 
     def _thing(self) -> Thing:
@@ -164,8 +157,8 @@ class _Draw:
 
     def told(self, scene: Scene) -> list[Scene]:
         """What each caption tells: a detail is told from a random caption on, so the last one tells all."""
-        action, place = self._below(PER_IMAGE), self._below(PER_IMAGE)
-        thing, *others = ([self._below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
+        action, place = self.below(PER_IMAGE), self.below(PER_IMAGE)
+        thing, *others = ([self.below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
         return [
             Scene(
                 _partly(scene.thing, thing, caption),
@@ -182,15 +175,9 @@ class _Draw:
 
     def image(self, scene: Scene) -> np.ndarray:
         """Float64 of shape (FEATURES,), non-negative and of unit length."""
-        noise = self._bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
+        noise = self.bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
         mixed = (sum(map(_mixing, facts(scene))) + noise // NOISE).clip(min=0)
         return mixed / np.sqrt(np.square(mixed).sum())
-
-    def one(self, choices: Sequence[T]) -> T:
-        return choices[self._below(len(choices))]
-
-    def _below(self, n: int) -> int:
-        return self._bits.random_raw() % n
 
 
 def _partly(thing: Thing, since: Sequence[int], caption: int) -> Thing:

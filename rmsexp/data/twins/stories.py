@@ -8,15 +8,14 @@ and asks who was near, which no single sentence says.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.data.cloze import PLACEHOLDER, Cloze, ClozeSource, Examples
+from rmsexp.data import Source
+from rmsexp.data.cloze import PLACEHOLDER, RESERVED, Cloze, Examples
 from rmsexp.data.sequences import Sequences
-
-T = TypeVar("T")
+from rmsexp.data.twins.draw import Draw
 
 EPISODES = (  # the first sentence, and the second
     ("{who} went out .", "{event} there ."),
@@ -37,7 +36,7 @@ LENGTHS = {"train": (1, 2, 3), "valid": (3,)}  # in episodes
 
 _FORMS = " ".join((*(sentence for episode in EPISODES for sentence in episode), *REMARKS, QUESTION, *ASKED, *NOT_ASKED))
 _PLAIN = {word for word in _FORMS.split() if "{" not in word}.union(PLACES)
-WORDS = ("<nil>", "<eos>", "<unk>", "<num>", *sorted(_PLAIN), *ENTITIES)  # by id
+WORDS = (*RESERVED, *sorted(_PLAIN), *ENTITIES)  # by id
 
 
 class Story(NamedTuple):
@@ -46,7 +45,7 @@ class Story(NamedTuple):
     answer: str
 
 
-def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> ClozeSource:
+def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> Source[Cloze]:
     """The twin of the cloze corpora: passages of at most 36 words with at most four entities, no two alike.
 
     Validation stories have three episodes and three or four entities, so one of the passage at random is wrong in 69 %
@@ -60,17 +59,17 @@ def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> ClozeSour
     seen: set[str] = set()
     splits: dict[str, list[Story]] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("train", n_train))):
-        bits = np.random.PCG64([seed, index])
+        draw = Draw(seed, index)
         split = splits[name] = []
         while len(split) < count:
-            story = _story(bits, _one(bits, LENGTHS[name]))
+            story = _story(draw, draw.one(LENGTHS[name]))
             if story.passage not in seen:
                 seen.add(story.passage)
                 split.append(story)
     digest = hashlib.sha256(repr(splits).encode()).hexdigest()
     entities = np.array([ids[entity] for entity in ENTITIES], dtype=np.int64)
     cloze = Cloze(list(WORDS), entities, {name: _encoded(split, ids) for name, split in splits.items()})
-    return ClozeSource("stories twin", digest, True, lambda _: cloze)
+    return Source("stories twin", digest, True, lambda _: cloze)
 
 
 def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:
@@ -80,25 +79,15 @@ def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:
     return Examples(Sequences.of(passages), Sequences.of(questions), np.array(answers, dtype=np.int32)[:, 0])
 
 
-def _story(bits: np.random.PCG64, episodes: int) -> Story:
+def _story(draw: Draw, episodes: int) -> Story:
     """The remark stands inside an episode, and is of one of its people or of somebody else."""
-    asked = min(episodes, _one(bits, (1, 1, 2)))
-    events = _some(bits, ASKED, asked) + _some(bits, NOT_ASKED, episodes - asked)
-    people = _some(bits, ENTITIES, episodes + 1)
+    asked = min(episodes, draw.one((1, 1, 2)))
+    events = draw.some(ASKED, asked) + draw.some(NOT_ASKED, episodes - asked)
+    people = draw.some(ENTITIES, episodes + 1)
     sentences = [
-        sentence.format(who=who, event=event, place=_one(bits, PLACES))
-        for who, event in _some(bits, list(zip(people, events, strict=False)), episodes)
-        for sentence in _one(bits, EPISODES)
+        sentence.format(who=who, event=event, place=draw.one(PLACES))
+        for who, event in draw.some(list(zip(people, events, strict=False)), episodes)
+        for sentence in draw.one(EPISODES)
     ]
-    sentences.insert(bits.random_raw() % episodes * 2 + 1, _one(bits, REMARKS).format(who=_one(bits, people)))
+    sentences.insert(draw.below(episodes) * 2 + 1, draw.one(REMARKS).format(who=draw.one(people)))
     return Story(" ".join(sentences), QUESTION.format(event=events[0]), people[0])
-
-
-def _one(bits: np.random.PCG64, choices: Sequence[T]) -> T:
-    return _some(bits, choices, 1)[0]
-
-
-def _some(bits: np.random.PCG64, choices: Sequence[T], count: int) -> list[T]:
-    """Different ones in random order, of raw numbers, which no processor or version of numpy changes."""
-    left = list(choices)
-    return [left.pop(bits.random_raw() % len(left)) for _ in range(count)]
