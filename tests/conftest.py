@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from translation_tasks import Main
+    from tasks import Main
 
 # Before torch is imported, and for subprocesses: threads that wait must not spin, or tests take ten times as long where
 # something else computes beside them.
@@ -81,7 +81,7 @@ def small_twins() -> Iterator[None]:
 @pytest.fixture
 def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
     """Runs command lines in this process, with results and data in folders of those names in the test's own."""
-    from translation_tasks import Ended
+    from tasks import Ended
 
     from rmsexp import app
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-import torch
-
-from rmsexp import config
+from tasks import made
 
 TASKS = ("attentive_reader", "order_embedding")
 SIZES = {
@@ -21,15 +18,4 @@ def tiny(task: str) -> list[str]:
 
 
 def make(task: str, *overrides: str) -> tuple[Any, Any]:
-    """A task with its data, and its model, initialised."""
-    job = config.job([*tiny(task), *overrides])
-    made = import_module(f"rmsexp.tasks.{task}").Task(job.config, torch.device("cpu"))
-    made.prepare(lambda _: None)
-    model = made.build(job.norm)
-    made.initialise(model)
-    return made, model
-
-
-def epoch(task: Any, number: int) -> range:
-    """The steps of an epoch."""
-    return range(number * int(task.steps_per_epoch), (number + 1) * int(task.steps_per_epoch))
+    return made(*tiny(task), *overrides)

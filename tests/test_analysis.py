@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from translation_tasks import make, shake, tiny, train
+from tasks import shake, train
+from translation_tasks import make, tiny
 
 from rmsexp import analysis, config, record, runner, trained
 from rmsexp.models.translation import FIRST, Batch

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reading_and_retrieval import epoch, make
+from reading_and_retrieval import make
+from tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
 from tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
-from translation_tasks import shake, train
 
 from rmsexp import config
 from rmsexp.data import Source
@@ -73,7 +74,7 @@ def chosen(batch: Batch) -> list[int]:
 
 def order(task: Any, number: int) -> list[int]:
     """Which of the numbered questions the batches of an epoch hold, one after the other."""
-    return [i for step in epoch(task, number) for batch in task.batches(step) for i in chosen(batch)]
+    return [i for step in steps_of(task, number) for batch in task.batches(step) for i in chosen(batch)]
 
 
 def alone(split: Examples, i: int) -> Batch:
@@ -85,20 +86,8 @@ def alone(split: Examples, i: int) -> Batch:
 # Batches
 
 
-def test_batches_are_a_function_of_seed_and_step() -> None:
-    steps = int(make("attentive_reader")[0].steps_per_epoch)
-    asked = [0, 1, steps - 1, steps, steps + 1, 2 * steps, 5 * steps + 2]
-
-    def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
-        task, _ = make("attentive_reader", f"norm={norm}", *overrides)
-        return {step: digest(*(part for batch in task.batches(step) for part in parts(batch))) for step in order}
-
-    expected = batches("rms", asked)
-    assert len(set(expected.values())) == len(asked)
-    for norm in ("ln", "bn", "none"):
-        assert batches(norm, asked[::-1]) == expected
-    assert batches("rms", asked[4:5]) == {asked[4]: expected[asked[4]]}
-    assert not set(batches("rms", asked, "seed=1").values()) & set(expected.values())
+def test_batches_follow_from_seed_and_step() -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, "attentive_reader"), parts)
 
 
 @pytest.mark.usefixtures("numbered")
@@ -111,7 +100,7 @@ def test_an_epoch_has_each_question_once_but_for_what_fills_no_batch(size: int, 
         assert len(set(one)) == len(one) == size * steps
         assert one != sorted(one)
     assert orders[0] != orders[1]
-    assert [task.examples(batch) for step in epoch(task, 0) for batch in task.batches(step)] == [size] * steps
+    assert [task.examples(batch) for step in steps_of(task, 0) for batch in task.batches(step)] == [size] * steps
 
 
 def test_entities_change_places_alike_in_a_whole_batch_and_other_words_never(numbered: Examples) -> None:

@@ -1,8 +1,7 @@
-"""What models ask of a norm, for every norm: cells, blocks and tied matrices built from its sites; an outside norm."""
+"""What models ask of a norm, for every norm: blocks and tied matrices built from its sites; an outside norm."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import norms
+from rmsexp.models.recurrent import GRU, LSTM
 
 
 def dead_before_centring(name: str, bias: str) -> set[str]:
@@ -33,128 +33,7 @@ def dead_before_centring(name: str, bias: str) -> set[str]:
     return {bias} if name in ("bn", "mean_only_bn") else set()
 
 
-# --- (a) the GRU of task 1
-
-
-class GRU(nn.Module):
-    """Gates [r, u] as one vector, candidate apart, input and state parts apart, the reset gate after the norm."""
-
-    def __init__(self, norm: norms.Norm) -> None:
-        super().__init__()
-        self.gates_x = norm.linear("gates_x", EMBED, 2 * HIDDEN)
-        self.gates_h = norm.linear("gates_h", HIDDEN, 2 * HIDDEN, bias=False)
-        self.candidate_x = norm.linear("candidate_x", EMBED, HIDDEN)
-        self.candidate_h = norm.linear("candidate_h", HIDDEN, HIDDEN, bias=False)
-
-    @staticmethod
-    def next_state(h: Tensor, mask: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        gates_x, gates_h, candidate_x, candidate_h = parts
-        reset, update = torch.sigmoid(gates_x + gates_h).chunk(2, -1)
-        candidate = torch.tanh(candidate_x + reset * candidate_h)
-        return torch.where(mask.unsqueeze(-1), update * h + (1 - update) * candidate, h)
-
-    def step(self, x: Tensor, h: Tensor, mask: Tensor, t: int) -> Tensor:
-        sites = ((self.gates_x, x), (self.gates_h, h), (self.candidate_x, x), (self.candidate_h, h))
-        return self.next_state(h, mask, tuple(site(value, mask=mask, steps=t) for site, value in sites))
-
-    def step_by_step(self, x: Tensor, h: Tensor, mask: Tensor) -> Tensor:
-        states = []
-        for t in range(x.shape[1]):
-            h = self.step(x[:, t], h, mask[:, t], t)
-            states.append(h)
-        return torch.stack(states, 1)
-
-    def forward(self, x: Tensor, h: Tensor, mask: Tensor) -> Tensor:
-        """The input part of all steps at once, the weights once a sequence."""
-        steps = range(x.shape[1])
-        gates_x, candidate_x = (site(x, mask=mask, steps=steps) for site in (self.gates_x, self.candidate_x))
-        of_state = [(site, site.effective_weight()) for site in (self.gates_h, self.candidate_h)]
-        states = []
-        for t in steps:
-            gates_h, candidate_h = (
-                site.norm(site.map(h, weight), mask=mask[:, t], steps=t) for site, weight in of_state
-            )
-            h = self.next_state(h, mask[:, t], (gates_x[:, t], gates_h, candidate_x[:, t], candidate_h))
-            states.append(h)
-        return torch.stack(states, 1)
-
-
-def test_gru_without_norm_is_torch_grucell() -> None:
-    gru, cell = fill(GRU(NORMS["none"])), nn.GRUCell(EMBED, HIDDEN).double()
-    cell.weight_ih.data = torch.cat([gru.gates_x.weight, gru.candidate_x.weight]).detach()  # r, u (torch: z), candidate
-    cell.weight_hh.data = torch.cat([gru.gates_h.weight, gru.candidate_h.weight]).detach()
-    cell.bias_ih.data = torch.cat([gru.gates_x.bias, gru.candidate_x.bias]).detach()
-    nn.init.zeros_(cell.bias_hh)
-    x, h = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1)
-    close(gru.step(x, h, torch.ones(BATCH, dtype=torch.bool), 0), cell(x, h))
-
-
-@EVERY
-def test_gru_of_a_sequence_is_the_gru_step_by_step(name: str) -> None:
-    whole = fill(GRU(NORMS[name]))
-    single = copy.deepcopy(whole)
-    mask = torch.arange(TIME) < torch.tensor([1, 2, 2, 2, 2, 3, 3, 4, 4, 4]).unsqueeze(1)  # the last step has 3 of 10
-    for mode, seed in (("train", 1), ("train", 2), ("eval", 3)):
-        x, h, d = draw(BATCH, TIME, EMBED, seed=seed), draw(BATCH, HIDDEN, seed=4), draw(BATCH, TIME, HIDDEN, seed=5)
-        results = []
-        for run in (whole.train(mode == "train"), single.train(mode == "train").step_by_step):
-            x_leaf = x.clone().requires_grad_()
-            states = run(x_leaf, h, mask)
-            states.backward(d)
-            results.append((states, x_leaf.grad))
-        close(*results)
-    assert not without_gradient(whole)
-    close([p.grad for p in whole.parameters()], [p.grad for p in single.parameters()])
-    close(whole.state_dict(), single.state_dict())
-
-
-# --- (b) the LSTM of task 2
-
-
-class LSTMCell(nn.Module):
-    """Gates [i, f, o, c] as one vector; the cell is normalised before its output, and carried on as it is."""
-
-    def __init__(self, norm: norms.Norm) -> None:
-        super().__init__()
-        self.x = norm.linear("x", EMBED, 4 * HIDDEN)
-        self.h = norm.linear("h", HIDDEN, 4 * HIDDEN, bias=False)
-        self.c = norm.value("c", HIDDEN)
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        i, f, o, new = (self.x(x) + self.h(h)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(new)
-        return torch.sigmoid(o) * torch.tanh(self.c(c)), c
-
-
-def torch_order(joint: Tensor) -> Tensor:
-    i, f, o, new = joint.detach().chunk(4)
-    return torch.cat([i, f, new, o])
-
-
-@pytest.mark.parametrize("name", ["none", "wn"])
-def test_lstm_without_activation_norm_is_torch_lstmcell(name: str) -> None:
-    lstm, cell = fill(LSTMCell(NORMS[name])), nn.LSTMCell(EMBED, HIDDEN).double()
-    cell.weight_ih.data, cell.weight_hh.data = (torch_order(site.effective_weight()) for site in (lstm.x, lstm.h))
-    cell.bias_ih.data = torch_order(lstm.x.bias)
-    nn.init.zeros_(cell.bias_hh)
-    x, h, c = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1), draw(BATCH, HIDDEN, seed=2)
-    close(lstm(x, h, c), cell(x, (h, c)))
-
-
-@EVERY
-def test_lstm_normalises_the_cell_that_it_shows_not_the_one_it_carries(name: str) -> None:
-    lstm = fill(LSTMCell(NORMS[name]))
-    x, h, c = draw(BATCH, EMBED), draw(BATCH, HIDDEN, seed=1), draw(BATCH, HIDDEN, seed=2)
-    shown, carried = lstm(x, h, c)
-    (shown * draw(BATCH, HIDDEN, seed=3)).sum().backward()
-    assert without_gradient(lstm) == dead_before_centring(name, "x.bias")
-    i, f, o, new = (lstm.x(x) + lstm.h(h)).chunk(4, -1)
-    close(carried, f.sigmoid() * c + i.sigmoid() * new.tanh())
-    expected = with_gain_and_shift(lstm.c, FORMULAS[name](carried))
-    close(shown, o.sigmoid() * torch.tanh(expected))
-
-
-# --- (c) a tied matrix beside normalised sites
+# --- a tied matrix beside normalised sites
 
 
 class TiedModel(nn.Module):
@@ -186,7 +65,7 @@ def test_tied_matrix_stays_an_ordinary_parameter(name: str) -> None:
     assert {n for n, _ in model.named_parameters() if not n.startswith("hidden.")} == {"tied"}
 
 
-# --- (d) the post-norm block of task 6, value and plain
+# --- the post-norm block of task 6, value and plain
 
 
 class Block(nn.Module):
@@ -402,9 +281,11 @@ def test_an_outside_norm(kernel_size: int | None, shift: bool | None) -> None:
     assert not without_gradient(site)
 
 
-def test_an_outside_norm_in_the_cells() -> None:
-    gru = fill(GRU(DyT(name="dyt")))
-    x, h, mask = draw(BATCH, TIME, EMBED), draw(BATCH, HIDDEN, seed=1), torch.ones(BATCH, TIME, dtype=torch.bool)
-    states = gru(x, h, mask)
-    close(states, gru.step_by_step(x, h, mask))
-    assert not torch.allclose(states, fill(GRU(NORMS["none"]))(x, h, mask))
+@pytest.mark.parametrize("unit", [GRU, LSTM])
+def test_an_outside_norm_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
+    ours, plain = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
+    x = draw(BATCH, TIME, EMBED)
+    states = ours(x)
+    states.square().sum().backward()
+    assert not without_gradient(ours)
+    assert not torch.allclose(states, plain(x))

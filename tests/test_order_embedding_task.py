@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reading_and_retrieval import epoch, make
-from tensors import digest
+from reading_and_retrieval import make
+from tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
 from torch import Tensor
-from translation_tasks import shake, train
 
 from rmsexp import config
 from rmsexp.data import Source
@@ -59,20 +59,8 @@ def images_of(batch: order_embedding.Batch) -> list[int]:
 # Batches
 
 
-def test_batches_are_a_function_of_seed_and_step() -> None:
-    steps = int(make("order_embedding")[0].steps_per_epoch)
-    asked = [0, 1, steps - 1, steps, steps + 1, 2 * steps, 5 * steps + 2]
-
-    def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
-        task, _ = make("order_embedding", f"norm={norm}", *overrides)
-        return {step: digest(*(part for batch in task.batches(step) for part in batch)) for step in order}
-
-    expected = batches("rms", asked)
-    assert len(set(expected.values())) == len(asked)
-    for norm in ("ln", "bn", "none"):
-        assert batches(norm, asked[::-1]) == expected
-    assert batches("rms", asked[4:5]) == {asked[4]: expected[asked[4]]}
-    assert not set(batches("rms", asked, "seed=1").values()) & set(expected.values())
+def test_batches_follow_from_seed_and_step() -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, "order_embedding"))
 
 
 @pytest.mark.usefixtures("numbered")
@@ -80,7 +68,7 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
 def test_an_epoch_has_an_image_once_and_drops_the_batch_that_the_last_one_is_in(size: int, steps: int) -> None:
     task, _ = make("order_embedding", f"batch_size={size}")
     assert task.steps_per_epoch == steps
-    epochs = [[batch for step in epoch(task, number) for batch in task.batches(step)] for number in (0, 3)]
+    epochs = [[batch for step in steps_of(task, number) for batch in task.batches(step)] for number in (0, 3)]
     orders = [[image for batch in batches for image in images_of(batch)] for batches in epochs]
     for one in orders:
         assert len(set(one)) == len(one) == size * steps
@@ -92,7 +80,7 @@ def test_an_epoch_has_an_image_once_and_drops_the_batch_that_the_last_one_is_in(
 @pytest.mark.usefixtures("numbered")
 def test_a_caption_belongs_to_its_image_and_each_of_the_five_has_its_turn() -> None:
     task, _ = make("order_embedding")
-    drawn = [task.batches(step)[0] for number in range(20) for step in epoch(task, number)]
+    drawn = [task.batches(step)[0] for number in range(20) for step in steps_of(task, number)]
     told: Counter[int] = Counter()
     for tokens, mask, features in drawn:
         lengths = mask.sum(1)

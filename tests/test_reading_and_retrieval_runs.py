@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from reading_and_retrieval import TASKS, tiny
-from test_resume import EDGES, WARMUP, assert_same, crash, stop, terminate
-from translation_tasks import NORMS, Main
+from tasks import NORMS, Main
+from test_resume import assert_stopping_changes_nothing
 
-from rmsexp import config, record, runner
+from rmsexp import record
 from rmsexp.compare import figures
 
 pytestmark = pytest.mark.usefixtures("small_twins")
@@ -51,24 +51,10 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, mor
     ("name", "norm", "size"),
     [("attentive_reader", "bn", 30), ("order_embedding", "rms", 20)],
 )
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    name: str, norm: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(name: str, norm: str, size: int, tmp_path: Path) -> None:
     """With two steps an epoch, and dropout in the reader."""
-    options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}", *EDGES, "max_steps=6"]
-
-    def again(results: Path) -> runner.Outcome:
-        return runner.execute(config.job([*options, f"results={results}"]))
-
-    assert again(tmp_path / "whole").status == "finished"
-    with monkeypatch.context() as patch:
-        stop(patch, "_update", WARMUP + 2, crash)
-        assert again(tmp_path / "stopped").step == 1
-    with monkeypatch.context() as patch:
-        stop(patch, "_update", WARMUP + 5, terminate)
-        assert again(tmp_path / "stopped").status == "interrupted"
-    assert again(tmp_path / "stopped").status == "finished"
-    assert_same(tmp_path / "whole", tmp_path / "stopped")
+    options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}"]
+    assert_stopping_changes_nothing(options, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "metric", "best"), [(TASKS[0], "error", min), (TASKS[1], "image_recall", max)])
@@ -139,11 +125,7 @@ def test_the_kind_of_clipping_is_heeded(main: Main, tmp_path: Path) -> None:
     ],
 )
 def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word: str, message: str) -> None:
-    done = main(f"task={name}", word)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("rmsexp: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
+    main(f"task={name}", word).assert_refused(message)
     assert not (tmp_path / "results").exists()
 
 
@@ -160,9 +142,4 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word:
     ],
 )
 def test_what_does_not_fit_the_data_ends_the_run(main: Main, name: str, word: str, message: str) -> None:
-    done = main(*tiny(name), word)
-    assert done.status == 1, done.out
-    said = done.err[done.err.rindex("rmsexp: ") :]
-    assert message in said
-    assert said.count("\n") <= 2
-    assert "raceback" not in done.err
+    main(*tiny(name), word).assert_failed(message)

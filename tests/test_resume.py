@@ -7,7 +7,7 @@ import math
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,23 @@ def assert_same(a: Path, b: Path) -> None:
     assert chaos.differences(of_a, of_b) == []
 
 
+def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
+    """A run of six steps that crashes after one and is terminated later, beside one that is left alone."""
+
+    def again(name: str) -> runner.Outcome:
+        return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))
+
+    assert again("whole").status == "finished"
+    with pytest.MonkeyPatch.context() as patch:
+        stop(patch, "_update", WARMUP + 2, crash)
+        assert again("stopped").step == 1
+    with pytest.MonkeyPatch.context() as patch:
+        stop(patch, "_update", WARMUP + 5, terminate)
+        assert again("stopped").status == "interrupted"
+    assert again("stopped").status == "finished"
+    assert_same(root / "whole", root / "stopped")
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("step", [1, 7])
 def test_crash(
@@ -174,26 +191,14 @@ def test_continuing_a_finished_run_and_warming_up(
 
 
 @pytest.mark.parametrize(("task", "norm"), [("rnnsearch", "bn"), ("transformer", "wn"), ("transformer", "bn")])
-def test_translation(task: str, norm: str, text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translation(task: str, norm: str, text_root: Path, tmp_path: Path) -> None:
     """With dropout of two kinds, two micro-batches a step of the Transformer, and an epoch that ends on the way."""
     own = {
         "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
         "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
     }[task]
-    options = [*tiny(task), *own, f"norm={norm}", f"data.root={text_root}", *EDGES, "max_steps=6"]
-
-    def again(results: Path) -> runner.Outcome:
-        return runner.execute(config.job([*options, f"results={results}"]))
-
-    assert again(tmp_path / "whole").status == "finished"
-    with monkeypatch.context() as patch:
-        stop(patch, "_update", WARMUP + 2, crash)
-        assert again(tmp_path / "stopped").step == 1
-    with monkeypatch.context() as patch:
-        stop(patch, "_update", WARMUP + 5, terminate)
-        assert again(tmp_path / "stopped").status == "interrupted"
-    assert again(tmp_path / "stopped").status == "finished"
-    assert_same(tmp_path / "whole", tmp_path / "stopped")
+    options = [*tiny(task), *own, f"norm={norm}", f"data.root={text_root}"]
+    assert_stopping_changes_nothing(options, tmp_path)
 
 
 def test_divergence_is_recorded_alike(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

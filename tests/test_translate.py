@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from translation_tasks import TASKS, Ended, tiny
+from tasks import Ended
+from translation_tasks import TASKS, tiny
 
 from rmsexp import config, record, runner, trained, translate
 from rmsexp.data.twins import phrases

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tasks import NORMS, assert_batches_follow_from_seed_and_step, shake, steps_of, train
 from tensors import digest
 from torch.nn import functional as F
-from translation_tasks import NORMS, SHORT, TASKS, TRAIN, make, shake, train
+from translation_tasks import SHORT, TASKS, TRAIN, make
 
 from rmsexp import config
 from rmsexp.data.subwords import EOS, PAD
@@ -20,10 +22,6 @@ from rmsexp.data.twins import phrases
 from rmsexp.metrics import bleu
 from rmsexp.models.translation import Batch
 from rmsexp.tasks import translation
-
-
-def steps(task: Any, epoch: int) -> range:
-    return range(epoch * int(task.steps_per_epoch), (epoch + 1) * int(task.steps_per_epoch))
 
 
 def pairs_of(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -43,20 +41,8 @@ def longer_sides(batch: Batch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_batches_are_a_function_of_seed_and_step(text_root: Path, name: str) -> None:
-    epoch = int(make(text_root, name)[0].steps_per_epoch)
-    asked = [0, 1, epoch - 1, epoch, epoch + 1, 2 * epoch, 5 * epoch + 2]
-
-    def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
-        task, _ = make(text_root, name, f"norm={norm}", *overrides)
-        return {step: digest(*(part for batch in task.batches(step) for part in batch)) for step in order}
-
-    expected = batches("rms", asked)
-    assert len(set(expected.values())) == len(asked)
-    for norm in ("ln", "bn", "none"):
-        assert batches(norm, asked[::-1]) == expected
-    assert batches("rms", asked[4:5]) == {asked[4]: expected[asked[4]]}
-    assert not set(batches("rms", asked, "seed=1").values()) & set(expected.values())
+def test_batches_follow_from_seed_and_step(text_root: Path, name: str) -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, text_root, name))
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -66,7 +52,7 @@ def test_an_epoch_has_every_pair_once(text_root: Path, name: str, epoch: int) ->
     train = task.text.train
     expected = Counter((tuple(map(int, train.source[i])), tuple(map(int, train.target[i]))) for i in range(TRAIN))
     assert len(expected) == TRAIN  # they can be told apart
-    batches = [batch for step in steps(task, epoch) for batch in task.batches(step)]
+    batches = [batch for step in steps_of(task, epoch) for batch in task.batches(step)]
     assert Counter(pair for batch in batches for pair in pairs_of(batch)) == expected
     assert [task.examples(batch) for batch in batches] == [len(pairs_of(batch)) for batch in batches]
 
@@ -92,7 +78,7 @@ def test_what_a_batch_is_made_of(text_root: Path, name: str) -> None:
 
 def test_rnnsearch_reads_pools_and_takes_the_longest_first(text_root: Path) -> None:
     task, _ = make(text_root, "rnnsearch")
-    batches = [task.batches(step) for step in steps(task, 0)]
+    batches = [task.batches(step) for step in steps_of(task, 0)]
     assert all(len(micro) == 1 for micro in batches)
     assert [len(batch.source) for (batch,) in batches] == [20] * 15 + [10]
     assert task.steps_per_epoch == 16
@@ -106,7 +92,7 @@ def test_a_transformers_batches(text_root: Path) -> None:
     task, _ = make(text_root, "transformer")
     epochs = []
     for epoch in range(2):
-        batches = [task.batches(step) for step in steps(task, epoch)]
+        batches = [task.batches(step) for step in steps_of(task, epoch)]
         assert {len(micro) for micro in batches[:-1]} == {2}
         assert len(batches[-1]) in (1, 2)
         epochs.append([batch for micro in batches for batch in micro])
@@ -126,7 +112,7 @@ def test_a_transformers_batches(text_root: Path) -> None:
 
 def test_a_sentence_longer_than_the_limit_is_a_batch_of_its_own(text_root: Path) -> None:
     task, _ = make(text_root, "transformer", "tokens=20")
-    batches = [batch for step in steps(task, 0) for batch in task.batches(step)]
+    batches = [batch for step in steps_of(task, 0) for batch in task.batches(step)]
     beyond = [batch for batch in batches if max(longer_sides(batch)) > 20]
     assert beyond
     assert {len(batch.source) for batch in beyond} == {1}
