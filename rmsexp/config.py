@@ -172,6 +172,15 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
     raise ConfigError(failure)
 
 
+def from_words(schema: type, words: Sequence[str]) -> Any:
+    """An instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
+    try:
+        content = OmegaConf.from_dotlist(list(words))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    return _fit(schema, content, "")
+
+
 def parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))

@@ -23,8 +23,9 @@ from rmsexp.data import DataError
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.loop import Diverged, Settings, Trainer
+from rmsexp.train.loop import Diverged, Trainer
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.step import Settings
 
 EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do
 
@@ -135,7 +136,7 @@ def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
 
 def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt) -> Outcome:
     cfg, folder = job.config, journal.folder
-    device = _device(cfg, n_jobs)
+    device = set_up_device(cfg, n_jobs)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
         builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
@@ -208,7 +209,11 @@ def _earlier_sessions(folder: Path, digest: str) -> list[dict[str, Any]]:
     return sessions
 
 
-def _device(cfg: config.RunConfig, n_jobs: int) -> torch.device:
+def set_up_device(cfg: config.RunConfig, n_jobs: int = 1) -> torch.device:
+    """The device of a config, with threads and determinism set as it says.
+
+    Raises: ValueError if there is no such device.
+    """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")

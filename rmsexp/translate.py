@@ -21,7 +21,7 @@ def main() -> int:
     from rmsexp.data import DataError
     from rmsexp.tasks.translation import TranslationTask
     from rmsexp.train.checkpoint import CheckpointError
-    from rmsexp.train.loop import autocast
+    from rmsexp.train.step import autocast
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from rmsexp import config, record
 from rmsexp.models.noise import Noise
 from rmsexp.train.interrupt import Interrupt
-from rmsexp.train.loop import Settings, Trainer
+from rmsexp.train.loop import Trainer
 from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
 from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
+from rmsexp.train.step import Settings
 from rmsexp.train.task import Dataset, Objective, Target
 
 

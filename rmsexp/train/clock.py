@@ -10,6 +10,17 @@ from contextlib import contextmanager
 from rmsexp.record import BUCKETS, TIMED
 
 
+class Stopwatch:
+    """Seconds since it was made, on a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+
 class Clock:
     """Seconds in named buckets, on a monotonic clock; saved in checkpoints, so that pauses do not count.
 
@@ -23,11 +34,11 @@ class Clock:
     @contextmanager
     def bucket(self, name: str) -> Iterator[None]:
         """Adds the time spent inside, whatever way it is left."""
-        start = time.perf_counter()
+        watch = Stopwatch()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - start
+            self.seconds[name] += watch.seconds
 
     @property
     def time(self) -> float:

@@ -6,10 +6,9 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,41 +19,11 @@ from rmsexp.train.clock import Clock
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
-from rmsexp.train.optim import CLIPPING
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.step import Schedule, Settings, Stepper, autocast, synchronise
 from rmsexp.train.task import Task
 
 WARMUP_STEPS = 3
-
-
-class Schedule(Protocol):
-    def at(self, step: int) -> dict[str, float]:
-        """``lr``, the factor on the learning rate, and other values for the optimiser's groups."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the loop needs of a config."""
-
-    seed: int
-    lr: float
-    clip: float | None
-    clipping: str
-    max_steps: int
-    log_every: int
-    eval_every: int
-    checkpoint_every: int
-    precision: str
-    device: torch.device
-
-    @classmethod
-    def of(cls, config: Any, device: torch.device) -> Settings:
-        """From a task's config, which has these keys, three of them below ``optim``."""
-        optim = config.optim
-        own = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
-        names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
-        return cls(**own, **{name: getattr(config, name) for name in names})
 
 
 @dataclass
@@ -91,8 +60,9 @@ class Trainer:
         folder: Path,
         interrupt: Interrupt,
     ) -> None:
-        self.task, self.model, self.optimizer, self.schedule = task, model, optimizer, schedule
+        self.task, self.model, self.optimizer = task, model, optimizer
         self.settings, self.folder, self.interrupt = settings, folder, interrupt
+        self._stepper = Stepper(task, model, optimizer, schedule, settings)
         self.state = State()
         self.clock = Clock()
         self.contention = Contention(settings.device)
@@ -157,7 +127,7 @@ class Trainer:
         try:
             for _ in range(WARMUP_STEPS):
                 self._update(self.state.step, self.task.batches(self.state.step))
-            self._synchronise()
+            synchronise(self.settings.device)
         finally:
             with self.interrupt.held():
                 self.model.load_state_dict(model)
@@ -177,37 +147,13 @@ class Trainer:
                     self._recent.append((values, count, sum(self.task.examples(batch) for batch in batches)))
                     state.step += 1
             with self.clock.bucket("train"):
-                self._synchronise()
+                synchronise(self.settings.device)
         self._collect()
 
     def _update(self, step: int, batches: Sequence[Any]) -> tuple[Tensor, int]:
-        """One step of the optimiser.
-
-        Returns what it computed, on the device: objective, each metric's sum, norm of the gradient before clipping; and
-        the number of predictions behind the sums.
-        """
-        for group in self.optimizer.param_groups:
-            rates = self.schedule.at(step)
-            group.update(rates | {"lr": self.settings.lr * rates["lr"]})
-        totals, count = None, 0
-        for micro, batch in enumerate(batches):
-            noise = StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
-            with autocast(self.settings.precision, self.settings.device):
-                objective = self.task.objective(self.model, batch, noise)
-            loss = objective.loss / len(batches)
-            loss.backward()
-            values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
-            totals = values if totals is None else totals + values
-            count += objective.count
-            self.state.metrics = list(objective.sums)
-        assert totals is not None
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        if self.settings.clip is not None:
-            CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return torch.cat([totals, norm.reshape(1)]), count
+        taken = self._stepper.take(step, batches)
+        self.state.metrics = taken.metrics
+        return taken.values, taken.predictions
 
     def _collect(self) -> None:
         """Fetches what the latest steps computed.
@@ -293,15 +239,6 @@ class Trainer:
         for logger in self._loggers:
             for row in rows:
                 logger.log(row)
-
-    def _synchronise(self) -> None:
-        if self.settings.device.type == "cuda":
-            torch.cuda.synchronize(self.settings.device)
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """What a model computes in: all in float32, or what allows it in bfloat16."""
-    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

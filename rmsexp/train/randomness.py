@@ -29,6 +29,11 @@ def choices(n: int, options: int, seed: int, *name: str | int) -> Tensor:
     return torch.randint(options, (n,), generator=stream(seed, *name))
 
 
+def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torch.device | str = "cpu") -> Tensor:
+    """Float32 values of mean 0 and variance 1."""
+    return torch.empty(shape, device=device).normal_(generator=stream(seed, *name, device=device))
+
+
 class StreamNoise:
     """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`), drawn one after the other from one stream.
 

@@ -1,0 +1,108 @@
+"""One step of training: what the loop repeats, and what is timed without the rest of the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rmsexp.train.optim import CLIPPING
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.task import Task
+
+
+class Schedule(Protocol):
+    def at(self, step: int) -> dict[str, float]:
+        """``lr``, the factor on the learning rate, and other values for the optimiser's groups."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the loop needs of a config."""
+
+    seed: int
+    lr: float
+    clip: float | None
+    clipping: str
+    max_steps: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+    precision: str
+    device: torch.device
+
+    @classmethod
+    def of(cls, config: Any, device: torch.device) -> Settings:
+        """From a task's config, which has these keys, three of them below ``optim``."""
+        optim = config.optim
+        own = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
+        return cls(**own, **{name: getattr(config, name) for name in names})
+
+
+class Taken(NamedTuple):
+    """What a step computed.
+
+    ``values``, on the device: objective, the sum of each of ``metrics``, norm of the gradient before clipping.
+    ``predictions``: how many are behind the sums.
+    """
+
+    values: Tensor
+    metrics: list[str]
+    predictions: int
+
+
+class Stepper:
+    """A model with its optimiser, and how a step is taken."""
+
+    def __init__(
+        self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, settings: Settings
+    ) -> None:
+        self.task, self.model, self.optimizer = task, model, optimizer
+        self.schedule, self.settings = schedule, settings
+
+    def take(
+        self, step: int, batches: Sequence[Any], part: Callable[[str], AbstractContextManager[object]] = nullcontext
+    ) -> Taken:
+        """One step of the optimiser; ``part`` is entered with "forward", "backward" and "update" around each."""
+        for group in self.optimizer.param_groups:
+            rates = self.schedule.at(step)
+            group.update(rates | {"lr": self.settings.lr * rates["lr"]})
+        totals, count, metrics = None, 0, list[str]()
+        for micro, batch in enumerate(batches):
+            with part("forward"):
+                noise = StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
+                with autocast(self.settings.precision, self.settings.device):
+                    objective = self.task.objective(self.model, batch, noise)
+                loss = objective.loss / len(batches)
+            with part("backward"):
+                loss.backward()
+            values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
+            totals = values if totals is None else totals + values
+            count += objective.count
+            metrics = list(objective.sums)
+        assert totals is not None
+        with part("update"):
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+            if self.settings.clip is not None:
+                CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return Taken(torch.cat([totals, norm.reshape(1)]), metrics, count)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """What a model computes in: all in float32, or what allows it in bfloat16."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
