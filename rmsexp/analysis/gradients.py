@@ -1,0 +1,123 @@
+"""Section 4.2 of the paper, measured: how gradients scale with weights and data, and how that adapts the learning rate.
+
+The loss is ``sum(D * y)`` with a drawn D, so that its gradient with respect to the output y stays as it is, and what
+changes is the layer's own doing. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.func import functional_call
+
+from rmsexp.analysis import adaptation
+from rmsexp.analysis.finding import Finding, Table, captioned
+from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, draw, norm, site
+from rmsexp.compare import figures, style
+from rmsexp.norms import Linear
+
+DELTAS = np.logspace(-2, 2, 9)
+CHANGED, OF = ("W", "x"), ("W", "x", "g", "b")
+PARAMETERS = {"bias": "b", "norm.bias": "b", "norm.weight": "g", "reparametrisation.gain": "g"}
+EXPECTED = {  # RMSNorm: the gradient of the second goes with delta to this power where the first is scaled by delta
+    **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
+    **dict.fromkeys([("W", "W"), ("x", "x")], -1),
+}
+WIDTHS = np.linspace(7.5, 1, len(NORMS))  # of lines
+TOLERANCE = 1e-6  # of an exponent
+
+
+def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
+    """Norms of the loss's gradients with respect to W and x, and to g and b where the layer has them."""
+    weight, x = (value.detach().requires_grad_() for value in (weight, x))
+    own = {PARAMETERS[name]: value for name, value in layer.named_parameters() if name in PARAMETERS}
+    wanted = {"W": weight, "x": x, **own}
+    loss = (functional_call(layer, {"weight": weight}, (x,)) * upstream).sum()
+    gradients = torch.autograd.grad(loss, list(wanted.values()))
+    return {name: float(gradient.norm()) for name, gradient in zip(wanted, gradients, strict=True)}
+
+
+def measure() -> pd.DataFrame:
+    """Columns ``norm changed delta of size``: of the gradient ``of``, over that without a change, with
+    ``changed`` (W or x) multiplied by ``delta``.
+    """
+    x, upstream = draw((EXAMPLES, N_IN), "x"), draw((EXAMPLES, N_OUT), "upstream")
+    rows = []
+    for name in NORMS:
+        layer = site(norm(name))
+        unchanged = sizes(layer, layer.weight, x, upstream)
+        for changed, delta in product(CHANGED, DELTAS):
+            scaled = {"W": layer.weight, "x": x}
+            scaled[changed] = scaled[changed] * delta
+            found = sizes(layer, scaled["W"], scaled["x"], upstream)
+            rows += [(name, changed, delta, of, size / unchanged[of]) for of, size in found.items()]
+    return pd.DataFrame(rows, columns=["norm", "changed", "delta", "of", "size"])
+
+
+def exponents(table: pd.DataFrame) -> pd.DataFrame:
+    """The slopes of log(size) over log(delta): columns ``norm changed of exponent paper``, the last for RMSNorm."""
+    rows = [
+        (norm, changed, of, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
+        for (norm, changed, of), rows in table.groupby(["norm", "changed", "of"], sort=False)
+    ]
+    paper = pd.Series(EXPECTED, name="paper").rename_axis(["changed", "of"]).reset_index().assign(norm="rms")
+    return pd.DataFrame(rows, columns=["norm", "changed", "of", "exponent"]).merge(paper, how="left")
+
+
+def analyse() -> Finding:
+    table = measure()
+    fitted = exponents(table)
+    known = fitted.dropna(subset="paper")
+    wrong = known[(known["exponent"] - known["paper"]).abs() > TOLERANCE]
+    said = [
+        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} goes with delta to the power of {row['exponent']:.3f}"
+        for row in wrong.to_dict("records")
+    ]
+    trained = adaptation.analyse()
+    return Finding(
+        [Table("gradients", "gradients go with delta to the power of", fitted, _shown(fitted)), *trained.tables],
+        {"gradients": draw_grid(table), **trained.figures},
+        contradictions=[*said, *trained.contradictions],
+    )
+
+
+def _shown(fitted: pd.DataFrame) -> pd.DataFrame:
+    """A row a gradient and change, a column a norm, and what section 4.2 says of RMSNorm."""
+    rows = []
+    for changed, of in product(CHANGED, OF):
+        found = fitted[(fitted["changed"] == changed) & (fitted["of"] == of)].set_index("norm")["exponent"]
+        cells = {name: f"{found[name].round(2) + 0.0:g}" if name in found else "" for name in NORMS}
+        rows.append({"scaled": changed, "gradient": f"dL/d{of}", **cells, "paper, rms": str(EXPECTED[changed, of])})
+    return pd.DataFrame(rows)
+
+
+def draw_grid(table: pd.DataFrame) -> Figure:
+    """A panel for each gradient under each change; lines that coincide lie on each other, the thinner above."""
+    caption = (
+        "Over what it is at delta = 1. eps = 0, double precision; the loss's gradient with respect to the output is "
+        "held. Lines that coincide lie on each other, the thinner above."
+    )
+    figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)
+    grid = figure.subplots(len(CHANGED), len(OF), sharex=True, sharey=True)
+    for (changed, of), axes in zip(product(CHANGED, OF), grid.flat, strict=True):
+        panel = table[(table["changed"] == changed) & (table["of"] == of)]
+        for name, rows in panel.groupby("norm", sort=False):
+            look = {"color": style.colour(str(name)), "linewidth": WIDTHS[NORMS.index(str(name))]}
+            axes.loglog(rows["delta"], rows["size"], label=style.label(str(name)), **look)
+        axes.set_title(f"dL/d{of}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, of])})", size=9.5)
+        figures.plain(axes)
+    for axes in grid[-1]:
+        axes.set_xlabel("delta")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("norm of the gradient, relative")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+def _power(exponent: int) -> str:
+    return "1/delta" if exponent == -1 else "constant"

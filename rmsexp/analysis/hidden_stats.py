@@ -1,0 +1,123 @@
+"""Table 5 of the paper: mean and standard deviation of the decoder's hidden-to-hidden mapping by target position."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from rmsexp import record, trained
+from rmsexp.analysis.finding import Finding, Table, captioned
+from rmsexp.compare import figures, published, style
+from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.models.translation import Batch
+from rmsexp.tasks import rnnsearch
+from rmsexp.train.checkpoint import CheckpointError
+from rmsexp.train.step import autocast
+
+POSITIONS = 4  # of the target, as in Table 5; the last row is over all positions
+MARKERS = "osD^v"  # tell runs of one norm apart
+MAPPINGS = ("gates", "candidate", "both")
+STATISTICS = {"mean": "mean", "std": "standard deviation"}  # ours by Table 5's
+
+
+def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
+    """Statistics of ``N(U h)``, gain and bias included, of the decoder's first GRU, with the true words as its input.
+
+    Columns: ``mapping`` (gates, candidate, or both side by side), ``position`` (from 1, or "all"), ``vectors``, and
+    ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over the vectors.
+    """
+    seen: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
+    gru, rows = model.first_gru, []
+    hooks = [
+        site.norm.register_forward_hook(lambda _module, _inputs, output, store=store: store.append(output))
+        for site, store in ((gru.gates_h, seen["gates"]), (gru.candidate_h, seen["candidate"]))
+    ]
+    try:
+        for batch in batches:
+            with torch.no_grad():
+                model(batch)
+            gates, candidate = (torch.stack(outputs, 1) for outputs in seen.values())
+            real = batch.target_mask.nonzero()[:, 1].cpu() + 1
+            for mapping, values in zip(MAPPINGS, (gates, candidate, torch.cat([gates, candidate], -1)), strict=True):
+                vectors = values[batch.target_mask].double().cpu()
+                of_vectors = {"mean": vectors.mean(1).numpy(), "std": vectors.std(1, unbiased=False).numpy()}
+                rows.append(pd.DataFrame({"mapping": mapping, "position": real.numpy(), **of_vectors}))
+            for outputs in seen.values():
+                outputs.clear()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    every = pd.concat(rows)
+    first = every[every["position"] <= POSITIONS]
+    table = pd.concat([first, every.assign(position="all")]).groupby(["mapping", "position"], sort=False)
+    return table.agg(vectors=("mean", "size"), mean=("mean", "mean"), std=("std", "mean")).reset_index()
+
+
+def analyse(runs: Sequence[Path]) -> Finding:
+    """A table a run, in its folder, of its best model on the validation set; one figure of all runs.
+
+    Raises: config.ConfigError for what is no run of task=rnnsearch; data.DataError, ValueError and OSError for runs
+    that cannot be loaded.
+    """
+    device, tables = torch.device("cpu"), []
+    for run in runs:
+        try:
+            task, model, step = trained.load(run, rnnsearch.Task, device, print)
+        except CheckpointError as error:
+            raise ValueError(str(error)) from None
+        with autocast(task.config.precision, device):
+            table = hidden_stats(model, task.held_out_batches("valid"))
+        title = f"{run}, the model of step {step}, on the validation set"
+        text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
+        tables.append(Table("hidden_stats", title, table, text, run))
+    return Finding(tables, {"hidden_stats": draw({run: table.values for run, table in zip(runs, tables, strict=True)})})
+
+
+def published_table() -> pd.DataFrame:
+    """Table 5: columns ``norm position mean std``; positions are text."""
+    rows = published.numbers().query("table == 'Table 5'")
+    parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
+    wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
+    wide = wide.pivot(index=["norm", "position"], columns="statistic", values="value").reset_index()
+    return wide.rename(columns={theirs: ours for ours, theirs in STATISTICS.items()})
+
+
+def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
+    """A panel a statistic and mapping, a line a run; Table 5, which does not say of which mapping it is, in each."""
+    caption = (
+        "Of N(U h) with gain and bias in the decoder's first GRU: over the units of a vector, averaged over vectors "
+        "of the validation set. Dashed: the paper's Table 5, which does not say of which mapping it is."
+    )
+    figure = captioned("The decoder's hidden-to-hidden mapping by target position (Table 5)", caption, 13.5, 6.4)
+    grid = figure.subplots(len(STATISTICS), len(MAPPINGS), sharex=True, sharey="row")
+    paper = published_table()
+    for (statistic, mapping), axes in zip(product(STATISTICS, MAPPINGS), grid.flat, strict=True):
+        for norm in style.in_order(paper["norm"]):
+            rows = paper[paper["norm"] == norm]
+            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": figures.PUBLISHED, "marker": "x"}
+            axes.plot(rows["position"], rows[statistic], label=f"{style.label(norm)} (paper)", linewidth=1.2, **look)
+        for (run, table), marker in zip(tables.items(), cycle(MARKERS)):
+            own, series = table[table["mapping"] == mapping], _series(run)
+            look = {"color": style.colour(style.norm_of(series)), "linewidth": figures.THICK, "marker": marker}
+            label = textwrap.fill(f"{style.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
+            axes.plot(own["position"].astype(str), own[statistic], markersize=5, label=label, **look)
+        figures.plain(axes)
+    for axes, mapping in zip(grid[0], MAPPINGS, strict=True):
+        axes.set_title(mapping)
+    for axes, statistic in zip(grid[:, 0], STATISTICS.values(), strict=True):
+        axes.set_ylabel(statistic)
+    for axes in grid[-1]:
+        axes.set_xlabel("target position")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8.5)
+    return figure
+
+
+def _series(run: Path) -> str:
+    return str(record.read_json(run / record.RUN)["series"])

@@ -1,0 +1,102 @@
+"""Figure 4 of the paper from runs of task=rnnsearch whose weights are drawn around another centre than 0.
+
+Records alone, no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
+from rmsexp.compare import Records, figures, published, stats, style
+
+TASK, KEY = "rnnsearch", "+model.init_center="  # as in the name of a setting
+
+
+def analyse(results: Path) -> Finding:
+    """A table and a figure for each setting below ``results`` with such runs.
+
+    Raises: ValueError where there is none that has been evaluated.
+    """
+    tables, drawn, remarks = [], {}, []
+    for folder, records in settings(results):
+        task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
+        if task != TASK or KEY not in setting or (rows := validation(records)).empty:
+            continue
+        name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"
+        table = summary(rows)
+        tables.append(Table(name, f"{title}, on the validation set", table, _shown(table)))
+        drawn[name] = draw(rows, stats.target(records), title)
+        remarks += records.problems
+    if not tables:
+        raise ValueError(
+            f"{results} has no evaluated runs of task={TASK} with another centre of the initial weights; make them: "
+            f"python -m rmsexp -m task={TASK} model.init_center=0.2 norm=ln,rms"
+        )
+    return Finding(tables, drawn, remarks)
+
+
+def validation(records: Records) -> pd.DataFrame:
+    """The target metric and the loss on the validation set: columns ``folder series step value metric``, in the order
+    of steps, of the runs that neither diverged nor failed.
+    """
+    aim = stats.target(records)
+    parts = [stats.evaluations(records, aim.selection, metric).assign(metric=metric) for metric in (aim.metric, "loss")]
+    return pd.concat(parts, ignore_index=True).sort_values("step", kind="stable")
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a metric and series, ``metric series runs step last lowest highest``: means over its runs.
+
+    ``step`` is the latest at which one of them was evaluated.
+    """
+    of_runs = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
+        step=("step", "last"), last=("value", "last"), lowest=("value", "min"), highest=("value", "max")
+    )
+    of_series = of_runs.groupby(["metric", "series"], observed=True, sort=False)
+    table = of_series[["last", "lowest", "highest"]].mean()
+    table.insert(0, "step", of_series["step"].max())
+    table.insert(0, "runs", of_series.size())
+    order = [(metric, series) for metric in rows["metric"].unique() for series in style.in_order(rows["series"])]
+    return table.loc[[key for key in order if key in table.index]].reset_index()
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    named = table.assign(metric=table["metric"].map(style.metric), series=table["series"].map(style.label))
+    text = named.rename(columns={"series": "norm"})
+    return text.map(lambda value: value if isinstance(value, str) else f"{value:.4g}")
+
+
+def draw(rows: pd.DataFrame, aim: stats.Target, title: str) -> Figure:
+    """A panel a metric, a thin line a seed and a thick one their mean; the paper's curves in the last."""
+    caption = (
+        f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, at its own scale."
+    )
+    metrics = sorted(rows["metric"].unique(), key=lambda metric: metric == "loss")
+    figure = captioned("Weights drawn around another centre (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
+    *ours, paper = figure.subplots(1, len(metrics) + 1)
+    for axes, metric in zip(ours, metrics, strict=True):
+        of_metric = rows[rows["metric"] == metric]
+        for series in style.in_order(of_metric["series"]):
+            _lines(axes, series, of_metric[of_metric["series"] == series])
+        axes.set_ylabel(figures.Quantity(aim.selection, metric, aim.loss_unit).title)
+    curves = published.curves()
+    figures.published_lines(paper, curves[curves["figure"] == "Figure 4"])
+    paper.set_ylabel("valid BLEU, newstest2013")
+    for axes in (*ours, paper):
+        figures.plain(axes)
+        axes.legend(frameon=False, fontsize=9)
+        axes.set_xlabel("step")
+    return figure
+
+
+def _lines(axes: Axes, series: str, rows: pd.DataFrame) -> None:
+    curves = [stats.curve(run, "step", "value") for _, run in rows.groupby("folder", observed=True)]
+    colour, mean = style.colour(style.norm_of(series)), stats.mean_curve(curves)
+    for x, y in curves if len(curves) > 1 else []:
+        axes.plot(x, y, color=colour, linewidth=figures.THIN, alpha=0.5)
+    axes.plot(mean["x"], mean["mean"], color=colour, linewidth=figures.THICK, label=style.label(series))

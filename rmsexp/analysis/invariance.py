@@ -1,0 +1,126 @@
+"""Table 1 of the paper, measured: which change of weights or data leaves which norm's output as it was.
+
+Shapes: W ``(N_OUT, N_IN)``, the data set ``(EXAMPLES, N_IN)``, which is one batch for norms with statistics over it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.func import functional_call
+
+from rmsexp import config
+from rmsexp.analysis.finding import Finding, Table, captioned
+from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.compare import published, style
+from rmsexp.models import init
+from rmsexp.norms import Norm
+
+DRAWS = 8
+THRESHOLD = 1e-6  # of the relative change: rounding gives about 1e-15, a norm that is not invariant 1e-1
+FLOOR = 1e-17  # no change at all, on a logarithmic scale
+TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
+
+Transformation = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+# From W and the data set, with positive factors (N_OUT,) and a vector (N_IN,); named as in Table 1.
+TRANSFORMATIONS: dict[str, Transformation] = {
+    "weight matrix re-scaling": lambda weight, x, factors, _: (factors[0] * weight, x),
+    "weight matrix re-centering": lambda weight, x, _, vector: (weight + vector, x),
+    "weight vector re-scaling": lambda weight, x, factors, _: (factors[:, None] * weight, x),
+    "dataset re-scaling": lambda weight, x, factors, _: (weight, factors[0] * x),
+    "dataset re-centering": lambda weight, x, _, vector: (weight, x + vector),
+    "single training case re-scaling": lambda weight, x, factors, _: (weight, torch.cat([factors[0] * x[:1], x[1:]])),
+}
+
+
+@torch.no_grad()
+def changes(norm: Norm) -> dict[str, float]:
+    """By transformation, how far the outputs on the whole data set move: ``|y' - y| / |y|``, the mean over draws."""
+    moved: dict[str, list[float]] = {name: [] for name in TRANSFORMATIONS}
+    for number in range(DRAWS):
+        layer, x = site(norm, number), draw((EXAMPLES, N_IN), number, "x")
+        factors = 4 * 2 ** draw((N_OUT,), number, "factors", kind=init.uniform(1.0))  # from 2 to 8
+        vector, before = draw((N_IN,), number, "vector"), layer(x)
+        for name, transform in TRANSFORMATIONS.items():
+            weight, data = transform(layer.weight, x, factors, vector)
+            after = functional_call(layer, {"weight": weight}, (data,))
+            moved[name].append(float((after - before).norm() / before.norm()))
+    return {name: float(np.mean(values)) for name, values in moved.items()}
+
+
+def measure() -> pd.DataFrame:
+    """Every norm of ``configs/norm``, the paper's rows first.
+
+    Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that Table 1 does not have.
+    """
+    table_1 = published.numbers().query("table == 'Table 1'")
+    names = dict.fromkeys([*table_1["norm"], *style.in_order(config.options("norm"))])
+    rows = [
+        {"norm": name, "transformation": transformation, "change": change, "invariant": change < THRESHOLD}
+        for name in names
+        for transformation, change in changes(norm(name)).items()
+    ]
+    paper = table_1[["norm", "metric", "value"]].set_axis(["norm", "transformation", "paper"], axis=1)
+    return pd.DataFrame(rows).merge(paper, how="left")
+
+
+def analyse() -> Finding:
+    table = measure()
+    known = table.dropna(subset="paper")
+    wrong = known[known["invariant"] != known["paper"].astype(bool)]
+    agree = f"{len(known) - len(wrong)} of {len(known)} entries agree with the paper's Table 1"
+    title = (
+        f"relative change of the output, mean of {DRAWS} draws (eps = 0, double precision); "
+        f"{TICK} below {THRESHOLD:g}: invariant"
+    )
+    shown = _by_norm(table.assign(text=_cells(table)), "text").rename(index=style.label).reset_index()
+    return Finding(
+        [Table("invariance", title, table, shown)],
+        {"invariance": draw_grid(table, f"{title}; {agree}")},
+        [agree],
+        [
+            f"{style.label(row['norm'])}, {row['transformation']}: changes by {row['change']:.1g}"
+            for row in wrong.to_dict("records")
+        ],
+    )
+
+
+def _ticks(values: pd.Series) -> pd.Series:
+    return values.map(lambda value: TICK if value else CROSS, na_action="ignore")
+
+
+def _cells(table: pd.DataFrame) -> pd.Series:
+    return _ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
+
+
+def _by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
+    wide = table.pivot(index="norm", columns="transformation", values=values)
+    return wide.loc[list(dict.fromkeys(table["norm"])), list(TRANSFORMATIONS)]
+
+
+def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
+    """A cell a norm and transformation, coloured by its change; the paper's tick stands below the measured one."""
+    change = _by_norm(table, "change")
+    figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
+    axes = figure.subplots()
+    exponents = np.log10(change.clip(lower=FLOOR))
+    cells = axes.pcolormesh(exponents, cmap="cividis", vmin=np.log10(FLOOR), vmax=1, edgecolors="white", linewidth=1)
+    figure.colorbar(cells, label="log10 of the relative change of the output", pad=0.01)
+    heads = [textwrap.fill(name, 16, break_on_hyphens=False) for name in change.columns]
+    axes.set_yticks(np.arange(len(change)) + 0.5, [style.label(name) for name in change.index])
+    axes.set_xticks(np.arange(len(heads)) + 0.5, heads)
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.invert_yaxis()
+    words = _by_norm(table.assign(text=_cells(table) + ("\npaper " + _ticks(table["paper"])).fillna("")), "text")
+    look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.5, "linespacing": 1.4}
+    for (row, column), value in np.ndenumerate(change.to_numpy()):
+        colour = "black" if value >= THRESHOLD else "white"
+        axes.text(column + 0.5, row + 0.5, str(words.iat[row, column]), color=colour, **look)
+    return figure

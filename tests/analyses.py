@@ -1,0 +1,19 @@
+"""Runs ``python -m rmsexp.analysis`` in the tests' own process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmsexp.analysis.__main__ import main
+
+
+def analysed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
+    """The exit status."""
+    monkeypatch.setattr(sys, "argv", ["analysis", *map(str, words)])
+    try:
+        return main()
+    except SystemExit as end:
+        return int(end.code or 0)
