@@ -15,19 +15,31 @@ def draw(results: Path, task: str, setting: str) -> Path:
     Raises:
         ValueError: no run of the setting has any metrics.
     """
+    folder = results / task / setting
+    return draw_records(load(folder).of(task, setting), folder)
+
+
+def draw_records(records: Records, folder: Path) -> Path:
+    """The same from one setting's records that are loaded already; ``folder``: the setting's."""
     from rmsexp import record
     from rmsexp.compare import figures, tables
     from rmsexp.compare.notes import notes
 
-    folder = results / task / setting
-    records = load(folder).of(task, setting)
-    if records.metrics.empty:
-        raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
+    check(records, folder)
     comparison = folder / "comparison"
     comparison.mkdir(exist_ok=True)
-    table = tables.summary(records, task, setting)
-    text = tables.to_markdown(table, f"{task}, {setting}", [*notes(records), *records.problems])
+    table = tables.summary(records, *records.names)
+    text = tables.to_markdown(table, ", ".join(records.names), [*notes(records), *records.problems])
     record.write_atomic(comparison / "summary.csv", table.to_csv(index=False))
     record.write_atomic(comparison / "summary.md", text)
     figures.save(records, comparison)
     return comparison
+
+
+def check(records: Records, folder: Path) -> None:
+    """Raises: ValueError if there is nothing to draw, or no run says what it aims at; ``folder``: the setting's."""
+    from rmsexp.compare import stats
+
+    if records.metrics.empty:
+        raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
+    stats.target(records)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rmsexp import record
 from rmsexp.compare.style import norm_of
@@ -19,6 +24,7 @@ RUN_COLUMNS = (
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
+Numbers = NDArray[np.float64]
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a file that is not ours can raise
 
 
@@ -30,6 +36,11 @@ class Records:
     metrics: pd.DataFrame
     problems: list[str]
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Task and setting of the first run; of one setting's records, of all."""
+        return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
+
     def of(self, task: str, setting: str) -> Records:
         """The records of one setting; an empty one if there are none."""
         runs, metrics = (
@@ -38,21 +49,74 @@ class Records:
         )
         return Records(runs, metrics, self.problems)
 
+    def settings(self) -> dict[Path, Records]:
+        """The records of each setting by its folder, ``<root>/<task>/<setting>``, each with its own problems."""
+        owners, folders = pd.factorize(self.runs["folder"].map(lambda folder: str(Path(folder).parents[1])), sort=True)
+        of_row = owners[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
+        return {
+            Path(folder): Records(
+                self.runs[owners == number].reset_index(drop=True),
+                self.metrics[of_row == number].reset_index(drop=True),
+                [problem for problem in self.problems if problem.startswith(f"{folder}{os.sep}")],
+            )
+            for number, folder in enumerate(folders)
+        }
 
-def load(root: str | Path) -> Records:
-    """Every run below ``root``; an empty record where there is none."""
-    runs: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+
+def load(root: str | Path, pool: Executor | None = None) -> Records:
+    """Every run below ``root``; an empty record where there is none. A ``pool`` of processes reads many at a time."""
+    folders = _folders(Path(root))
+    read = list(map(_read, folders) if pool is None else pool.map(_read, folders, chunksize=16))
+    runs = pd.DataFrame([one.run for one in read], columns=list(RUN_COLUMNS))
+    metrics = _metrics(runs, [one.columns for one in read], [split for one in read for split in one.splits])
+    return Records(runs, metrics, [problem for one in read for problem in one.problems])
+
+
+class _Read(NamedTuple):
+    """One run: its row, its events as columns, their splits, and what was wrong."""
+
+    run: dict[str, Any]
+    columns: dict[str, Numbers]
+    splits: list[str]
+    problems: list[str]
+
+
+def _read(folder: Path) -> _Read:
     problems: list[str] = []
-    for folder in record.find_runs(Path(root)):
-        run = _run(folder, problems)
-        events = _events(folder, run, problems)
-        run["step"] = max([run["step"], *(int(event["step"]) for event in events)])
-        runs.append(run)
-        rows.extend(events)
-    metrics = pd.DataFrame(rows)
-    columns = dict.fromkeys((*METRIC_COLUMNS, *metrics.columns))
-    return Records(pd.DataFrame(runs, columns=list(RUN_COLUMNS)), metrics.reindex(columns=list(columns)), problems)
+    run = _run(folder, problems)
+    rows = _rows(folder, problems)
+    columns = _columns(rows)
+    run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
+    return _Read(run, columns, [str(row["split"]) for row in rows], problems)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Every run's folder: one that :func:`rmsexp.record.find_runs` finds, or that has lost its ``run.json``."""
+    found = set(record.find_runs(root))
+    for path in root.rglob(record.METRICS):
+        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if not hidden and ".old" not in path.parent.name:
+            found.add(path.parent)
+    return sorted(found)
+
+
+def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: list[str]) -> pd.DataFrame:
+    """One frame of all runs' columns. What names a row is categorical: millions of rows hold few names."""
+    lengths = np.array([len(table["step"]) for table in tables], dtype=int)
+    columns: dict[str, Any] = {}
+    for key in IDENTITY:
+        codes, names = pd.factorize(runs[key])
+        repeated = np.repeat(codes, lengths)
+        columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
+    columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
+    columns["split"] = pd.Categorical(splits)
+    for key in dict.fromkeys((*METRIC_COLUMNS, *(name for table in tables for name in table))):
+        if key not in columns:
+            parts = [table.pop(key, np.full(length, math.nan)) for table, length in zip(tables, lengths, strict=True)]
+            columns[key] = np.concatenate(parts) if parts else np.empty(0)
+    frame = pd.DataFrame(columns, copy=False)
+    unknown = frame["step"].isna()
+    return frame[~unknown].reset_index(drop=True) if unknown.any() else frame
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
@@ -100,7 +164,7 @@ def _time_state(sessions: list[dict[str, Any]]) -> str:
     return "clear" if states == {"clear"} else "unknown"
 
 
-def _events(folder: Path, run: dict[str, Any], problems: list[str]) -> list[dict[str, Any]]:
+def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
     try:
         rows, problem = record.read_metrics(folder / record.METRICS)
     except DAMAGE as error:
@@ -108,24 +172,40 @@ def _events(folder: Path, run: dict[str, Any], problems: list[str]) -> list[dict
         return []
     if problem:
         problems.append(problem)
-    identity = {key: run[key] for key in IDENTITY}
-    events = [_event(row) | identity for row in rows]
-    return [event for event in events if not math.isnan(event["step"])]
+    return rows
 
 
-def _event(row: record.Row) -> dict[str, Any]:
-    stored = row.get("seconds")
-    seconds = {bucket: _number(stored.get(bucket) if isinstance(stored, dict) else None) for bucket in record.BUCKETS}
-    return {
-        "split": row["split"],
-        **{key: _number(value) for key, value in row.items() if key not in ("split", "seconds")},
-        "time": sum(seconds[bucket] for bucket in record.TIMED),
-        **{f"seconds_{bucket}": value for bucket, value in seconds.items()},
-    }
+def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
+    """A run's rows as arrays of numbers."""
+    columns = {"step": np.empty(0)} | _arrays(rows)
+    stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
+    spent = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
+    columns["time"] = sum((spent[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
+    return columns | {f"seconds_{bucket}": values for bucket, values in spent.items()}
+
+
+def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
+    """One array a key. Rows with the same keys are turned as a whole, which is the quickest in pure Python."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, row in enumerate(rows):
+        alike.setdefault(tuple(row), []).append(number)
+    arrays: dict[str, Numbers] = {}
+    for keys, numbers in alike.items():
+        for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
+            if key not in ("split", "seconds"):
+                arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
+    return arrays
+
+
+def _numbers(values: tuple[Any, ...]) -> Numbers:
+    """Finite numbers, and NaN for all else: a metric that was not finite is stored as null."""
+    if set(map(type, values)) <= {int, float, NoneType}:
+        numbers = np.array(values, dtype=float)
+        return np.where(np.isfinite(numbers), numbers, math.nan)
+    return np.array([_number(value) for value in values], dtype=float)
 
 
 def _number(value: object) -> float:
-    """A metric that was not finite is stored as null."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 

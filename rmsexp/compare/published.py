@@ -1,7 +1,7 @@
 """The paper's numbers and curves (Zhang & Sennrich 2019), in the names and units of our records.
 
-``published.csv``: one row a number of its tables and text, and the few that it is compared with; ``published_curves.csv``
-what could be read from its figures, which are drawings of lines. Doubts stand in ``note``.
+``published.csv``: one row a number of its tables and text, and of the few that it is compared with; doubts stand in
+``note``. ``published_curves.csv``: what could be read from its figures, which are drawings of lines.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 def numbers() -> pd.DataFrame:
     """Columns ``table task framework norm metric data value spread unit hardware note``.
 
-    ``norm`` is the name of a series. Metrics and units are those of our records: errors and recalls are fractions, times
-    ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: what it was measured on.
+    ``norm`` is the name of a series. Metrics and units are those of our records: errors and recalls are fractions,
+    times ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: what it was measured on.
     ``spread``: the standard deviation over three runs, NaN where none is given. Do not change the frame.
     """
     text = ("framework", "norm", "data", "unit", "hardware", "note")

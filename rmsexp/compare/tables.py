@@ -25,11 +25,8 @@ def summary(records: Records, task: str, setting: str) -> pd.DataFrame:
     records = records.of(task, setting)
     step, aim = stats.common_step(records), stats.target(records)
     speeds = [stats.speed(records, series) for series in style.in_order(records.runs["series"])]
-    final, best = (
-        (find(records, step) if step is not None else pd.Series(dtype=float))
-        for find in (stats.final_metric, stats.best_metric)
-    )
-    last = records.metrics.groupby("folder")[SECONDS].last()
+    final, best = stats.final_metric(records, step), stats.best_metric(records, step)
+    last = records.metrics.groupby("folder", observed=True)[SECONDS].last()
     rows = []
     for own in speeds:
         runs = records.runs[records.runs["series"] == own.series]
@@ -106,7 +103,7 @@ def _quality(row: dict[str, Any], name: str) -> str:
     factor, unit = style.scale_and_unit(row["metric"].split()[-1])
     if math.isnan(row[name]):
         return NO_VALUE
-    text = _four_digits(row[name] * factor)
+    text = four_digits(row[name] * factor)
     if not math.isnan(row[f"{name}_interval"]):
         text += f" ± {row[f'{name}_interval'] * factor:.2g}"
     if not math.isnan(row[f"{name}_sd"]):
@@ -114,7 +111,7 @@ def _quality(row: dict[str, Any], name: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _four_digits(value: float) -> str:
+def four_digits(value: float) -> str:
     """At least four significant digits, and never an exponent for what is large."""
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
@@ -124,7 +121,7 @@ def _speed(row: dict[str, Any]) -> str:
     if math.isnan(median):
         return NO_VALUE
     flag = "" if "clear" in row["time_state"] else f", {row['time_state']}"
-    return f"{_four_digits(median)} ({_four_digits(low)} to {_four_digits(high)}{flag})"
+    return f"{four_digits(median)} ({four_digits(low)} to {four_digits(high)}{flag})"
 
 
 def _saving(row: dict[str, Any]) -> str:
@@ -138,25 +135,32 @@ def to_markdown(table: pd.DataFrame, title: str, captions: list[str]) -> str:
     buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in record.BUCKETS})
     parts = [
         f"# {title}",
-        _markdown(readable(table)),
+        markdown(readable(table)),
         "Seconds in each of the clock's buckets, mean over the runs whose time counts (all, where none does); "
         "the time axis of every curve is data + train:",
-        _markdown(buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), NO_VALUE)),
+        markdown(buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), NO_VALUE)),
         "\n".join(f"- {line}" for line in captions),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(table: pd.DataFrame) -> str:
+def markdown(table: pd.DataFrame) -> str:
+    """A table of text, cells escaped."""
     lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def latex(table: pd.DataFrame, caption: str) -> str:
+    """A LaTeX table (needs booktabs) of a readable one, its text escaped."""
+    special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
+    return table.to_latex(index=False, escape=True, caption=caption.translate(special), position="ht")
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
     """The main columns for the end of a sweep, narrow enough for 80 characters; reasons are in ``summary.md``."""
     text = readable(table).drop(columns="steps")
     text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
-    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(lambda s: NO_VALUE if math.isnan(s) else _four_digits(s))
+    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(lambda s: NO_VALUE if math.isnan(s) else four_digits(s))
     text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
     shown = Table()
     for column in text:

@@ -1,0 +1,228 @@
+"use strict";
+// The state is what the form's controls and the norms' checkboxes say; the URL's hash is a copy of it.
+
+const form = document.getElementById("controls");
+const sections = [...document.querySelectorAll("section.setting")];
+const contents = new Map(); // of a section, parsed when it is first shown
+const hidden = new Set(); // series, in all settings
+
+// ---- state and hash
+
+function fillOptions(select, values) {
+  const before = select.value;
+  select.replaceChildren(...values.map((value) => new Option(value, value)));
+  if (values.includes(before)) select.value = before;
+}
+
+function sectionsOfTask() {
+  return sections.filter((one) => one.dataset.task === form.task.value);
+}
+
+function readHash() {
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  form.reset();
+  choose(form.task, wanted.get("task"));
+  fillOptions(form.setting, sectionsOfTask().map((one) => one.dataset.name));
+  for (const name of ["setting", "x", "y", "show", "smooth", "theme"]) choose(form[name], wanted.get(name));
+  hidden.clear();
+  for (const series of wanted.getAll("hide")) hidden.add(series);
+}
+
+/** Takes over a value that the control can have; anything else in a hash changes nothing. */
+function choose(control, value) {
+  if (value === null) return;
+  const isKnown = control.type === "range" ? value >= 0 : [...(control.options ?? control)].some((one) => one.value === value);
+  if (isKnown) control.value = value;
+}
+
+function writeHash() {
+  const shown = new URLSearchParams(new FormData(form));
+  for (const series of hidden) shown.append("hide", series);
+  history.replaceState(null, "", "#" + shown);
+}
+
+// ---- curves
+
+/** Exponential moving average over unevenly spaced points; `span` is its time constant, in units of x. */
+function smoothed(x, y, span) {
+  if (span === 0) return y;
+  let mean = y[0];
+  return y.map((value, i) => (mean += (i ? 1 - Math.exp((x[i - 1] - x[i]) / span) : 0) * (value - mean)));
+}
+
+function traces(chart, curves, look) {
+  const longest = Math.max(...curves.map((curve) => curve.x.at(-1) ?? 0));
+  const span = (Number(form.smooth.value) / 100) * longest;
+  const single = chart.source ? "paper" : "mean"; // the paper shows no seeds
+  const unwanted = { both: null, mean: "seed", seeds: "mean" }[form.show.value];
+  return curves
+    .map((curve, i) => ({ ...curve, id: `curve${i}`, kind: "seed" in curve ? "seed" : single }))
+    .filter((curve) => curve.kind !== unwanted && !hidden.has(curve.series))
+    .map((curve) => ({ ...curve, y: smoothed(curve.x, curve.y, span) }))
+    .flatMap((curve) => [
+      lineOf(curve, look.get(curve.series)),
+      ...(curve.diverged ? [crossOf(curve, look.get(curve.series))] : []),
+      ...(curve.low && span === 0 ? [bandOf(curve, look.get(curve.series))] : []),
+    ]);
+}
+
+/** What all traces have. Plotly redraws over what it has drawn of a `uid`, so a line and a band must not share one. */
+function trace(curve, kind, more) {
+  return { type: "scatter", uid: curve.id + kind, meta: { series: curve.series, kind }, ...more };
+}
+
+function lineOf(curve, { label, colour, dash }) {
+  const isSeed = curve.kind === "seed";
+  const isThin = isSeed && form.show.value === "both";
+  return trace(curve, curve.kind, {
+    mode: "lines", name: isSeed ? `${label} seed ${curve.seed}` : label, x: curve.x, y: curve.y,
+    line: { color: colour, width: isSeed ? 1.2 : 2.5, dash: curve.dash ?? dash }, opacity: isThin ? 0.5 : 1,
+    ...(isThin ? { hoverinfo: "skip" } : { hovertemplate: "%{y:.4~g}" }),
+  });
+}
+
+function crossOf(curve, { colour }) {
+  const end = { x: curve.x.slice(-1), y: curve.y.slice(-1) };
+  return trace(curve, "diverged", { ...end, mode: "markers", marker: { symbol: "x", size: 9, color: colour }, hoverinfo: "skip" });
+}
+
+function bandOf(curve, { colour }) {
+  const outline = { x: [...curve.x, ...curve.x.toReversed()], y: [...curve.high, ...curve.low.toReversed()] };
+  const area = { mode: "none", fill: "toself", fillcolor: colour, opacity: 0.15 };
+  return trace(curve, "band", { ...outline, ...area, hoverinfo: "skip" });
+}
+
+function scale(chart) {
+  return form.y.value === "auto" ? (chart.log ? "log" : "linear") : form.y.value;
+}
+
+function layout(chart, panel) {
+  const { color: text, borderTopColor: rule, backgroundColor: raised } = getComputedStyle(form);
+  const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, automargin: true };
+  const smoothing = Number(form.smooth.value) ? ", smoothed" : "";
+  return {
+    xaxis: { ...axis, title: { text: panel.title } },
+    yaxis: { ...axis, title: { text: chart.title + smoothing }, type: scale(chart) },
+    paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: text, family: "system-ui, sans-serif" },
+    margin: { l: 55, r: 12, t: 12, b: 48 }, showlegend: false, uirevision: form.x.value + form.y.value,
+    hovermode: form.show.value === "seeds" ? "closest" : "x unified",
+    hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color: text }, namelength: -1 },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
+  };
+}
+
+function drawCharts(section) {
+  if (!contents.has(section)) contents.set(section, JSON.parse(section.querySelector("script").textContent));
+  const { series, charts } = contents.get(section);
+  const swatches = section.querySelectorAll(".norms svg");
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // plotly reads some HTML
+  const look = new Map(
+    series.map((one, i) => [
+      one.series, { label: escaped(one.label), dash: one.dash, colour: getComputedStyle(swatches[i]).color },
+    ]),
+  );
+  const holder = section.querySelector(".charts");
+  if (!holder.childElementCount) holder.append(...charts.map(() => chartElement()));
+  charts.forEach((chart, i) => {
+    const panel = chart.panels[form.x.value];
+    holder.children[i].hidden = !panel; // a figure of the paper may have one axis only
+    if (!panel) return;
+    const drawn = traces(chart, panel.curves, look);
+    const [plot, caption] = holder.children[i].children;
+    plot.setAttribute("aria-label", `${chart.source} ${chart.title} against ${panel.title}; the numbers stand in the tables below`);
+    caption.textContent = [chart.source, remark(chart, panel, drawn)].join(" ");
+    Plotly.react(plot, drawn, layout(chart, panel), { responsive: true, displayModeBar: false });
+  });
+  section.querySelector(".reading").textContent = reading(charts);
+}
+
+function chartElement() {
+  const figure = document.createElement("figure");
+  const plot = Object.assign(document.createElement("div"), { className: "plot" });
+  plot.setAttribute("role", "img");
+  figure.append(plot, document.createElement("figcaption"));
+  return figure;
+}
+
+/** What a chart does not show though one might look for it. */
+function remark(chart, panel, drawn) {
+  if (!panel.curves.length) return "Nothing recorded yet.";
+  if (!drawn.length) return "No norm is chosen.";
+  const lost = scale(chart) === "log" ? drawn.flatMap((one) => one.y).filter((value) => value <= 0).length : 0;
+  return lost ? `${lost} values of zero or below are not on a logarithmic axis.` : "";
+}
+
+function reading(charts) {
+  const curves = charts.flatMap((chart) => chart.panels[form.x.value]?.curves ?? []);
+  const smoothing = Number(form.smooth.value);
+  const show = form.show.value;
+  const parts = { both: ["thin: one seed", "thick: mean over seeds"], mean: ["mean over seeds"], seeds: ["one line a seed"] }[show];
+  if (curves.some((one) => one.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
+  if (curves.some((one) => one.uncounted)) parts.push("short dashes: time that does not count (contended, mixed or unknown)");
+  if (curves.some((one) => one.diverged) && show !== "mean") parts.push("x: diverged");
+  return `Curves: ${parts.join("; ")}.`;
+}
+
+// ---- the page
+
+function update() {
+  document.documentElement.dataset.theme = form.theme.value;
+  const share = Number(form.smooth.value);
+  document.getElementById("smoothing").textContent = share ? `Smoothing: ${share} % of the axis` : "Smoothing: none";
+  const shown = sectionsOfTask().find((one) => one.dataset.name === form.setting.value);
+  for (const section of sections) {
+    if (section === shown) continue;
+    section.hidden = true;
+    section.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
+    section.querySelector(".charts").replaceChildren();
+  }
+  shown.hidden = false;
+  for (const box of shown.querySelectorAll(".norms input")) box.checked = !hidden.has(box.value);
+  drawCharts(shown);
+}
+
+function sort(button) {
+  const header = button.closest("th");
+  const ascending = header.getAttribute("aria-sort") !== "ascending";
+  for (const other of header.parentElement.children) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+  const body = header.closest("table").tBodies[0];
+  const text = (row) => row.cells[header.cellIndex].textContent;
+  const rows = [...body.rows].sort((a, b) => compare(text(a), text(b), ascending ? 1 : -1));
+  body.append(...rows);
+}
+
+/** By the number at the cell's start where both have one; what has none, such as a dash, comes last. */
+function compare(a, b, direction) {
+  const [first, second] = [parseFloat(a), parseFloat(b)];
+  if (Number.isNaN(first) !== Number.isNaN(second)) return Number.isNaN(first) ? 1 : -1;
+  return direction * (Number.isNaN(first) ? a.localeCompare(b) : first - second);
+}
+
+form.addEventListener("input", (event) => {
+  if (event.target === form.task) fillOptions(form.setting, sectionsOfTask().map((one) => one.dataset.name));
+  writeHash();
+  update();
+});
+document.querySelector("main").addEventListener("change", ({ target }) => {
+  if (!target.closest(".norms")) return;
+  if (target.checked) hidden.delete(target.value);
+  else hidden.add(target.value);
+  writeHash();
+  update();
+});
+document.querySelector("main").addEventListener("click", ({ target }) => {
+  if (target.closest("thead button")) sort(target);
+});
+addEventListener("hashchange", () => {
+  readHash();
+  update();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+
+form.addEventListener("submit", (event) => event.preventDefault());
+fillOptions(form.task, [...new Set(sections.map((one) => one.dataset.task))]);
+form.hidden = false;
+document.getElementById("needs-scripts").remove();
+readHash();
+update();
