@@ -39,7 +39,7 @@ unit: setup ## pytest
 	$(BIN)/pytest
 
 notebooks: setup ## run the notebooks
-	@if ls notebooks/*.ipynb >/dev/null 2>&1; then $(BIN)/pytest --nbmake notebooks; else echo "no notebooks yet"; fi
+	$(BIN)/pytest --nbmake notebooks
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .

@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = ()) -> Record:
+def run(
+    task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = (), config_dir: str | None = None
+) -> Record:
     """Does one run, or finds it finished, and returns its record; ``overrides`` as on the command line.
+
+    ``config_dir``: a folder of configs of one's own, such as a norm's.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails.
     """
     from rmsexp import config, record, runner
 
-    job = config.job([f"task={task}", f"norm={norm}", *map(config.expand_home, overrides)])
+    job = config.job([f"task={task}", f"norm={norm}", *map(config.expand_home, overrides)], config_dir)
     outcome = runner.execute(job)
     if outcome.signum is not None:
         raise KeyboardInterrupt

@@ -83,7 +83,9 @@ def draw_p(table: pd.DataFrame, aim: stats.Target, title: str) -> Figure:
     headline = stats.headline(aim)
     factor, unit = style.scale_and_unit(aim.metric)
     name = f"{aim.split} {style.metric(aim.metric)}" + (f" ({unit})" if unit else "")
-    figure, (quality, time) = figures.row(2, title, ["points: one seed; line: mean; hollow: time that does not count"])
+    figure, (quality, time) = figures.row(
+        2, title, ["points: one seed; line: mean of those that count; hollow: time that does not"]
+    )
     everything = pd.Series(True, table.index)
     _panel(quality, table, table[headline] * factor, everything)
     quality.set_ylabel(f"{name}, {'last' if headline == 'final' else f'best on {aim.selection}'}")
@@ -98,10 +100,11 @@ def _panel(axes: Axes, table: pd.DataFrame, values: pd.Series, counts: pd.Series
     for some, norm in ((whole, WHOLE), (~whole, PARTIAL)):
         for shown, fill in ((some & counts, "full"), (some & ~counts, "none")):
             axes.plot(p[shown], values[shown], "o", color=style.colour(norm), alpha=0.6, markersize=4, fillstyle=fill)
-    mean = values[~whole].groupby(p[~whole]).mean()
+    partial = ~whole & counts
+    mean = values[partial].groupby(p[partial]).mean()
     axes.plot(mean.index, mean, color=style.colour(PARTIAL), linewidth=figures.THICK, label=style.label(PARTIAL))
-    if values[whole].notna().any():
-        level = values[whole].mean()
+    if values[whole & counts].notna().any():
+        level = values[whole & counts].mean()
         axes.axhline(level, color=style.colour(WHOLE), linestyle=REFERENCE, label=f"{style.label(WHOLE)} (p = 100 %)")
     axes.set_xlabel("p (% of the units)")
     axes.set_xlim(0, 104)
