@@ -64,7 +64,9 @@ def _pool(runs: int) -> Executor:
     """What reads and draws: every core where there is much to do, else a thread: processes take seconds to start."""
     if runs <= FEW:
         return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"))
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["rmsexp.compare.report"])  # imported once for all
+    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
 
 
 def _is(folder: Path, name: str | None) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmsexp.compare.load import Records, load
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Records", "draw", "load"]
 
@@ -19,8 +23,8 @@ def draw(results: Path, task: str, setting: str) -> Path:
     return draw_records(load(folder).of(task, setting), folder)
 
 
-def draw_records(records: Records, folder: Path) -> Path:
-    """The same from one setting's records that are loaded already; ``folder``: the setting's."""
+def draw_records(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
+    """The same from one setting's records that are loaded already, and its summary, if that is known, too."""
     from rmsexp import record
     from rmsexp.compare import figures, tables
     from rmsexp.compare.notes import notes
@@ -28,7 +32,7 @@ def draw_records(records: Records, folder: Path) -> Path:
     check(records, folder)
     comparison = folder / "comparison"
     comparison.mkdir(exist_ok=True)
-    table = tables.summary(records, *records.names)
+    table = tables.summary(records, *records.names) if summary is None else summary
     text = tables.to_markdown(table, ", ".join(records.names), [*notes(records), *records.problems])
     record.write_atomic(comparison / "summary.csv", table.to_csv(index=False))
     record.write_atomic(comparison / "summary.md", text)

@@ -29,7 +29,7 @@ Points = tuple[stats.Array, stats.Array]
 
 DPI = 150
 PANEL = (4.3, 3.1)  # inches, of the axes alone
-MOST = int(DPI * PANEL[0])  # points of a curve that are drawn: its least and greatest in every two pixels' columns
+MOST = int(DPI * PANEL[0])  # points of a mean that are drawn: its least and greatest in every two pixels' columns
 GAP = (0.8, 0.65)  # inches between them, for tick labels and axis titles
 LINE, ENTRY = 0.165, 0.21  # inches, heights of a line of the notes and of an entry of the legend
 THIN, THICK = 0.8, 1.8
@@ -259,7 +259,7 @@ def _curves(runs: pd.DataFrame, points: dict[str, Points], *, timed: bool) -> li
             Seed(x[kept], y[kept], dashed, status == "diverged")
             for folder, dashed, status in zip(own["folder"], uncounted, own["status"], strict=True)
             for x, y in [points[folder]]
-            for kept in [stats.thinned(y, MOST)]
+            for kept in [stats.thinned(y, MOST // 2)]
         ]
         averaged, _ = stats.averaged(own, timed=timed)
         mean = stats.mean_curve([points[folder] for folder in averaged["folder"]])
@@ -276,6 +276,7 @@ def _panel(axes: Axes, records: Records, quantity: Quantity, panel: Panel) -> No
         _lines(axes, curve, dash_of(curve.series, everyone))
     axes.set_xlabel(panel.title)
     axes.set_ylabel(quantity.title)
+    axes.locator_params(nbins=5)
     plain(axes)
     if panel.log:
         axes.set_yscale("log")

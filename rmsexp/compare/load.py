@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from concurrent.futures import Executor
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import union_categoricals
 
 from rmsexp import record
 from rmsexp.compare.style import norm_of
@@ -68,7 +70,8 @@ def load(root: str | Path, pool: Executor | None = None) -> Records:
     folders = _folders(Path(root))
     read = list(map(_read, folders) if pool is None else pool.map(_read, folders, chunksize=16))
     runs = pd.DataFrame([one.run for one in read], columns=list(RUN_COLUMNS))
-    metrics = _metrics(runs, [one.columns for one in read], [split for one in read for split in one.splits])
+    splits = union_categoricals([one.splits for one in read], sort_categories=True) if read else pd.Categorical([])
+    metrics = _metrics(runs, [one.columns for one in read], splits)
     return Records(runs, metrics, [problem for one in read for problem in one.problems])
 
 
@@ -77,17 +80,26 @@ class _Read(NamedTuple):
 
     run: dict[str, Any]
     columns: dict[str, Numbers]
-    splits: list[str]
+    splits: Any  # categorical
     problems: list[str]
 
 
 def _read(folder: Path) -> _Read:
+    gc.disable()  # thousands of rows that die at once: looking for cycles among them would take a quarter of the time
+    try:
+        return _read_run(folder)
+    finally:
+        gc.enable()
+
+
+def _read_run(folder: Path) -> _Read:
     problems: list[str] = []
     run = _run(folder, problems)
     rows = _rows(folder, problems)
     columns = _columns(rows)
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
-    return _Read(run, columns, [str(row["split"]) for row in rows], problems)
+    splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
+    return _Read(run, columns, splits, problems)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -100,7 +112,7 @@ def _folders(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: list[str]) -> pd.DataFrame:
+def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
     """One frame of all runs' columns. What names a row is categorical: millions of rows hold few names."""
     lengths = np.array([len(table["step"]) for table in tables], dtype=int)
     columns: dict[str, Any] = {}
@@ -109,7 +121,7 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: list[
         repeated = np.repeat(codes, lengths)
         columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
     columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
-    columns["split"] = pd.Categorical(splits)
+    columns["split"] = splits
     for key in dict.fromkeys((*METRIC_COLUMNS, *(name for table in tables for name in table))):
         if key not in columns:
             parts = [table.pop(key, np.full(length, math.nan)) for table, length in zip(tables, lengths, strict=True)]

@@ -106,7 +106,7 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
 
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
     """All figures of a setting: what takes longest, and needs nothing else."""
-    comparison = compare.draw_records(records, folder)
+    comparison = compare.draw_records(records, folder, numbers["summary"])
     for name, draw in _figures(records, numbers).items():
         figures.write(draw(), comparison / name)
 
