@@ -3,7 +3,7 @@
     norms=[…]             series to compare, as their folders are named (prms+p=0.5); default [none,ln,rms,prms]
     impl=[eager]          each of the norms in each of these implementations
     timing.reference=ln   the series that the others are compared with
-    timing.layers=false   true: the norm layers alone, with the calls that a step of the task makes
+    timing.layers=false   true: the norm layers alone, with the calls that steps of the task make
     timing.target_width   of the widest 95 % interval of a ratio, at which it stops (0.02)
     timing.budget         seconds of measuring, after which it stops anyway (120)
 
@@ -16,7 +16,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 OWN = re.compile(r"(norms|impl|timing\.[^=]*)=")
 FEWEST_ROUNDS = 20  # an interval from fewer says little
 PARTS_BLOCKS = 9
+REPLAYED = range(0, 63, 7)  # steps whose calls are timed alone: batches of one pool may be sorted by length
 
 
 @dataclass
@@ -201,7 +202,7 @@ def contestants(
         task.initialise(model)
         contestant: Contestant = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         if options.timing.layers:
-            replay = _replay(contestant, source.batches(0))
+            replay = _replay(contestant, source.batches)
             if replay is None:
                 say(f"{one.name} has no norm layers and is left out")
                 continue
@@ -213,14 +214,17 @@ def contestants(
     return Interleaved(found, source.batches, device, series[0].job.config.seed), kept, asdict(source.dataset)
 
 
-def _replay(contestant: Any, batches: Sequence[Any]) -> Any:
-    """The norm layers of a model alone, with the calls of one step; None if it has none."""
+def _replay(contestant: Any, batches: Callable[[int], Sequence[Any]]) -> Any:
+    """The norm layers of a model alone, with the calls of some steps; None if it has none."""
     from rmsexp.norms import calls
     from rmsexp.train.randomness import standard_normal
 
-    with calls.recorded(contestant.model) as found:
-        contestant.take(0, batches)
-    if not found:
+    found = []
+    for step in REPLAYED:
+        with calls.recorded(contestant.model) as of_step:
+            contestant.take(step, batches(step))
+        found.append(of_step)
+    if not all(found):
         return None
     seed, device = contestant.settings.seed, contestant.settings.device
     return calls.Replay(found, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))

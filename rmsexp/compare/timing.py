@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FILE = "timing.json"
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-KINDS = {"steps": "whole training steps", "layers": "the norm layers alone, as one step calls them"}
+KINDS = {"steps": "whole training steps", "layers": "the norm layers alone, as steps call them"}
 PARTS = ("forward", "backward", "update")
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),

@@ -1,9 +1,10 @@
-"""The norm layers of a model alone: which calls of them a step makes, and those calls again without the model."""
+"""The norm layers of a model alone: which calls of them steps make, and those calls again without the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -42,13 +43,16 @@ def recorded(model: nn.Module) -> Iterator[list[Call]]:
 
 
 class Replay:
-    """Makes calls again, forward and backward, on values of the same shapes: what the layers cost without the rest."""
+    """Makes calls again, forward and backward, on values of the same shapes: what the layers cost without the rest.
 
-    def __init__(self, calls: list[Call], values: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
-        self._calls, self._layers = calls, dict.fromkeys(call.layer for call in calls)
+    ``calls``: of some steps, which are repeated in turn.
+    """
+
+    def __init__(self, calls: Sequence[list[Call]], values: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
+        self._calls = calls
         self._inputs: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
         self._gradients: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
-        for call in calls:
+        for call in chain.from_iterable(calls):
             key = (call.shape, call.dtype)
             if key not in self._inputs:
                 self._inputs[key] = values(*key).requires_grad_()
@@ -56,16 +60,17 @@ class Replay:
 
     def take(
         self,
-        step: int,  # noqa: ARG002
+        step: int,
         batches: object,  # noqa: ARG002
         part: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """All calls of one step, then the gradients of all."""
+        calls = self._calls[step % len(self._calls)]
         with part("forward"):
-            outputs = [call.layer(self._inputs[call.shape, call.dtype], **call.options) for call in self._calls]
+            outputs = [call.layer(self._inputs[call.shape, call.dtype], **call.options) for call in calls]
         with part("backward"):
-            torch.autograd.backward(outputs, [self._gradients[call.shape, call.dtype] for call in self._calls])
-        for layer in self._layers:
+            torch.autograd.backward(outputs, [self._gradients[call.shape, call.dtype] for call in calls])
+        for layer in {call.layer for call in calls}:
             layer.zero_grad()
         for value in self._inputs.values():
             value.grad = None
