@@ -193,7 +193,10 @@ def read(folder: Path) -> Record:
 
 
 def find_runs(root: Path) -> Iterator[Path]:
-    """Every run's folder below ``root``, in the order of their names; runs moved aside by ``force`` are left out."""
-    for path in sorted(root.rglob(RUN)):
-        if ".old" not in path.parent.name and not any(part.startswith(".") for part in path.relative_to(root).parts):
-            yield path.parent
+    """Every run's folder below ``root``, in order; one that lost ``run.json`` or its metrics is still a run.
+
+    Runs moved aside by ``force`` are left out.
+    """
+    for folder in sorted({path.parent for name in (RUN, METRICS) for path in root.rglob(name)}):
+        if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
+            yield folder

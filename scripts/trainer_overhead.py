@@ -22,8 +22,8 @@ from scipy.stats import bootstrap
 
 from rmsexp import config
 from rmsexp.train.interrupt import Interrupt
-from rmsexp.train.loop import WARMUP_STEPS, Trainer
-from rmsexp.train.step import Settings
+from rmsexp.train.loop import Trainer
+from rmsexp.train.step import WARMUP_STEPS, Settings
 
 
 class Silent:

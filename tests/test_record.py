@@ -224,3 +224,6 @@ def test_find_runs_in_order_without_those_moved_aside_or_hidden(tmp_path: Path) 
     assert list(record.find_runs(tmp_path)) == wanted
     assert list(record.find_runs(tmp_path / "cifar10" / "demo" / "bn")) == wanted[:2]
     assert list(record.find_runs(tmp_path / "nothing")) == []
+    (wanted[0] / record.RUN).unlink()
+    (wanted[1] / record.METRICS).unlink()
+    assert list(record.find_runs(tmp_path)) == wanted

@@ -33,8 +33,8 @@ def draw(timings: pd.DataFrame) -> Figure:
     figure, axes = figures.bars(names, "Time saved against LayerNorm", lines)
     for place, row in enumerate(rows.to_dict("records")):
         shade = style.colour(row["norm"])
-        saved, low, high = (100 * (1 - row[name]) for name in ("ratio", "high", "low"))
-        axes.errorbar([saved], [place], xerr=[[saved - low], [high - saved]], color=shade, fmt="o", capsize=4)
+        saved, low, high = (100 * share for share in timing.saving(row))
+        timing.mark(axes, place, saved, low, high, shade)
         theirs = published.savings(str(row["task"]))
         theirs = theirs[theirs["norm"] == row["norm"]]
         axes.plot(100 * theirs["saving"], [place - LINED] * len(theirs), "D", color="#777777", markersize=5)

@@ -67,7 +67,7 @@ class Records:
 
 def load(root: str | Path, pool: Executor | None = None) -> Records:
     """Every run below ``root``; an empty record where there is none. A ``pool`` of processes reads many at a time."""
-    folders = _folders(Path(root))
+    folders = list(record.find_runs(Path(root)))
     read = list(map(_read, folders) if pool is None else pool.map(_read, folders, chunksize=16))
     runs = pd.DataFrame([one.run for one in read], columns=list(RUN_COLUMNS))
     splits = union_categoricals([one.splits for one in read], sort_categories=True) if read else pd.Categorical([])
@@ -100,16 +100,6 @@ def _read_run(folder: Path) -> _Read:
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
     splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
     return _Read(run, columns, splits, problems)
-
-
-def _folders(root: Path) -> list[Path]:
-    """Every run's folder: one that :func:`rmsexp.record.find_runs` finds, or that has lost its ``run.json``."""
-    found = set(record.find_runs(root))
-    for path in root.rglob(record.METRICS):
-        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-        if not hidden and ".old" not in path.parent.name:
-            found.add(path.parent)
-    return sorted(found)
 
 
 def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:

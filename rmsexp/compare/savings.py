@@ -43,9 +43,7 @@ def _paired(row: pd.Series, series: str) -> dict[str, Any]:
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
         "q25": row["q25"],
         "q75": row["q75"],
-        "saving": 1 - row["ratio"],
-        "low": 1 - row["high"],
-        "high": 1 - row["low"],
+        **dict(zip(("saving", "low", "high"), timing.saving(row.to_dict()), strict=True)),
         "kind": "reference" if series == row["reference"] else "paired",
         "note": where,
     }

@@ -7,7 +7,7 @@ here from the seconds of its blocks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,6 +133,11 @@ def _row(one: dict[str, Any], seconds: dict[str, np.ndarray], reference: str) ->
     return named | times | parts | paired_ratio(own, seconds[reference])._asdict()
 
 
+def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
+    """The share of the reference's time that a row's norm saves, and its interval, as fractions."""
+    return 1 - row["ratio"], 1 - row["high"], 1 - row["low"]
+
+
 def labels(timings: pd.DataFrame) -> list[str]:
     """The name of each row's norm; where there are several implementations, each row says which it has."""
     mixed = timings["impl"].nunique() > 1
@@ -169,7 +174,8 @@ def _spread(row: dict[Hashable, Any]) -> str:
 def _saving(row: dict[Hashable, Any]) -> str:
     if row["series"] == row["reference"]:
         return "reference"
-    return f"{100 * (1 - row['ratio']):.1f} % ({100 * (1 - row['high']):.1f} to {100 * (1 - row['low']):.1f})"
+    saved, low, high = (100 * share for share in saving(row))
+    return f"{saved:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def _parts(row: dict[Hashable, Any]) -> str:
@@ -202,10 +208,10 @@ def draw(timings: pd.DataFrame) -> Figure:
     places = [-float(place) for place in range(len(timings))]
     for place, row in zip(places, timings.to_dict("records"), strict=True):
         median, shade = row["median_seconds_per_1k_steps"], colour(row["norm"])
-        _point(times, place, median, row["q25"], row["q75"], shade)
+        mark(times, place, median, row["q25"], row["q75"], shade)
         if row["series"] != first["reference"]:
-            saved, low, high = (100 * (1 - row[name]) for name in ("ratio", "high", "low"))
-            _point(savings, place, saved, low, high, shade)
+            saved, low, high = (100 * share for share in saving(row))
+            mark(savings, place, saved, low, high, shade)
     frameworks = _mark_paper(savings, timings) if _beside_paper(timings) else 0
     for axes in (times, savings):
         axes.set_yticks(places, [""] * len(places))
@@ -225,7 +231,8 @@ def _beside_paper(timings: pd.DataFrame) -> bool:
     return bool(first["kind"] == "steps" and norm_of(first["reference"]) == "ln")
 
 
-def _point(axes: Axes, place: float, middle: float, low: float, high: float, shade: str) -> None:
+def mark(axes: Axes, place: float, middle: float, low: float, high: float, shade: str) -> None:
+    """A point with its interval on the line ``place`` of a figure."""
     axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], color=shade, fmt="o", capsize=4)
 
 

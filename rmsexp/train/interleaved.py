@@ -9,22 +9,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.contention import Contention
 from rmsexp.train.randomness import permutation
-from rmsexp.train.step import synchronise
+from rmsexp.train.step import WARMUP_STEPS, Batches, Part, synchronise
 
 BLOCK_SECONDS = 0.1  # at least, so that the clock and the change of turns weigh little
-WARMUP_STEPS = 3
-
-Batches = Sequence[Any]  # the micro-batches of a step
-Part = Callable[[str], AbstractContextManager[object]]
 
 
 class Contestant(Protocol):

@@ -20,10 +20,8 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import Schedule, Settings, Stepper, autocast, synchronise
+from rmsexp.train.step import WARMUP_STEPS, Schedule, Settings, Stepper, autocast, synchronise
 from rmsexp.train.task import Task
-
-WARMUP_STEPS = 3
 
 
 @dataclass

@@ -15,6 +15,11 @@ from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
 
+WARMUP_STEPS = 3  # that do not count
+
+Batches = Sequence[Any]  # the micro-batches of a step
+Part = Callable[[str], AbstractContextManager[object]]  # entered around the part of a step that it is given the name of
+
 
 class Schedule(Protocol):
     def at(self, step: int) -> dict[str, float]:
@@ -66,9 +71,7 @@ class Stepper:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.schedule, self.settings = schedule, settings
 
-    def take(
-        self, step: int, batches: Sequence[Any], part: Callable[[str], AbstractContextManager[object]] = nullcontext
-    ) -> Taken:
+    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> Taken:
         """One step of the optimiser; ``part`` is entered with "forward", "backward" and "update" around each."""
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
