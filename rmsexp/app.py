@@ -33,10 +33,11 @@ KEYS = (
     ("seed", "of everything that is drawn: initial values, order, noise"),
     ("max_steps", "when to stop; a larger number continues a finished run"),
     ("device, threads, precision", "auto, cpu or cuda; CPU threads; float32 or bfloat16"),
+    ("compile", "true: torch.compile the model; what that takes is no part of the time axis"),
     ("data.root", "where data sets are looked for and put"),
     ("results", "the root of all output"),
     ("force", "true: move a finished run aside and run anew"),
-    ("norm.impl", "how the norm is computed: eager"),
+    ("norm.impl", "how the norm is computed: eager, as in the paper's comparisons, or fused, as fast as it can be"),
 )
 
 

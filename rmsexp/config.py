@@ -70,6 +70,7 @@ class RunConfig:
     threads: int | None = None
     precision: str = MISSING
     deterministic: bool = MISSING
+    compile: bool = MISSING
     results: str = MISSING
     force: bool = MISSING
     log_every: int = MISSING

@@ -20,7 +20,7 @@ from torch import nn
 
 from rmsexp import config, record
 from rmsexp.data import DataError
-from rmsexp.train import loggers, provenance
+from rmsexp.train import loggers, memory, provenance
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer
@@ -149,6 +149,7 @@ def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt
         trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
         trainer.contention.shared = n_jobs > 1
         warning = trainer.start()
+        compile_model(model, cfg)
         if warning:
             display.say(f"warning: {warning}")
         journal.open(job, trainer, display.say)
@@ -185,7 +186,7 @@ def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
         "seed": cfg.seed,
         "setting": job.setting,
         "series": job.series,
-        "impl": job.norm.impl,
+        "impl": job.norm.effective_impl,
         "recipe_steps": cfg.schedule.steps,
         "target": asdict(task.target),
         "dataset": asdict(task.dataset),
@@ -210,13 +211,14 @@ def _earlier_sessions(folder: Path, digest: str) -> list[dict[str, Any]]:
 
 
 def set_up_device(cfg: config.RunConfig, n_jobs: int = 1) -> torch.device:
-    """The device of a config, with threads and determinism set as it says.
+    """The device of a config, with threads and determinism set as it says, and memory kept from step to step.
 
     Raises: ValueError if there is no such device.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
+    memory.keep()
     torch.set_num_threads(cfg.threads or max(1, len(os.sched_getaffinity(0)) // n_jobs))
     if name == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -225,6 +227,15 @@ def set_up_device(cfg: config.RunConfig, n_jobs: int = 1) -> torch.device:
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(name)
+
+
+def compile_model(model: nn.Module, cfg: config.RunConfig) -> None:
+    """Has the model compiled when it is first called, if the config says so; its initial values are drawn before.
+
+    In place, so that the names of its parameters stay. With ``dynamic`` one compilation serves batches of all shapes.
+    """
+    if cfg.compile:
+        model.compile(dynamic=True)
 
 
 def _check_same_config(folder: Path, resolved: dict[str, Any]) -> None:

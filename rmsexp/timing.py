@@ -1,7 +1,7 @@
 """``python -m rmsexp.timing task=… norms=[none,ln,rms,prms]``: what a norm costs, measured by turns in one process.
 
     norms=[…]             series to compare, as their folders are named (prms+p=0.5); default [none,ln,rms,prms]
-    impl=[eager]          each of the norms in each of these implementations
+    impl=[eager]          each of the norms in each of these implementations: [eager,fused]
     timing.reference=ln   the series that the others are compared with
     timing.layers=false   true: the norm layers alone, with the calls that steps of the task make
     timing.target_width   of the widest 95 % interval of a ratio, at which it stops (0.02)
@@ -108,6 +108,8 @@ def parse(words: Sequence[str]) -> tuple[Options, list[Series]]:
     others = [word for word in words if not OWN.match(word)]
     if any(word.startswith("norm=") for word in others):
         raise config.ConfigError("norms to compare are named together: norms=[ln,rms]")
+    if any(word.startswith("norm.impl=") for word in others):
+        raise config.ConfigError("implementations to compare are named together: impl=[eager,fused]")
     series = [_series(name, impl, others) for impl in options.impl for name in options.norms]
     _check(options, series)
     return options, series
@@ -166,7 +168,7 @@ def measure(options: Options, series: Sequence[Series]) -> Path:
         "series": [
             {
                 "series": one.name,
-                "impl": one.job.norm.impl,
+                "impl": one.job.norm.effective_impl,
                 "seconds": [round(seconds, 7) for seconds in own],
                 "parts": of_parts,
                 "peak_bytes": peak,
@@ -174,7 +176,7 @@ def measure(options: Options, series: Sequence[Series]) -> Path:
             for one, own, of_parts, peak in zip(kept, zip(*seconds, strict=True), parts, peaks, strict=True)
         ],
     }
-    folder = timing.new_folder(series[0].job.setting_folder, kind)
+    folder = timing.new_folder(series[0].job.setting_folder / "timing", kind)
     folder.mkdir(parents=True)
     record.write_json(folder / timing.FILE, content)
     return folder
@@ -187,6 +189,7 @@ def contestants(
 
     Returns the series that have something to time, and what the record says of the data.
     """
+    from rmsexp import runner
     from rmsexp.train.interleaved import Contestant, Interleaved
     from rmsexp.train.step import Settings, Stepper
 
@@ -200,6 +203,7 @@ def contestants(
         source = source or task
         model: nn.Module = task.build(one.job.norm)
         task.initialise(model)
+        runner.compile_model(model, cfg)
         contestant: Contestant = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         if options.timing.layers:
             replay = _replay(contestant, source.batches)

@@ -225,7 +225,7 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm=prms", "norm.p=1.5"], "norm.p must lie in (0, 1], got 1.5"),
         (["norm.p=0.5"], "norm.p is no option of norm=rms (norms that have it: prms)"),
         (["norm.epps=1"], "norm.epps is not known; did you mean norm.eps? (norm=rms has norm.name, norm.impl,"),
-        (["norm.impl=fused"], "norm.impl=fused is not known (one of"),
+        (["norm=bn", "norm.impl=fused"], "norm.impl=fused is not known (one of"),
         (["norm.name=mine"], "norm.name belongs to the norm's file"),
         (["optim.lr=abc"], "optim.lr: Value 'abc' of type 'str' could not be converted to Float"),
         (["optim.lr=-1"], "optim.lr must be greater than 0, got -1.0"),

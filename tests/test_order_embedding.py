@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from translation_models import ALONE, SiteList, parameters
 
 from rmsexp import norms
+from rmsexp.models import order_embedding as order_embedding_model
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, cosine_penalty, order_penalty, ranking_loss
 from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import stream
@@ -136,6 +137,21 @@ def test_penalties_are_the_plain_formulas() -> None:
     s, v = F.normalize(s), F.normalize(v)
     cosines = [[F.cosine_similarity(c, i, dim=0).item() for i in v] for c in s]
     close(cosine_penalty(s, v), -torch.tensor(cosines, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("captions_at_once", [1, 3, 7])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_penalty_in_blocks_of_captions(
+    dtype: torch.dtype, captions_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(order_embedding_model.BLOCK, "cpu", captions_at_once * 6 * H + 1)
+    s, v = (draw(size, H, seed=size).to(dtype).requires_grad_() for size in (7, 6))
+    plain = (s.unsqueeze(1) - v).clamp(min=0).square().sum(-1)
+    results, weights = order_penalty(s, v), draw(7, 6, seed=2).to(dtype)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(results, plain, **tolerance)
+    gradients = [torch.autograd.grad((found * weights).sum(), (s, v)) for found in (results, plain)]
+    torch.testing.assert_close(*gradients, **tolerance)
 
 
 def test_what_an_image_shows_beyond_its_caption_costs_nothing() -> None:

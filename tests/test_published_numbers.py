@@ -75,6 +75,7 @@ def record(
 ) -> pd.DataFrame:
     shared = {"task": task, "setting": "small", "kind": kind, "reference": reference, "started": started}
     shared |= {"impl": "eager", "device": "a processor", "threads": 1.0, "torch": "2.15.0"}
+    shared["folder"] = f"{task}/{kind}/{started}"
     every = {reference: 1.0, **ratios}
     rows = [
         shared | {"series": series, "norm": series, "ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.02}

@@ -251,7 +251,7 @@ def test_a_record_is_read_as_it_was_measured(setting: Path) -> None:
 
 
 def test_a_repetition_is_another_record_and_the_newest_counts(setting: Path) -> None:
-    assert records.new_folder(setting, "steps") == setting / "timing" / "steps1"
+    assert records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps1"
     rows = records.load(setting)
     older = rows.assign(started="2020-01-01T00:00:00+00:00", ratio=9.0)
     newest = records.newest(pd.concat([older, rows]))

@@ -13,11 +13,12 @@ LINED = 0.2  # between ours and the paper's, in rows of the figure
 def shown(timings: pd.DataFrame) -> pd.DataFrame:
     """The rows that the figure has: of each task's and setting's newest record the norms that are not the baseline.
 
+    Those of another implementation than the baseline's are left out: what they save is not the norm's saving alone.
     ``timings``: :func:`rmsexp.compare.timing.load`. Records with another reference than LayerNorm have no place in it.
     """
     newest = timing.newest(timings)
     against_ln = newest["reference"].map(stats.is_plain_ln).astype(bool)
-    others = (newest["series"] != newest["reference"]) & (newest["norm"] != "none")
+    others = timing.like_reference(newest) & (newest["series"] != newest["reference"]) & (newest["norm"] != "none")
     return newest[against_ln & others].sort_values(["setting", "task"], kind="stable").reset_index(drop=True)
 
 

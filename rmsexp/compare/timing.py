@@ -77,9 +77,9 @@ def paired_ratio(own: ArrayLike, reference: ArrayLike) -> Interval:
     return Interval(*(float(np.exp(value)) for value in (found, *(found + wider * (end - found) for end in drawn))))
 
 
-def new_folder(setting_folder: Path, kind: str) -> Path:
-    """The next free ``timing/<kind><number>`` of a setting; records are never replaced."""
-    folders = (setting_folder / "timing" / f"{kind}{number}" for number in itertools.count())
+def new_folder(parent: Path, kind: str) -> Path:
+    """The next free ``<kind><number>`` in a folder; records are never replaced."""
+    folders = (parent / f"{kind}{number}" for number in itertools.count())
     return next(folder for folder in folders if not folder.exists())
 
 
@@ -152,8 +152,8 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
     theirs = published.savings(task if _beside_paper(timings) else "")
     found = []
-    for name, row in zip(labels(timings), timings.to_dict("records"), strict=True):
-        of_paper = theirs.loc[theirs["norm"] == row["norm"], "saving"]
+    for name, alike, row in zip(labels(timings), like_reference(timings), timings.to_dict("records"), strict=True):
+        of_paper = theirs.loc[(theirs["norm"] == row["norm"]) & alike, "saving"]
         found.append(
             {
                 "norm": name,
@@ -215,7 +215,8 @@ def draw(timings: pd.DataFrame) -> Figure:
     frameworks = _mark_paper(savings, timings) if _beside_paper(timings) else 0
     for axes in (times, savings):
         axes.set_yticks(places, [""] * len(places))
-        axes.set_ylim(places[-1] - 0.6 - 0.35 * frameworks, 0.6)  # the legend is at the foot
+        foot = 0.35 * frameworks * max(1.0, len(places) / 4)  # where the legend is
+        axes.set_ylim(places[-1] - 0.6 - foot, 0.6)
     for place, name in zip(places, labels(timings), strict=True):
         times.text(0.015, place + 0.12, name, transform=times.get_yaxis_transform(), size=9)
     savings.axvline(0, color="#777777", linewidth=0.8)
@@ -223,6 +224,15 @@ def draw(timings: pd.DataFrame) -> Figure:
     times.set_xlabel("ms per step, median and quartiles")
     savings.set_xlabel(f"time saved vs {label(first['reference'])} (%), 95 % interval")
     return figure
+
+
+def like_reference(timings: pd.DataFrame) -> pd.Series:
+    """Whether each row has the implementation of its record's reference: only then is what it saves the norm's saving.
+
+    The paper compares norms of one implementation.
+    """
+    of_reference = timings[timings["series"] == timings["reference"]].set_index("folder")["impl"]
+    return timings["folder"].map(of_reference) == timings["impl"]
 
 
 def _beside_paper(timings: pd.DataFrame) -> bool:
@@ -243,7 +253,9 @@ def _mark_paper(axes: Axes, timings: pd.DataFrame) -> int:
     for marker, framework in zip("sD^v", frameworks, strict=False):
         of = theirs[theirs["framework"] == framework].set_index("norm")["saving"]
         rows = [
-            (-place - 0.25, 100 * of[norm], colour(norm)) for place, norm in enumerate(timings["norm"]) if norm in of
+            (-place - 0.25, 100 * of[norm], colour(norm))
+            for place, (norm, alike) in enumerate(zip(timings["norm"], like_reference(timings), strict=True))
+            if alike and norm in of
         ]
         if rows:
             y, x, shades = zip(*rows, strict=True)

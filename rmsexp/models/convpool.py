@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.models.noise import Noise
-from rmsexp.norms import Norm
+from rmsexp.norms import Linear, Norm
+
+SLOPE = 0.1  # of the leaky ReLUs, below 0
 
 
 class ConvPool(nn.Module):
@@ -32,7 +34,7 @@ class ConvPool(nn.Module):
         self.noise, self.dropout = noise, dropout
         narrow, wide = round(96 * width), round(192 * width)
 
-        def conv(name: str, n_in: int, n_out: int, kernel_size: int = 3, padding: int = 0) -> nn.Module:
+        def conv(name: str, n_in: int, n_out: int, kernel_size: int = 3, padding: int = 0) -> Linear:
             return norm.linear(
                 name, n_in, n_out, kernel_size=kernel_size, padding=padding, bias=False, shift=True, data_init=data_init
             )
@@ -51,12 +53,11 @@ class ConvPool(nn.Module):
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         if noise is not None:
             x = noise.gaussian(x, self.noise)
-        for block in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
-            for conv in block:
-                x = F.leaky_relu(conv(x), 0.1)
-            x = F.max_pool2d(x, 2)
+        for first, second, third in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
+            x = second.leaky_relu(first.leaky_relu(x, SLOPE), SLOPE)
+            x = F.leaky_relu(F.max_pool2d(third(x), 2), SLOPE)  # rising, so the same before as after, on a quarter
             if noise is not None:
                 x = noise.dropout(x, self.dropout)
         for conv in (self.conv7, self.conv8, self.conv9):
-            x = F.leaky_relu(conv(x), 0.1)
+            x = conv.leaky_relu(x, SLOPE)
         return self.dense(x.mean((2, 3)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp.norms import Norm
+from rmsexp import kernels
+from rmsexp.norms import Linear, Norm, Normaliser
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is what others see
 Part = tuple[Tensor, ...]  # what the input brings into one transition, or into all of them
@@ -17,13 +19,14 @@ W = TypeVar("W")
 
 
 class Recurrence(nn.Module, ABC, Generic[W]):
-    """Reads sequences step by step. ``W``: its effective weights, taken once a sequence."""
+    """Reads sequences step by step, or with a fused norm all at once. ``W``: its effective weights, once a sequence."""
 
     states = 1  # tensors in a state
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, norm: Norm, hidden_size: int) -> None:
         super().__init__()
         self.hidden_size = hidden_size
+        self.fused = norm.effective_impl == "fused"
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, initial: State | None = None, *, reverse: bool = False
@@ -33,12 +36,14 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         Padding, at the end of the sequence, leaves the state as it is. With ``reverse`` each sequence is read from its
         last real position to its first, and the states lie where their inputs do; what lies on padding has no meaning.
         """
+        if self.fused:
+            return self.whole(x, mask, self.begin(x) if initial is None else initial, reverse=reverse)
         order = reversal(mask, x) if reverse else None
         if order is not None:
             x = x.gather(1, order.expand_as(x))
         weights = self.weights()
         parts = self.read(x, weights, mask, range(x.shape[1]))
-        state = (x.new_zeros(x.shape[0], self.hidden_size),) * self.states if initial is None else initial
+        state = self.begin(x) if initial is None else initial
         seen = []
         for step, part in enumerate(zip(*(of_all.unbind(1) for of_all in parts), strict=True)):
             here = None if mask is None else mask[:, step]
@@ -47,6 +52,14 @@ class Recurrence(nn.Module, ABC, Generic[W]):
             seen.append(state[0])
         stacked = torch.stack(seen, 1)
         return stacked if order is None else stacked.gather(1, order.expand_as(stacked))
+
+    def begin(self, x: Tensor) -> State:
+        """The state before a sequence, unless another is given."""
+        return (x.new_zeros(x.shape[0], self.hidden_size),) * self.states
+
+    @abstractmethod
+    def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
+        """The states over a sequence in one operator."""
 
     @abstractmethod
     def weights(self) -> W:
@@ -83,7 +96,7 @@ class GRU(Recurrence[GRUWeights]):
     def __init__(
         self, norm: Norm, name: str, input_size: int, hidden_size: int, *, bias_of_state: bool = False
     ) -> None:
-        super().__init__(hidden_size)
+        super().__init__(norm, hidden_size)
         of_input = not bias_of_state
         self.gates_x = norm.linear(f"{name}.gates_x", input_size, 2 * hidden_size, bias=of_input, blocks=2)
         self.gates_h = norm.linear(f"{name}.gates_h", hidden_size, 2 * hidden_size, bias=bias_of_state, blocks=2)
@@ -108,6 +121,33 @@ class GRU(Recurrence[GRUWeights]):
         candidate = torch.tanh(torch.addcmul(part[1], reset, of_candidate))
         return (torch.addcmul(candidate, update, hidden - candidate),)
 
+    def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
+        weights, (hidden,) = self.weights(), state
+        return kernels.gru(
+            self.products(x, weights),
+            hidden,
+            torch.cat([weights.gates_h, weights.candidate_h]),
+            self.bias_of_state(),
+            self.affine(),
+            mask,
+            *self.form(),
+            reverse=reverse,
+        )
+
+    def products(self, x: Tensor, weights: GRUWeights) -> Tensor:
+        """The input's part before its norms, ``(…, 3 hidden_size)``."""
+        return F.linear(x, torch.cat([weights.gates_x, weights.candidate_x]), joined(self.gates_x, self.candidate_x))
+
+    def bias_of_state(self) -> Tensor | None:
+        return joined(self.gates_h, self.candidate_h)
+
+    def affine(self) -> Tensor:
+        """Gains and shifts of the four norms, ``(input or state, gain or shift, 3 hidden_size)``."""
+        return affine((self.gates_x, self.candidate_x), (self.gates_h, self.candidate_h))
+
+    def form(self) -> tuple[list[int], float]:
+        return form(self.gates_h.norm, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
+
 
 class LSTMWeights(NamedTuple):
     gates_x: Tensor
@@ -128,7 +168,7 @@ class LSTM(Recurrence[LSTMWeights]):
     states = 2  # hidden state, cell
 
     def __init__(self, norm: Norm, name: str, input_size: int, hidden_size: int) -> None:
-        super().__init__(hidden_size)
+        super().__init__(norm, hidden_size)
         width = 4 * hidden_size
         self.gates_x = norm.linear(f"{name}.gates_x", input_size, width, bias=False, then_bias=True, blocks=4)
         self.gates_h = norm.linear(f"{name}.gates_h", hidden_size, width, bias=False, then_bias=True, blocks=4)
@@ -150,6 +190,51 @@ class LSTM(Recurrence[LSTMWeights]):
         if mask is not None:  # before its norm: with norm.padding=include its statistics hold what padding kept
             new = torch.where(mask.unsqueeze(-1), new, cell)
         return torch.sigmoid(o) * torch.tanh(self.cell(new, mask=mask, steps=step)), new
+
+    def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
+        weights, size, (hidden, cell) = self.weights(), self.hidden_size, state
+        both = affine((self.gates_x,), (self.gates_h,))
+        after = torch.zeros_like(both)
+        after[0, 1] = 1.0
+        return kernels.lstm(
+            F.linear(x, weights.gates_x, self.bias),
+            hidden,
+            cell,
+            weights.gates_h,
+            torch.addcmul(both, after, self.bias),
+            torch.stack(gain_and_shift(self.cell, size, self.bias)),
+            mask,
+            *form(self.gates_h.norm, 4 * size, self.cell, size),
+            reverse=reverse,
+        )
+
+
+def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of a norm, ``(features,)`` each; ones and zeros where it has none."""
+    gain = like.new_ones(features) if norm.weight is None else norm.weight
+    shift = like.new_zeros(features) if norm.bias is None else norm.bias
+    return gain, shift
+
+
+def affine(*sides: Sequence[Linear]) -> Tensor:
+    """Gains and shifts of the norms of some maps, ``(sides, gain or shift, features of a side)``."""
+    rows = []
+    for sites in sides:
+        pairs = [gain_and_shift(site.norm, site.site.features, site.weight) for site in sites]
+        rows += [torch.cat(parts) for parts in zip(*pairs, strict=True)]
+    return torch.stack(rows).unflatten(0, (len(sides), 2))
+
+
+def joined(*sites: Linear) -> Tensor | None:
+    """The biases of some maps as one vector."""
+    biases: list[Tensor] = [site.bias for site in sites if site.bias is not None]
+    return torch.cat(biases) if biases else None
+
+
+def form(first: Normaliser, first_size: int, second: Normaliser, second_size: int) -> tuple[list[int], float]:
+    """What a step's kernels must know of its two norms, and eps."""
+    one, other = first.form(first_size), second.form(second_size)
+    return [int(one.kind), one.k, other.k, int(one.inside)], one.eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:

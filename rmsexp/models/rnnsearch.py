@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rmsexp import kernels
 from rmsexp.models.noise import Noise
-from rmsexp.models.recurrent import GRU, GRUWeights, Part
+from rmsexp.models.recurrent import GRU, GRUWeights, Part, affine
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
 
@@ -65,14 +66,11 @@ class RNNSearch(nn.Module):
         previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
         if noise is not None:
             previous = noise.dropout(previous, self.dropout)
-        gates, candidate = self.first_gru.read(previous, weights.first, mask, steps)
-        (state,) = start.history
-        states, contexts = [], []
-        for step, part in enumerate(zip(gates.unbind(1), candidate.unbind(1), strict=True)):
-            state, context = self._advance(part, state, start.memory, weights, mask[:, step], step)
-            states.append(state)
-            contexts.append(context)
-        result = self._readout(previous, torch.stack(states, 1), torch.stack(contexts, 1), mask, steps)
+        if self.first_gru.fused:
+            states, contexts = self._decode_whole(previous, start, weights)
+        else:
+            states, contexts = self._decode_by_step(previous, start, weights, mask)
+        result = self._readout(previous, states, contexts, mask, steps)
         if noise is not None:
             result = noise.dropout(result, self.dropout)
         real = result.flatten(0, 1).index_select(0, batch.real)
@@ -108,6 +106,43 @@ class RNNSearch(nn.Module):
             self.second_gru.weights(),
             self.query.effective_weight(),
             self.score.effective_weight(),
+        )
+
+    def _decode_by_step(
+        self, previous: Tensor, start: DecoderState, weights: Weights, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """States ``(batch, time, H)`` and contexts ``(batch, time, C)``."""
+        gates, candidate = self.first_gru.read(previous, weights.first, mask, range(previous.shape[1]))
+        (state,) = start.history
+        states, contexts = [], []
+        for step, part in enumerate(zip(gates.unbind(1), candidate.unbind(1), strict=True)):
+            state, context = self._advance(part, state, start.memory, weights, mask[:, step], step)
+            states.append(state)
+            contexts.append(context)
+        return torch.stack(states, 1), torch.stack(contexts, 1)
+
+    def _decode_whole(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
+        """The same in one operator."""
+        annotations, keys, source_mask = start.memory
+        form, eps = self.first_gru.form()
+        of_query = self.query.norm.form(keys.shape[-1])
+        return kernels.decoder(
+            self.first_gru.products(previous, weights.first),
+            start.history[0],
+            keys,
+            annotations,
+            source_mask,
+            torch.cat([weights.first.gates_h, weights.first.candidate_h]),
+            torch.cat([weights.query, weights.second.gates_h, weights.second.candidate_h]),
+            self.second_gru.bias_of_state(),
+            torch.cat([weights.second.gates_x, weights.second.candidate_x]),
+            weights.score.flatten(),
+            self.first_gru.affine(),
+            self.second_gru.affine(),
+            affine((self.query,))[0],
+            form,
+            [int(of_query.kind), of_query.k, int(of_query.inside)],
+            eps,
         )
 
     def _advance(

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks
+from rmsexp import checks, kernels
 
+IMPLS = ("eager", "fused")
 REDUCED = (torch.float16, torch.bfloat16)  # their statistics are taken in float32
 
 
@@ -46,8 +47,12 @@ class Site:
 
 
 class Normaliser(nn.Module):
-    """Normalises activations. ``weight`` is its gain and ``bias`` its shift, each ``(features,)`` or None."""
+    """Normalises activations. ``weight`` is its gain and ``bias`` its shift, each ``(features,)`` or None.
 
+    ``activates``: whether its kernel applies a leaky ReLU to the result too, given the ``slope`` of one.
+    """
+
+    activates = False
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -66,6 +71,10 @@ class Normaliser(nn.Module):
         """
         raise NotImplementedError
 
+    def form(self, n: int) -> kernels.Form:
+        """What the fused kernels compute over ``n`` units. Raises: NotImplementedError where they cannot."""
+        raise NotImplementedError
+
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
         """A vector over channels, shaped to meet the input."""
         return vector if vector is None or not self.maps else vector.view(-1, 1, 1)
@@ -76,6 +85,9 @@ class Identity(Normaliser):
 
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
+
+    def form(self, n: int) -> kernels.Form:
+        return kernels.Form(kernels.Kind.NONE, n)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
@@ -134,6 +146,12 @@ class Linear(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
+    def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
+        """The result with a leaky ReLU, by the norm where it can and no initialisation looks in between."""
+        if self.norm.activates and not self.site.data_init:
+            return self.norm(self.map(x, self.effective_weight()), slope=slope)
+        return F.leaky_relu(self(x), slope)
+
     @torch.no_grad()
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divides the gain by ``std`` and moves the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3)."""
@@ -150,7 +168,8 @@ class Linear(nn.Module):
 class Norm:
     """One normaliser with its options: what ``configs/norm/<name>.yaml`` describes.
 
-    ``impl``: "eager" composes elementary tensor operations, every norm at the same level, as in the paper.
+    ``impl``: "eager" composes elementary tensor operations, every norm at the same level, as in the paper; "fused" is
+    the fastest exact form on the device (:mod:`rmsexp.kernels`), of layers and of whole recurrences.
     """
 
     name: str
@@ -160,6 +179,11 @@ class Norm:
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, self.impls)
+
+    @property
+    def effective_impl(self) -> str:
+        """``impl``, or "eager" where the fused kernels cannot be built."""
+        return "fused" if self.impl == "fused" and kernels.load() else "eager"
 
     def linear(
         self,

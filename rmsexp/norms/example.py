@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from rmsexp import checks
-from rmsexp.norms.base import REDUCED, Norm, Normaliser, Site, affine
+from rmsexp import checks, kernels
+from rmsexp.norms.base import IMPLS, REDUCED, Norm, Normaliser, Site, affine
 
 
 class ExampleNorm(Normaliser):
@@ -20,8 +22,11 @@ class ExampleNorm(Normaliser):
     (``(2, 3)`` or ``(1, 2, 3)``) the input is maps, statistics are over these axes, and ``normalized_shape`` is the
     number of channels, each with one gain and shift.
 
-    float16 and bfloat16 are computed in float32, gain and shift included, and cast back.
+    float16 and bfloat16 are computed in float32, gain and shift included, and cast back. ``impl="fused"``: one kernel,
+    but where axes are ``(1, 2, 3)`` or the kernels cannot be built.
     """
+
+    kind: ClassVar[kernels.Kind]
 
     def __init__(
         self,
@@ -30,29 +35,60 @@ class ExampleNorm(Normaliser):
         *,
         gain: bool,
         shift: bool,
+        impl: str = "eager",
         axes: Sequence[int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        checks.choice("impl", impl, IMPLS)
         super().__init__(shape, gain=gain, shift=shift, maps=axes is not None)
         self.normalized_shape = shape
         self.eps = eps
+        self.impl = impl
         self.dims = len(shape if axes is None else axes)
+        self.activates = impl == "fused" and (axes is None or self.dims == 2) and kernels.load()
         self.to(device=device, dtype=dtype)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         """What is re-scaled, and by which factor; both broadcast to the shape of ``x``."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
+        slope: float = 1.0,
+    ) -> Tensor:
         if not self.maps and x.shape[x.dim() - self.dims :] != self.normalized_shape:
             raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
+        if self.activates:
+            return self._fused(x, slope)
         wide = x.float() if x.dtype in REDUCED else x
-        eps = torch.finfo(wide.dtype).eps if self.eps is None else self.eps
-        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), eps)
+        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(wide.dtype))
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
-        return affine(value, scale, gain, shift, fold=self.maps).to(x.dtype)
+        y = affine(value, scale, gain, shift, fold=self.maps)
+        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+
+    def units(self, x: Tensor) -> int:
+        """How many share one statistic; a plain number under torch.compile wherever ``x`` does not decide it."""
+        return math.prod(x.shape[x.dim() - self.dims :] if self.maps else self.normalized_shape)
+
+    def _fused(self, x: Tensor, slope: float) -> Tensor:
+        form = self.form(self.units(x))
+        if self.eps is None:
+            form = form._replace(eps=self._eps(torch.float32 if x.dtype in REDUCED else x.dtype))
+        if self.maps or self.dims == 1:
+            return kernels.normalise(x, self.weight, self.bias, form, maps=self.maps, slope=slope)
+        gain, shift = (None if vector is None else vector.flatten() for vector in (self.weight, self.bias))
+        return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
+
+    def _eps(self, dtype: torch.dtype) -> float:
+        return torch.finfo(dtype).eps if self.eps is None else self.eps
+
+    def form(self, n: int) -> kernels.Form:
+        return kernels.Form(self.kind, n, eps=self.eps or 0.0)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}"
@@ -77,6 +113,8 @@ class ExampleNormOptions(Norm):
 
     eps: float = 1e-5
     axes: list[int] = field(default_factory=lambda: [2, 3])
+
+    impls = IMPLS
 
     def __post_init__(self) -> None:
         super().__post_init__()

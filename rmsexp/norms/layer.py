@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rmsexp import kernels
 from rmsexp.norms.base import Site
 from rmsexp.norms.example import ExampleNorm, ExampleNormOptions
 
@@ -15,9 +16,11 @@ from rmsexp.norms.example import ExampleNorm, ExampleNormOptions
 class LayerNorm(ExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, the variance biased.
 
-    Arguments are those of ``torch.nn.LayerNorm``, which is one fused kernel; this one, like every norm here, is
-    composed of elementary tensor operations.
+    Arguments are those of ``torch.nn.LayerNorm``, which is always one fused kernel; this one, like every norm here, is
+    composed of elementary tensor operations, unless ``impl="fused"``.
     """
+
+    kind = kernels.Kind.LAYER
 
     def __init__(
         self,
@@ -26,13 +29,21 @@ class LayerNorm(ExampleNorm):
         elementwise_affine: bool = True,
         bias: bool = True,
         *,
+        impl: str = "eager",
         axes: Sequence[int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         shift = elementwise_affine and bias
         super().__init__(
-            normalized_shape, eps, gain=elementwise_affine, shift=shift, axes=axes, device=device, dtype=dtype
+            normalized_shape,
+            eps,
+            gain=elementwise_affine,
+            shift=shift,
+            impl=impl,
+            axes=axes,
+            device=device,
+            dtype=dtype,
         )
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
@@ -45,7 +56,8 @@ class LN(ExampleNormOptions):
     """Options of LayerNorm."""
 
     def normaliser(self, site: Site) -> LayerNorm:
-        return LayerNorm(site.features, self.eps, bias=site.shift is not False, axes=self.axes_of(site))
+        shift = site.shift is not False
+        return LayerNorm(site.features, self.eps, bias=shift, impl=self.impl, axes=self.axes_of(site))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,4 +65,4 @@ class NonparametricLN(ExampleNormOptions):
     """Options of LayerNorm with neither gain nor bias."""
 
     def normaliser(self, site: Site) -> LayerNorm:
-        return LayerNorm(site.features, self.eps, elementwise_affine=False, axes=self.axes_of(site))
+        return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rmsexp import checks
+from rmsexp import checks, kernels
 from rmsexp.norms.base import Site
 from rmsexp.norms.example import ExampleNorm, ExampleNormOptions, first
 
@@ -27,11 +27,13 @@ class RMSNorm(ExampleNorm):
         p: the share of units, first in memory order of the normalised axes, that enter the mean (pRMSNorm, section 4).
         eps_inside: False gives the form of the authors' PyTorch class, ``x / (rms + eps)``.
         k_rounding: how ``p * n`` becomes a number of units (at least 1): "ceil" (paper) or "floor" (its code).
-        impl: "eager", elementary tensor operations.
+        impl: "eager", elementary tensor operations, or "fused", one kernel.
         axes: statistics over these axes of maps instead, and one gain a channel (see :class:`ExampleNorm`).
 
     Raises: ValueError for options that cannot work and for input of another shape.
     """
+
+    kind = kernels.Kind.RMS
 
     def __init__(
         self,
@@ -50,11 +52,10 @@ class RMSNorm(ExampleNorm):
     ) -> None:
         checks.fraction("p", p)
         checks.choice("k_rounding", k_rounding, ROUNDING)
-        checks.choice("impl", impl, ("eager",))
         super().__init__(
-            normalized_shape, eps, gain=elementwise_affine, shift=bias, axes=axes, device=device, dtype=dtype
+            normalized_shape, eps, gain=elementwise_affine, shift=bias, impl=impl, axes=axes, device=device, dtype=dtype
         )
-        self.p, self.eps_inside, self.k_rounding, self.impl = p, eps_inside, k_rounding, impl
+        self.p, self.eps_inside, self.k_rounding = p, eps_inside, k_rounding
 
     def k(self, n: int) -> int:
         """How many of ``n`` units enter the statistic."""
@@ -64,12 +65,15 @@ class RMSNorm(ExampleNorm):
             nearest = math.ceil(exact) if self.k_rounding == "ceil" else math.floor(exact)
         return max(1, nearest)
 
+    def form(self, n: int) -> kernels.Form:
+        return kernels.Form(self.kind, self.k(n), self.eps_inside, self.eps or 0.0)
+
     def divisor(self, k: int) -> int:
         """What the sum of ``k`` squares is divided by."""
         return k
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        k = self.k(math.prod(x.shape[axes[0] :]))
+        k = self.k(self.units(x))
         lead = x.dim() - len(axes)
         parts = [part.square().sum(tuple(range(lead, part.dim()))) for part in first(x, len(axes), k)]
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
@@ -87,6 +91,8 @@ class RMSNorm(ExampleNorm):
 
 class L2Norm(RMSNorm):
     """The Euclidean norm in place of the RMS (the paper's Table 2): ``y = x / sqrt(sum(x^2) + eps) * weight``."""
+
+    kind = kernels.Kind.EUCLID
 
     def divisor(self, k: int) -> int:  # noqa: ARG002
         return 1

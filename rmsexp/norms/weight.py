@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import checks
-from rmsexp.norms.base import Norm, Site
+from rmsexp.norms.base import IMPLS, Norm, Site
 from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 
 
@@ -39,6 +39,8 @@ class WeightNorm(Gain):
 class NoNorm(Norm):
     """No norm. Where a recipe initialises from data, a fixed scale a unit takes up the initial standard deviation."""
 
+    impls = IMPLS
+
     def reparametrisation(self, site: Site) -> Gain | None:
         return Gain(site.features, trainable=False) if site.data_init else None
 
@@ -48,6 +50,8 @@ class WN(Norm):
     """Options of weight normalisation."""
 
     eps: float = 0.0
+
+    impls = IMPLS
 
     def __post_init__(self) -> None:
         super().__post_init__()

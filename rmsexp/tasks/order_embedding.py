@@ -182,8 +182,7 @@ class Task:
         return len(batch.features)
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:  # noqa: ARG002
-        assert isinstance(model, OrderEmbedding)
-        penalties = self._penalty(model.captions(batch.tokens, batch.mask), model.images(batch.features))
+        penalties = self._penalty(*model(*batch))
         loss = ranking_loss(penalties.float(), self.config.margin)
         return Objective(loss, {"loss": loss}, len(batch.features))
 

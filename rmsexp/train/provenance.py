@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
+from rmsexp.train import memory
 from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
+SOURCES = (".py", ".cpp", ".h")
+DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
@@ -30,20 +33,21 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "device": _processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
+        "memory_kept": memory.kept(),
         "host_cores": os.cpu_count(),
     }
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """What differs between two sessions in a way that may change results or times."""
-    return [key for key in ("code", "versions", "device", "device_type", "threads") if before.get(key) != after[key]]
+    return [key for key in DECISIVE if before.get(key) != after[key]]
 
 
 @cache
 def _code() -> str:
     """A digest of the package's own sources: two states with it equal compute the same, committed or not."""
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -1,0 +1,145 @@
+# ruff: noqa: ARG001
+"""What shapes the operators give, for torch.compile: it runs them on tensors without values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rmsexp.kernels.forms import Kind
+
+
+def register() -> None:
+    for name, fake in FAKES.items():
+        torch.library.register_fake(f"rmsexp::{name}", fake)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _laid_out(x: Tensor, maps: bool = False) -> Tensor:
+    """A result like ``x`` as the kernels lay it out: contiguous where they copy ``x`` before they read it."""
+    like = torch.empty_like(x)  # keeps the strides of dense tensors alone
+    if maps:
+        read = x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+    else:
+        read = x.stride(-1) == 1 and like.stride() == x.stride()
+    return like if read else x.new_empty(x.shape)
+
+
+def _normalise_forward(
+    x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, kind: int, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = x.shape[0] * x.shape[1] if maps else math.prod(x.shape[:-1])
+    return (
+        _laid_out(x, maps),
+        x.new_empty(rows if kind == Kind.LAYER else 0, dtype=_wide(x)),
+        x.new_empty(rows, dtype=_wide(x)),
+    )
+
+
+def _normalise_backward(
+    dy: Tensor,
+    x: Tensor,
+    gain: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    maps: bool,
+    *_: object,
+) -> tuple[Tensor, Tensor, Tensor]:
+    width = x.shape[1 if maps else -1]
+    return (
+        _laid_out(x, maps),
+        scale.new_empty(0 if gain is None else width),
+        scale.new_empty(0 if shift is None else width),
+    )
+
+
+def _gru_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
+    batch, time, width = x.shape
+    saved = [x.new_empty(time, batch, size) for size in (width, width, 8)]
+    return [x.new_empty(time + 1, *h0.shape), *saved]
+
+
+def _gru_backward(
+    dout: Tensor, x: Tensor, weight: Tensor, biased: bool, affine: Tensor, *others: object
+) -> list[Tensor]:
+    bias = x.new_empty(x.shape[-1] if biased else 0)
+    return [
+        _laid_out(x),
+        dout.new_empty(dout.shape[0], dout.shape[2]),
+        *map(torch.empty_like, (weight, bias, affine)),
+    ]
+
+
+def _lstm_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
+    batch, time, width = x.shape
+    saved = [x.new_empty(time, batch, size) for size in (width, width + h0.shape[1], 6)]
+    return [*(x.new_empty(time + 1, *h0.shape) for _ in range(2)), *saved]
+
+
+def _lstm_backward(
+    dout: Tensor, x: Tensor, weight: Tensor, affine: Tensor, cell_affine: Tensor, *_: object
+) -> list[Tensor]:
+    states = [dout.new_empty(dout.shape[0], dout.shape[2]) for _ in range(2)]
+    return [_laid_out(x), *states, *map(torch.empty_like, (weight, affine, cell_affine))]
+
+
+def _decoder_forward(x: Tensor, s0: Tensor, keys: Tensor, values: Tensor, *_: object) -> list[Tensor]:
+    batch, time, gates = x.shape
+    positions, width = keys.shape[1:]
+    sizes = (values.shape[2], s0.shape[1], gates, width + gates, gates, gates, 8, gates, 8, 2, positions)
+    return [x.new_empty(time + 1, *s0.shape), *(x.new_empty(time, batch, size) for size in sizes)]
+
+
+def _decoder_backward(
+    dstates: Tensor,
+    dcontexts: Tensor,
+    x: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    w_first: Tensor,
+    w_between: Tensor,
+    biased: bool,
+    w_context: Tensor,
+    score: Tensor,
+    affine_first: Tensor,
+    affine_second: Tensor,
+    affine_query: Tensor,
+    *_: object,
+) -> list[Tensor]:
+    state, bias = dstates.new_empty(dstates.shape[0], dstates.shape[2]), x.new_empty(x.shape[-1] if biased else 0)
+    like = (
+        x,
+        state,
+        keys,
+        values,
+        w_first,
+        w_between,
+        bias,
+        w_context,
+        score,
+        affine_first,
+        affine_second,
+        affine_query,
+    )
+    return [_laid_out(tensor) for tensor in like]
+
+
+FAKES: dict[str, Callable[..., Any]] = {
+    "normalise_forward": _normalise_forward,
+    "normalise_backward": _normalise_backward,
+    "gru_forward": _gru_forward,
+    "gru_backward": _gru_backward,
+    "lstm_forward": _lstm_forward,
+    "lstm_backward": _lstm_backward,
+    "decoder_forward": _decoder_forward,
+    "decoder_backward": _decoder_backward,
+}
