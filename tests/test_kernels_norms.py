@@ -86,6 +86,26 @@ def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
     assert_agree(pair(name, width, dtype=dtype), draw(2, 3, 4, width).to(dtype))
 
 
+@pytest.mark.parametrize(("name", "slope"), [("ln", 1.0), ("nonparametric_ln", 1.0), ("prms, outside", 0.1)])
+@pytest.mark.parametrize("size", [(1024,), (1027,), (4, 16, 17)], ids=str)
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.bfloat16], ids=str)
+def test_what_is_larger_than_the_caches(name: str, slope: float, size: Shape, dtype: torch.dtype) -> None:
+    """It is written past them, and has the values of its halves, which are not."""
+    torch.set_num_threads(2)
+    rows = 2**23 // (dtype.itemsize * math.prod(size)) + 3  # more than 4 MiB a thread
+    _, layer = pair(name, size[0], dtype=dtype, **({"axes": (2, 3)} if len(size) == 3 else {}))
+    x, dy = (draw(rows, *size, seed=seed).to(dtype) for seed in (1, 7))
+    y, dx, *sums = results(layer, x, dy, slope=slope)
+    parts = [results(layer, *both, slope=slope) for both in zip(x.chunk(2), dy.chunk(2), strict=True)]
+    of_y, of_dx, *of_sums = zip(*parts, strict=True)
+    torch.testing.assert_close((y, dx), (torch.cat(of_y), torch.cat(of_dx)))
+    for got, (one, other) in zip(sums, of_sums, strict=True):
+        relative = (
+            2 * torch.finfo(dtype).eps if dtype is torch.bfloat16 else 1e-4
+        )  # rounding of three, and of long sums
+        torch.testing.assert_close(got, one + other, rtol=relative, atol=relative * float(got.abs().max()))
+
+
 @every
 def test_several_axes(name: str) -> None:
     layers = pair(name, (3, 5))
@@ -338,7 +358,7 @@ def test_operators_are_what_they_declare(operand: str) -> None:
     make, maps = OPERANDS[operand]
     x, ops = make(), torch.ops.rmsexp
     gain = draw(x.shape[1], seed=1)
-    options = (maps, int(kernels.Kind.LAYER), x.shape[-1], True, EPS)
+    options = (maps, kernels.Kind.LAYER, x.shape[-1], True, EPS)
     leaves = [tensor.detach().requires_grad_() for tensor in (x, gain)]
     torch.library.opcheck(ops.normalise.default, (*leaves, None, *options))
     torch.library.opcheck(ops.normalise_forward.default, (x, gain, gain, *options))

@@ -247,7 +247,7 @@ Operands = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]  # an operator
 def form_of(name: str, *sizes: int) -> list[int]:
     """With a share of the units in each statistic, where the kind allows that."""
     kind, inside = FORMS[name]
-    return [int(kind), *(size if kind == kernels.Kind.LAYER else max(1, 2 * size // 3) for size in sizes), int(inside)]
+    return [kind, *(size if kind == kernels.Kind.LAYER else max(1, 2 * size // 3) for size in sizes), int(inside)]
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:

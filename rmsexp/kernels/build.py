@@ -72,7 +72,7 @@ def _library() -> Path:
     with (folder / "lock").open("w") as lock:  # of several processes one builds
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
-            _say("building the fused kernels (once; about half a minute)")
+            _say("building the fused kernels (once; a minute or two)")
             _compile(command, sources, library)
             _say(f"the fused kernels are built and kept: {library}")
     return library

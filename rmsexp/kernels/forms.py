@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
-class Kind(IntEnum):
-    """As the C++ sources number them."""
+class Kind:
+    """As the C++ sources number them; plain numbers, since every call hands one over."""
 
-    NONE = 0
-    RMS = 1
-    LAYER = 2
-    EUCLID = 3
+    NONE: Final = 0
+    RMS: Final = 1
+    LAYER: Final = 2
+    EUCLID: Final = 3
 
 
 class Form(NamedTuple):
     """A norm of n units; the first ``k`` of them enter its statistic, and eps may lie ``inside`` the root."""
 
-    kind: Kind
+    kind: int
     k: int
     inside: bool = True
     eps: float = 0.0

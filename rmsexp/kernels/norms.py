@@ -16,7 +16,5 @@ def normalise(
     ``x``: ``(…, n)``, or ``(batch, channels, height, width)``; ``gain`` and ``shift``: ``(n,)``, or ``(channels,)``.
     float16 and bfloat16 are computed in float32. ``slope``: of a leaky ReLU on the result; 1 for none.
     """
-    y: Tensor = torch.ops.rmsexp.normalise.default(
-        x, gain, shift, maps, int(form.kind), form.k, form.inside, form.eps, slope
-    )
+    y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
     return y

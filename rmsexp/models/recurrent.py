@@ -234,7 +234,7 @@ def joined(*sites: Linear) -> Tensor | None:
 def form(first: Normaliser, first_size: int, second: Normaliser, second_size: int) -> tuple[list[int], float]:
     """What a step's kernels must know of its two norms, and eps."""
     one, other = first.form(first_size), second.form(second_size)
-    return [int(one.kind), one.k, other.k, int(one.inside)], one.eps
+    return [one.kind, one.k, other.k, int(one.inside)], one.eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:

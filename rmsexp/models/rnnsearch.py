@@ -141,7 +141,7 @@ class RNNSearch(nn.Module):
             self.second_gru.affine(),
             affine((self.query,))[0],
             form,
-            [int(of_query.kind), of_query.k, int(of_query.inside)],
+            [of_query.kind, of_query.k, int(of_query.inside)],
             eps,
         )
 

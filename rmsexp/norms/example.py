@@ -26,7 +26,7 @@ class ExampleNorm(Normaliser):
     but where axes are ``(1, 2, 3)`` or the kernels cannot be built.
     """
 
-    kind: ClassVar[kernels.Kind]
+    kind: ClassVar[int]
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ExampleNorm(Normaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
-        if not self.maps and x.shape[x.dim() - self.dims :] != self.normalized_shape:
+        if not self.maps and x.shape[-self.dims :] != self.normalized_shape:
             raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
         if self.activates:
             return self._fused(x, slope)
@@ -73,7 +73,7 @@ class ExampleNorm(Normaliser):
 
     def units(self, x: Tensor) -> int:
         """How many share one statistic; a plain number under torch.compile wherever ``x`` does not decide it."""
-        return math.prod(x.shape[x.dim() - self.dims :] if self.maps else self.normalized_shape)
+        return math.prod(x.shape[-self.dims :] if self.maps else self.normalized_shape)
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
         form = self.form(self.units(x))

@@ -59,6 +59,8 @@ class RMSNorm(ExampleNorm):
 
     def k(self, n: int) -> int:
         """How many of ``n`` units enter the statistic."""
+        if self.p == 1:
+            return n
         exact = n * self.p
         nearest = round(exact)  # 0.29 * 100 is 28.999999999999996
         if not math.isclose(exact, nearest, rel_tol=1e-9):

@@ -58,7 +58,7 @@ Tensor parameter(const OptionalTensor& of, const Tensor& x) {
 
 template <typename W>
 Vec<W> leaky(const Vec<W>& x, W slope) {
-  return at::vec::maximum(x, x * Vec<W>(slope));
+  return slope == W(1) ? x : at::vec::maximum(x, x * Vec<W>(slope));
 }
 
 // The gradient before a leaky ReLU, from that after it.
@@ -67,7 +67,20 @@ Vec<W> before_leaky(const Vec<W>& gradient, const Vec<W>& x, W slope) {
   return Vec<W>::blendv(gradient * Vec<W>(slope), gradient, x > Vec<W>(0));
 }
 
-template <typename T>
+// Calls f with constants for the flags, so that its loops decide nothing: they are as short as a copy's.
+template <typename F>
+void decided(F f) {
+  f();
+}
+
+template <typename F, typename... Flags>
+void decided(F f, bool first, Flags... others) {
+  const auto with = [&](auto constant) { decided([&](auto... rest) { f(constant, rest...); }, others...); };
+  first ? with(std::true_type{}) : with(std::false_type{});
+}
+
+// `far`: the tensor is far larger than the caches. The next row is asked for early, and results go past the caches.
+template <typename T, bool far>
 void rows_forward(const Layout& l, const Form& form, const T* x, const Wide<T>* gain, const Wide<T>* shift, Wide<T> slope, T* y,
                   Wide<T>* mean, Wide<T>* scale) {
   using W = Wide<T>;
@@ -78,30 +91,31 @@ void rows_forward(const Layout& l, const Form& form, const T* x, const Wide<T>* 
       const auto s = statistics(a, form);
       scale[row] = s.scale;
       if (form.kind == kLayer) mean[row] = s.mean;
-      const Vec<W> centre(s.mean), factor(s.scale);
-      if (l.channels) {  // one gain and shift for the whole row
-        const int64_t channel = row % l.channels;
-        const Vec<W> by(gain ? s.scale * gain[channel] : s.scale), then(shift ? shift[channel] : W(0));
-        each<W>(0, l.n, [&](int64_t j, auto count) { store(to + j, leaky(at::vec::fmadd(load(a + j, count) - centre, by, then), slope), count); });
-        continue;
-      }
-      each<W>(0, l.n, [&](int64_t j, auto count) {
-        auto value = load(a + j, count);
-        value = form.kind == kLayer ? (value - centre) * factor : value * factor;
-        if (gain) value = value * load(gain + j, count);
-        if (shift) value = value + load(shift + j, count);
-        store(to + j, leaky(value, slope), count);
-      });
+      const int64_t channel = l.channels ? row % l.channels : 0;  // one gain and shift for the whole row
+      const Vec<W> centre(s.mean), factor(l.channels && gain ? s.scale * gain[channel] : s.scale);
+      const Vec<W> whole_shift(l.channels && shift ? shift[channel] : W(0));
+      const auto write = [&](auto gained, auto shifted, auto activated) {
+        each<W>(0, l.n, [&](int64_t j, auto count) {
+          if constexpr (far) __builtin_prefetch(a + l.n + j);
+          auto value = (load(a + j, count) - centre) * factor;
+          if constexpr (gained) value = value * load(gain + j, count);
+          if constexpr (shifted) value = value + (l.channels ? whole_shift : load(shift + j, count));
+          if constexpr (activated) value = leaky(value, slope);
+          store<far>(to + j, value, count);
+        });
+      };
+      decided(write, gain && !l.channels, shift != nullptr, slope != W(1));
     }
+    if constexpr (far) fence();
   });
 }
 
-template <typename T>
+template <typename T, bool far>
 void rows_backward(const Layout& l, const Form& form, const T* dy, const T* x, const Wide<T>* gain, const Wide<T>* shift,
                    Wide<T> slope, const Wide<T>* mean, const Wide<T>* scale, T* dx, Wide<T>* dgain, Wide<T>* dshift, int64_t parts) {
   using W = Wide<T>;
   const int64_t width = l.channels ? l.channels : l.n;
-  at::parallel_for(0, l.rows, std::max<int64_t>(1, kGrain / l.n), [&](int64_t begin, int64_t end) {
+  const auto rows = [&](int64_t begin, int64_t end, auto gained, auto shifted, auto activated) {
     const int64_t part = parts == 1 ? 0 : at::get_thread_num();
     W* of_gain = dgain ? dgain + part * width : nullptr;
     W* of_shift = dshift ? dshift + part * width : nullptr;
@@ -109,25 +123,29 @@ void rows_backward(const Layout& l, const Form& form, const T* dy, const T* x, c
       const T *a = x + row * l.n, *d = dy + row * l.n;
       T* to = dx + row * l.n;
       const Vec<W> centre(form.kind == kLayer ? mean[row] : W(0)), factor(scale[row]);
-      const int64_t channel = l.channels ? row % l.channels : 0;
+      const int64_t channel = l.channels ? row % l.channels : 0;  // one gain and shift for the whole row
       const Vec<W> whole_gain(l.channels && gain ? gain[channel] : W(1));
       const Vec<W> whole_shift(l.channels && shift ? shift[channel] : W(0));
-      const bool each_gain = gain && !l.channels, each_shift = shift && !l.channels;
       // the gradient of gain * normalised + shift
       const auto arriving = [&](int64_t j, auto count, const Vec<W>& normalised) {
-        const auto gradient = load(d + j, count);
-        if (slope == W(1)) return gradient;
-        const auto g = each_gain ? load(gain + j, count) : whole_gain, b = each_shift ? load(shift + j, count) : whole_shift;
-        return before_leaky(gradient, at::vec::fmadd(normalised, g, b), slope);
+        auto gradient = load(d + j, count);
+        if constexpr (activated) {
+          auto value = whole_shift;
+          if constexpr (shifted) value = load(shift + j, count);
+          if constexpr (gained) value = at::vec::fmadd(normalised, load(gain + j, count), value);
+          else value = at::vec::fmadd(normalised, whole_gain, value);
+          gradient = before_leaky(gradient, value, slope);
+        }
+        return gradient;
       };
       Vec<W> product(0), added(0);
       each<W>(0, l.n, [&](int64_t j, auto count) {
         const auto normalised = (load(a + j, count) - centre) * factor;
         auto gradient = arriving(j, count, normalised);  // padded with zeros
-        if (of_shift && !l.channels) store(of_shift + j, load(of_shift + j, count) + gradient, count);
+        if constexpr (shifted) store(of_shift + j, load(of_shift + j, count) + gradient, count);
         auto with = gradient * normalised;
-        if (of_gain && !l.channels) store(of_gain + j, load(of_gain + j, count) + with, count);
-        if (each_gain) {
+        if constexpr (gained) {
+          store(of_gain + j, load(of_gain + j, count) + with, count);
           const auto g = load(gain + j, count);
           gradient = gradient * g;
           with = with * g;
@@ -144,19 +162,24 @@ void rows_backward(const Layout& l, const Form& form, const T* dy, const T* x, c
       }
       const auto by = correction<W>({sum, along}, scale[row], form);
       const Vec<W> less(by.mean), along_it(by.slope);
-      each<W>(0, form.k, [&](int64_t j, auto count) {
-        const auto normalised = (load(a + j, count) - centre) * factor;
-        auto gradient = arriving(j, count, normalised);
-        gradient = each_gain ? gradient * load(gain + j, count) : gradient * whole_gain;
-        if (form.kind == kLayer) gradient = gradient - less;
-        store(to + j, factor * (gradient - normalised * along_it), count);
-      });
-      each<W>(form.k, l.n, [&](int64_t j, auto count) {
-        auto gradient = slope == W(1) ? load(d + j, count) : arriving(j, count, (load(a + j, count) - centre) * factor);
-        gradient = each_gain ? gradient * load(gain + j, count) : gradient * whole_gain;
-        store(to + j, factor * gradient, count);
-      });
+      const auto write = [&](int64_t from, int64_t until, auto in_statistic) {
+        each<W>(from, until, [&](int64_t j, auto count) {
+          if constexpr (far) __builtin_prefetch(a + l.n + j), __builtin_prefetch(d + l.n + j);
+          const auto normalised = (load(a + j, count) - centre) * factor;
+          auto gradient = arriving(j, count, normalised);
+          if constexpr (gained) gradient = gradient * load(gain + j, count);
+          else gradient = gradient * whole_gain;
+          if constexpr (in_statistic) gradient = gradient - less - normalised * along_it;
+          store<far>(to + j, factor * gradient, count);
+        });
+      };
+      write(0, form.k, std::true_type{});
+      write(form.k, l.n, std::false_type{});
     }
+    if constexpr (far) fence();
+  };
+  at::parallel_for(0, l.rows, std::max<int64_t>(1, kGrain / l.n), [&](int64_t begin, int64_t end) {
+    decided([&](auto... flags) { rows(begin, end, flags...); }, gain && !l.channels, shift && !l.channels, slope != W(1));
   });
 }
 
@@ -267,7 +290,8 @@ Outputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise", [&] {
       using W = Wide<scalar_t>;
-      const auto forward = l.last ? maps_forward<scalar_t> : rows_forward<scalar_t>;
+      const auto rows = is_far(x) ? rows_forward<scalar_t, true> : rows_forward<scalar_t, false>;
+      const auto forward = l.last ? maps_forward<scalar_t> : rows;
       forward(l, form, x.const_data_ptr<scalar_t>(), data<W>(g), data<W>(b), static_cast<W>(slope), y.mutable_data_ptr<scalar_t>(),
               mean.mutable_data_ptr<W>(), scale.mutable_data_ptr<W>());
     });
@@ -292,7 +316,8 @@ Outputs normalise_backward(const Tensor& gradient, const Tensor& input, const Op
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise_backward", [&] {
       using W = Wide<scalar_t>;
-      const auto backward = l.last ? maps_backward<scalar_t> : rows_backward<scalar_t>;
+      const auto rows = is_far(x) ? rows_backward<scalar_t, true> : rows_backward<scalar_t, false>;
+      const auto backward = l.last ? maps_backward<scalar_t> : rows;
       backward(l, form, dy.const_data_ptr<scalar_t>(), x.const_data_ptr<scalar_t>(), data<W>(g), data<W>(b), static_cast<W>(slope), mean.const_data_ptr<W>(),
                scale.const_data_ptr<W>(), dx.mutable_data_ptr<scalar_t>(), g.defined() ? dgain.mutable_data_ptr<W>() : nullptr,
                b.defined() ? dshift.mutable_data_ptr<W>() : nullptr, parts);
@@ -364,6 +389,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
       }
       return all;
     }
+    at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("rmsexp::normalise_backward", "").typed<Outputs(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&, const OptionalTensor&, bool, int64_t, int64_t, bool, double, double)>();
     auto [dx, dgain, dshift] = op.call(dy, x, optional(gain), saved[3], saved[4], optional(shift), maps, kind, k, inside, eps, slope);
     const auto like = [](const Tensor& d, const Tensor& p) { return p.defined() ? d.to(p.scalar_type()) : Tensor(); };
@@ -371,7 +397,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
   }
 };
 
-// Where no gradient is asked for, as in inference mode.
+// Where no gradient is asked for.
 Tensor normalise_alone(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
                        int64_t k, bool inside, double eps, double slope) {
   return std::get<0>(forward_op().call(x, gain, shift, maps, kind, k, inside, eps, slope));
@@ -379,7 +405,12 @@ Tensor normalise_alone(const Tensor& x, const OptionalTensor& gain, const Option
 
 Tensor normalise(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
                  int64_t k, bool inside, double eps, double slope) {
-  return Normalise::apply(x, gain, shift, maps, kind, k, inside, eps, slope);
+  const auto differentiated = [](const OptionalTensor& of) { return of.has_value() && of->requires_grad(); };
+  if (at::GradMode::is_enabled() && (x.requires_grad() || differentiated(gain) || differentiated(shift))) {
+    return Normalise::apply(x, gain, shift, maps, kind, k, inside, eps, slope);
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return normalise_alone(x, gain, shift, maps, kind, k, inside, eps, slope);
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ States states(const Tensor& first, int64_t steps, bool reverse) {
 
 Many gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, const OptionalTensor& bias, const Tensor& affine,
                  const OptionalTensor& mask, bool reverse, at::IntArrayRef form, double eps) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   const Tensor x = with_dense_rows(input), w = turned(weight);
   const int64_t B = x.size(0), T = x.size(1), H = h0.size(1);
   const States h = states(h0, T, reverse);
@@ -93,6 +94,7 @@ Many gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, co
 Many gru_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, bool biased, const Tensor& affine,
                   const OptionalTensor& mask, bool reverse, at::IntArrayRef form, double eps, const Tensor& all, const Tensor& ah,
                   const Tensor& gates, const Tensor& statistics) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   const Tensor x = with_dense_rows(input), dout = with_dense_rows(gradient);
   const States h{all, reverse};
   const Tensor dx = like(x), dah = at::empty_like(ah), partials = gathering(h.first(), affine.sizes());
@@ -109,6 +111,7 @@ Many gru_backward(const Tensor& gradient, const Tensor& input, const Tensor& wei
 
 Many lstm_forward(const Tensor& input, const Tensor& h0, const Tensor& c0, const Tensor& weight, const Tensor& affine,
                   const Tensor& cell_affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form, double eps) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   using Signature = void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
                          at::IntArrayRef, double, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
   static const auto forward_step = found<Signature>("rmsexp::lstm_gates_forward");
@@ -130,6 +133,7 @@ Many lstm_forward(const Tensor& input, const Tensor& h0, const Tensor& c0, const
 Many lstm_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, const Tensor& affine, const Tensor& cell_affine,
                    const OptionalTensor& mask, bool reverse, at::IntArrayRef form, double eps, const Tensor& hidden, const Tensor& cells,
                    const Tensor& ah, const Tensor& gates, const Tensor& statistics) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   using Signature = void(const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&, at::IntArrayRef, double,
                          const Tensor&, const Tensor&, const Tensor&, const Tensor&);
@@ -155,6 +159,7 @@ Many decoder_forward(const Tensor& input, const Tensor& s0, const Tensor& keys, 
                      const Tensor& w_first, const Tensor& w_between, const OptionalTensor& bias, const Tensor& w_context,
                      const Tensor& score, const Tensor& affine_first, const Tensor& affine_second, const Tensor& affine_query,
                      at::IntArrayRef form, at::IntArrayRef query_form, double eps) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   using Signature = void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, at::IntArrayRef, double,
                          const Tensor&, const Tensor&, const Tensor&);
   static const auto attend = found<Signature>("rmsexp::attention_forward");
@@ -183,6 +188,7 @@ Many decoder_backward(const Tensor& gradient, const Tensor& context_gradient, co
                       const Tensor& mask, const Tensor& w_first, const Tensor& w_between, bool biased, const Tensor& w_context,
                       const Tensor& score, const Tensor& affine_first, const Tensor& affine_second, const Tensor& affine_query,
                       at::IntArrayRef form, at::IntArrayRef query_form, double eps, at::TensorList saved) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd needs no record of the steps
   using Signature = void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&, at::IntArrayRef, double, const Tensor&, const Tensor&, const Tensor&);
   static const auto attend_backward = found<Signature>("rmsexp::attention_backward");

@@ -55,6 +55,36 @@ inline void store(T* to, Vec<Wide<T>> value, int64_t count) {
   }
 }
 
+// Whether a thread's share of a tensor is more than what a core has of the last cache, so that its beginning has left
+// the caches when its end is written.
+inline bool is_far(const Tensor& of) { return of.nbytes() > static_cast<size_t>(at::get_num_threads()) << 22; }
+
+// `past`: results go past the caches where the processor can, which spares reading what they replace; the thread calls
+// fence() after its last one.
+template <bool past, typename T, typename C>
+inline void store(T* to, const Vec<Wide<T>>& value, C count) {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  constexpr bool whole = !std::is_same_v<C, int64_t>;
+  if constexpr (past && whole && sizeof(T) == sizeof(Wide<T>)) {
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(value) == 0) {
+#if defined(CPU_CAPABILITY_AVX512)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), *reinterpret_cast<const __m512i*>(&value));
+#else
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), *reinterpret_cast<const __m256i*>(&value));
+#endif
+      return;
+    }
+  }
+#endif
+  store(to, value, count);
+}
+
+inline void fence() {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  _mm_sfence();
+#endif
+}
+
 // Calls f(j, count) for the vectors from `begin` to `end`; count is less than a vector's size for the last one only.
 template <typename T, typename F>
 inline void each(int64_t begin, int64_t end, F f) {
