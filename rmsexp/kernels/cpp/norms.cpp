@@ -58,7 +58,7 @@ Tensor parameter(const OptionalTensor& of, const Tensor& x) {
 
 template <typename W>
 Vec<W> leaky(const Vec<W>& x, W slope) {
-  return slope == W(1) ? x : at::vec::maximum(x, x * Vec<W>(slope));
+  return at::vec::maximum(x, x * Vec<W>(slope));
 }
 
 // The gradient before a leaky ReLU, from that after it.
@@ -97,14 +97,15 @@ void rows_forward(const Layout& l, const Form& form, const T* x, const Wide<T>* 
       const auto write = [&](auto gained, auto shifted, auto activated) {
         each<W>(0, l.n, [&](int64_t j, auto count) {
           if constexpr (far) __builtin_prefetch(a + l.n + j);
-          auto value = (load(a + j, count) - centre) * factor;
-          if constexpr (gained) value = value * load(gain + j, count);
-          if constexpr (shifted) value = value + (l.channels ? whole_shift : load(shift + j, count));
+          auto value = load(a + j, count) - centre;
+          if constexpr (gained) value = value * factor * load(gain + j, count);
+          else value = at::vec::fmadd(value, factor, whole_shift);
+          if constexpr (shifted) value = value + load(shift + j, count);
           if constexpr (activated) value = leaky(value, slope);
           store<far>(to + j, value, count);
         });
       };
-      decided(write, gain && !l.channels, shift != nullptr, slope != W(1));
+      decided(write, gain && !l.channels, shift && !l.channels, slope != W(1));
     }
     if constexpr (far) fence();
   });
@@ -213,12 +214,16 @@ void maps_forward(const Layout& l, const Form& form, const T* x, const Wide<T>* 
         by[j] = gain ? factor[j] * gain[j] : factor[j];
         then[j] = (shift ? shift[j] : W(0)) - (centre ? centre[j] * by[j] : W(0));
       }
-      for (int64_t p = 0; p < l.n; ++p) {
-        each<W>(0, c, [&](int64_t j, auto count) {
-          const auto value = at::vec::fmadd(load(a + p * c + j, count), load(by.data() + j, count), load(then.data() + j, count));
-          store(to + p * c + j, leaky(value, slope), count);
-        });
-      }
+      const auto write = [&](auto activated) {
+        for (int64_t p = 0; p < l.n; ++p) {
+          each<W>(0, c, [&](int64_t j, auto count) {
+            auto value = at::vec::fmadd(load(a + p * c + j, count), load(by.data() + j, count), load(then.data() + j, count));
+            if constexpr (activated) value = leaky(value, slope);
+            store(to + p * c + j, value, count);
+          });
+        }
+      };
+      decided(write, slope != W(1));
     }
   });
 }
@@ -228,7 +233,7 @@ void maps_backward(const Layout& l, const Form& form, const T* dy, const T* x, c
                    Wide<T> slope, const Wide<T>* mean, const Wide<T>* scale, T* dx, Wide<T>* dgain, Wide<T>* dshift, int64_t parts) {
   using W = Wide<T>;
   const int64_t c = l.channels;
-  at::parallel_for(0, l.rows, std::max<int64_t>(1, kGrain / (l.n * c)), [&](int64_t begin, int64_t end) {
+  const auto rows = [&](int64_t begin, int64_t end, auto activated) {
     const int64_t part = parts == 1 ? 0 : at::get_thread_num();
     std::vector<W> sums(c), products(c), of_gradient(c), of_value(c), constant(c), by(c), then(c);
     for (int64_t row = begin; row < end; ++row) {
@@ -240,10 +245,12 @@ void maps_backward(const Layout& l, const Form& form, const T* dy, const T* x, c
         then[j] = (shift ? shift[j] : W(0)) - (centre ? centre[j] * by[j] : W(0));
       }
       const auto arriving = [&](int64_t p, int64_t j, auto count) {
-        const auto gradient = load(d + p * c + j, count);
-        if (slope == W(1)) return gradient;
-        const auto value = at::vec::fmadd(load(a + p * c + j, count), load(by.data() + j, count), load(then.data() + j, count));
-        return before_leaky(gradient, value, slope);
+        auto gradient = load(d + p * c + j, count);
+        if constexpr (activated) {
+          const auto value = at::vec::fmadd(load(a + p * c + j, count), load(by.data() + j, count), load(then.data() + j, count));
+          gradient = before_leaky(gradient, value, slope);
+        }
+        return gradient;
       };
       each<W>(0, c, [&](int64_t j, auto count) {
         const Vec<W> middle = centre ? load(centre + j, count) : Vec<W>(0);
@@ -276,6 +283,9 @@ void maps_backward(const Layout& l, const Form& form, const T* dy, const T* x, c
         });
       }
     }
+  };
+  at::parallel_for(0, l.rows, std::max<int64_t>(1, kGrain / (l.n * c)), [&](int64_t begin, int64_t end) {
+    decided([&](auto activated) { rows(begin, end, activated); }, slope != W(1));
   });
 }
 
