@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from rmsexp import config
+from rmsexp import config, runner
 from rmsexp.train import provenance
 from rmsexp.train.randomness import StreamNoise
 
@@ -43,9 +43,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
-    job = config.job([config.expand_home(word) for word in arguments.overrides])
-    cfg, device = job.config, torch.device("cpu")
-    torch.set_num_threads(cfg.threads or torch.get_num_threads())
+    job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
+    cfg, device = job.config, runner.set_up_device(job.config)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
     task.prepare(lambda text: print(text, file=sys.stderr))
     model = task.build(job.norm)

@@ -88,7 +88,8 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     kernels = {
         "norms": ["_forward", "_backward"] * 2,
-        "gates": ["_gru_forward", "_gru_backward", "_lstm_forward", "_lstm_backward"],
+        "gru": ["_forward", "_backward"],
+        "lstm": ["_forward", "_backward"],
         "attention": ["_forward", "_backward"],
     }
     expected = [f"rmsexp.kernels.cuda.{module} {name} True False" for module in kernels for name in kernels[module]]

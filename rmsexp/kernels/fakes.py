@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind
+from rmsexp.kernels.forms import Kind, is_readable
 
 
 def register() -> None:
@@ -24,12 +24,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 def _laid_out(x: Tensor, maps: bool = False) -> Tensor:
     """A result like ``x`` as the kernels lay it out: contiguous where they copy ``x`` before they read it."""
-    like = torch.empty_like(x)  # keeps the strides of dense tensors alone
-    if maps:
-        read = x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
-    else:
-        read = x.stride(-1) == 1 and like.stride() == x.stride()
-    return like if read else x.new_empty(x.shape)
+    return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 
 def _normalise_forward(

@@ -1,8 +1,11 @@
-"""What a kernel must know of a norm."""
+"""What a kernel must know of a norm, and of memory."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
 
 
 class Kind:
@@ -21,3 +24,18 @@ class Form(NamedTuple):
     k: int
     inside: bool = True
     eps: float = 0.0
+
+
+def is_readable(x: Tensor, maps: bool = False) -> bool:
+    """Whether the norms' kernels read ``x`` where it lies: dense rows, or maps in one of their two memory formats.
+
+    Otherwise they read a contiguous copy, and their result is contiguous.
+    """
+    if maps:
+        return x.is_contiguous() or is_channels_last(x)
+    # empty_like keeps the strides of dense tensors alone
+    return x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride() == x.stride()
+
+
+def is_channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()

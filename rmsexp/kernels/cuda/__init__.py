@@ -4,7 +4,8 @@ float64 for float64)."""
 from torch.library import Library
 
 from rmsexp.kernels.cuda.attention import attention_backward, attention_forward
-from rmsexp.kernels.cuda.gates import gru_gates_backward, gru_gates_forward, lstm_gates_backward, lstm_gates_forward
+from rmsexp.kernels.cuda.gru import gru_gates_backward, gru_gates_forward
+from rmsexp.kernels.cuda.lstm import lstm_gates_backward, lstm_gates_forward
 from rmsexp.kernels.cuda.norms import normalise_backward, normalise_forward
 
 OPERATORS = (

@@ -10,8 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rmsexp.kernels.cuda.gates import load_statistics, save_statistics, strides, summand, tanh, to_input
-from rmsexp.kernels.cuda.norms import launch_options, row_statistics
+from rmsexp.kernels.cuda.rows import (
+    launch_options,
+    load_statistics,
+    row_statistics,
+    save_statistics,
+    strides,
+    summand,
+    tanh,
+    to_input,
+)
 
 
 @triton.jit

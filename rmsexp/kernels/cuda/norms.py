@@ -1,8 +1,7 @@
 """Norms with one statistic a row, as Triton kernels: over the last axis, or over each channel's positions of maps.
 
 Zhang & Sennrich (2019), section 4; Ba et al. (2016). A tile is R rows side by side and U units of each; wider rows are
-read tile after tile. ``normalised = (a - mean) * scale``. Kinds: 0 none (mean 0, scale 1), 1 the root of the mean of
-the first k squares, 2 layer norm, 3 the root of the sum of the first k squares.
+read tile after tile.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -12,65 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-NONE = tl.constexpr(0)
-LAYER = tl.constexpr(2)
-EUCLID = tl.constexpr(3)
-
-
-@triton.jit
-def row_statistics(
-    a,
-    present,
-    step,
-    n,
-    k,
-    KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
-    W: tl.constexpr,
-    R: tl.constexpr,
-    U: tl.constexpr,
-):
-    """Mean and scale, (R, 1) in dtype W, of the rows that begin at ``a`` and whose units lie ``step`` apart."""
-    units = tl.arange(0, U)[None, :]
-    mean = tl.zeros([R, 1], W)
-    if KIND == NONE:
-        scale = mean + 1
-    else:
-        if KIND == LAYER:
-            added = tl.zeros([R, U], W)
-            for first in range(0, n, U):
-                unit = first + units
-                added += tl.load(a + unit * step, present & (unit < n), other=0).to(W)
-            mean = tl.sum(added, 1, keep_dims=True) / n
-        squares = tl.zeros([R, U], W)
-        for first in range(0, k, U):
-            unit = first + units
-            here = present & (unit < k)
-            centred = tl.where(here, tl.load(a + unit * step, here, other=0).to(W) - mean, 0)
-            squares += centred * centred
-        mean_square = tl.sum(squares, 1, keep_dims=True) / (1 if KIND == EUCLID else k)
-        scale = 1 / tl.sqrt(mean_square + EPS) if INSIDE else 1 / (tl.sqrt(mean_square) + EPS)
-    return mean, scale
-
-
-@triton.jit
-def correction(added, product, scale, n, k, KIND: tl.constexpr, INSIDE: tl.constexpr, EPS: tl.constexpr):
-    """What the statistics send back, from the sums over a row of g and of g * normalised, g the gradient of normalised.
-
-    The gradient of unit j is ``scale * (g - mean - [j < k] * normalised * slope)``; returns mean and slope.
-    """
-    mean = tl.zeros_like(added)
-    slope = tl.zeros_like(added)
-    if KIND != NONE:
-        slope = product / (1 if KIND == EUCLID else k)
-        if KIND == LAYER:
-            mean = added / n
-        elif not INSIDE:
-            # Without eps; where the root is 0 the formula's 0/0 is taken as 0.
-            root = 1 / scale - EPS
-            slope = tl.where(root > 0, slope / tl.where(root > 0, scale * root, 1), 0)
-    return mean, slope
+from rmsexp.kernels.cuda.rows import LAYER, correction, launch_options, row_statistics
+from rmsexp.kernels.forms import is_channels_last, is_readable
 
 
 @triton.jit
@@ -185,25 +127,12 @@ def _backward(
         tl.store(dx + at, factor * (gradient - less - tl.where(unit < k, normalised * slope, 0)), here)
 
 
-def _readable(x: Tensor, maps: bool) -> Tensor:
-    """``x``, or a contiguous copy where its memory is neither dense rows nor, of maps, channels-last."""
-    if maps:
-        return x if _channels_last(x) else x.contiguous()
-    # empty_like keeps the strides of dense tensors alone.
-    dense = x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride() == x.stride()
-    return x if dense else x.contiguous()
-
-
-def _channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-
-
 def _layout(x: Tensor, maps: bool) -> tuple[int, int, int, int]:
     """Rows, how many of them lie interleaved in memory, channels, and units of a row."""
     if not maps:
         return x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1]
     examples, channels, height, width = x.shape
-    return examples * channels, channels if _channels_last(x) else 1, channels, height * width
+    return examples * channels, channels if is_channels_last(x) else 1, channels, height * width
 
 
 def _tile(rows: int, inner: int, n: int) -> dict[str, int]:
@@ -215,11 +144,6 @@ def _tile(rows: int, inner: int, n: int) -> dict[str, int]:
     r = 32 if inner > 1 else min(max(16, 4096 // width), triton.next_power_of_2(rows // 256 + 1))
     u = min(width, max(1, 4096 // r))
     return {"R": r, "U": u, **launch_options(r * u)}
-
-
-def launch_options(values: int) -> dict[str, int]:
-    """For a tile of so many values. Multiply-adds are fused whatever the default of Triton's version is."""
-    return {"num_warps": max(1, min(8, values // 128)), "enable_fp_fusion": True}
 
 
 def _parameter(of: Tensor | None, x: Tensor) -> Tensor | None:
@@ -247,7 +171,7 @@ def normalise_forward(
         x: ``(..., width)``, or with ``maps`` ``(batch, width, height, width of a map)``, normalised over the last two
             axes. Half and bfloat16 are computed in float32.
         gain, shift: ``(width,)``.
-        kind: which norm, see above.
+        kind: which norm, see :mod:`rmsexp.kernels.cuda.rows`.
         k: the units of a row that enter its statistic.
         inside: eps lies inside the root.
         slope: of a leaky ReLU on the result, as a kernel of its own; 1 for none.
@@ -256,7 +180,7 @@ def normalise_forward(
         y like ``x``; mean and scale of each row in the order of memory, float32 or for float64 float64, the mean empty
         but for layer norm.
     """
-    x = _readable(x, maps)
+    x = x if is_readable(x, maps) else x.contiguous()
     rows, inner, channels, n = _layout(x, maps)
     y = torch.empty_like(x)
     scale = x.new_empty(rows, dtype=_wide(x))
@@ -294,7 +218,7 @@ def normalise_backward(
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
         dy = torch.where(y > 0, dy, dy * slope)
-    x = _readable(x, maps)
+    x = x if is_readable(x, maps) else x.contiguous()
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
     rows, inner, channels, n = _layout(x, maps)
