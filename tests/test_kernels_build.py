@@ -91,7 +91,7 @@ def test_what_is_built_is_kept(
     assert library.read_text().startswith("made of")
     said = capsys.readouterr().err.splitlines()
     assert said == [
-        "building the fused kernels (once; about half a minute)",
+        "building the fused kernels (once; a minute or two)",
         f"the fused kernels are built and kept: {library}",
     ]
 

@@ -7,16 +7,17 @@ from matplotlib.figure import Figure
 
 from rmsexp.compare import figures, published, stats, style, timing
 
-LINED = 0.2  # between ours and the paper's, in rows of the figure
+LINED = 0.2  # from one mark of a line of the figure to the next
+MARKERS = "os^vXP"  # a machine's; the diamond is the paper's
 
 
 def shown(timings: pd.DataFrame) -> pd.DataFrame:
-    """The rows that the figure has: of each task's and setting's newest record the norms that are not the baseline.
+    """The rows that the figure has: of a machine's newest record of each task and setting the norms but the baseline.
 
     Those of another implementation than the baseline's are left out: what they save is not the norm's saving alone.
     ``timings``: :func:`rmsexp.compare.timing.load`. Records with another reference than LayerNorm have no place in it.
     """
-    newest = timing.newest(timings)
+    newest = pd.concat([timing.newest(own) for _, own in timings.groupby("device")], ignore_index=True)
     against_ln = newest["reference"].map(stats.is_plain_ln).astype(bool)
     others = timing.like_reference(newest) & (newest["series"] != newest["reference"]) & (newest["norm"] != "none")
     return newest[against_ln & others].sort_values(["setting", "task"], kind="stable").reset_index(drop=True)
@@ -25,21 +26,28 @@ def shown(timings: pd.DataFrame) -> pd.DataFrame:
 def draw(timings: pd.DataFrame) -> Figure:
     """Ours with 95 % intervals, the paper's savings of the same task and norm, whatever the framework, beside."""
     rows = shown(timings).iloc[::-1].reset_index(drop=True)
-    names = [f"{row['task']}, {row['setting']}: {style.label(row['series'])}" for row in rows.to_dict("records")]
-    machines = sorted(
-        {f"{row['device']}; threads {row['threads']:.0f}; torch {row['torch']}" for _, row in rows.iterrows()}
-    )
+    rows["name"] = rows["task"] + ", " + rows["setting"] + ": " + rows["series"].map(style.label)
+    names = list(rows["name"].unique())
+    machines = sorted(rows["device"].unique())
+    sessions = {f"{row['device']}; threads {row['threads']:.0f}; torch {row['torch']}" for _, row in rows.iterrows()}
     impls = ", ".join(sorted(set(rows["impl"])))
-    lines = [f"whole training steps, norms by turns in one process, 95 % intervals; impl {impls}", *machines]
-    figure, axes = figures.bars(names, "Time saved against LayerNorm", lines)
-    for place, row in enumerate(rows.to_dict("records")):
-        shade = style.colour(row["norm"])
-        saved, low, high = (100 * share for share in timing.saving(row))
-        timing.mark(axes, place, saved, low, high, shade)
-        theirs = published.savings(str(row["task"]))
-        theirs = theirs[theirs["norm"] == row["norm"]]
-        axes.plot(100 * theirs["saving"], [place - LINED] * len(theirs), "D", color="#777777", markersize=5)
-    axes.plot([], [], "o", color="black", label="measured here")
+    heading = [f"whole training steps, norms by turns in one process, 95 % intervals; impl {impls}", *sorted(sessions)]
+    figure, axes = figures.bars(names, "Time saved against LayerNorm", heading)
+    for line, name in enumerate(names):
+        own = rows[rows["name"] == name]
+        for row in own.to_dict("records"):
+            machine = machines.index(row["device"])
+            saved, low, high = (100 * share for share in timing.saving(row))
+            shade, marker = style.colour(row["norm"]), MARKERS[machine % len(MARKERS)]
+            timing.mark(axes, line - LINED * machine, saved, low, high, shade, marker)
+        first = own.iloc[0]
+        theirs = published.savings(str(first["task"]))
+        theirs = theirs[theirs["norm"] == first["norm"]]
+        below = line - LINED * len(machines)
+        axes.plot(100 * theirs["saving"], [below] * len(theirs), "D", color="#777777", markersize=5)
+    for machine, device in enumerate(machines):
+        label = "measured here" if len(machines) == 1 else device
+        axes.plot([], [], MARKERS[machine % len(MARKERS)], color="black", label=label)
     axes.plot([], [], "D", color="#777777", markersize=5, label="paper, each framework")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
     axes.axvline(0, color="#777777", linewidth=0.8)

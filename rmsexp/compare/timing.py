@@ -241,9 +241,9 @@ def _beside_paper(timings: pd.DataFrame) -> bool:
     return bool(first["kind"] == "steps" and norm_of(first["reference"]) == "ln")
 
 
-def mark(axes: Axes, place: float, middle: float, low: float, high: float, shade: str) -> None:
+def mark(axes: Axes, place: float, middle: float, low: float, high: float, shade: str, marker: str = "o") -> None:
     """A point with its interval on the line ``place`` of a figure."""
-    axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], color=shade, fmt="o", capsize=4)
+    axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], color=shade, fmt=marker, capsize=4)
 
 
 def _mark_paper(axes: Axes, timings: pd.DataFrame) -> int:
