@@ -234,8 +234,10 @@ def test_results_do_not_depend_on_how_many_captions_are_read_at_once(
         found.append(task.evaluate(model))
     for split in ("valid", "test"):
         for other in found[1:]:
-            # in float32 two penalties may change places
-            assert other[split] == pytest.approx(found[0][split], rel=1e-7 if wide else 0.02)
+            for metric, value in found[0][split].items():
+                # in float32 two penalties may change places, and ranks move by one
+                inexact = {"abs": 1.0} if metric.endswith("_rank") else {"rel": 0.02}
+                assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
 
 
 def test_the_best_model_is_that_of_the_highest_recall_of_images_on_the_validation_set() -> None:

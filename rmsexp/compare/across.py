@@ -17,7 +17,7 @@ def shown(timings: pd.DataFrame) -> pd.DataFrame:
     Those of another implementation than the baseline's are left out: what they save is not the norm's saving alone.
     ``timings``: :func:`rmsexp.compare.timing.load`. Records with another reference than LayerNorm have no place in it.
     """
-    newest = pd.concat([timing.newest(own) for _, own in timings.groupby("device")], ignore_index=True)
+    newest = timing.newest(timings, each=("task", "setting", "device"))
     against_ln = newest["reference"].map(stats.is_plain_ln).astype(bool)
     others = timing.like_reference(newest) & (newest["series"] != newest["reference"]) & (newest["norm"] != "none")
     return newest[against_ln & others].sort_values(["setting", "task"], kind="stable").reset_index(drop=True)

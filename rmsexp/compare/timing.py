@@ -7,7 +7,7 @@ here from the seconds of its blocks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,10 +99,10 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(found, columns=list(COLUMNS))
 
 
-def newest(timings: pd.DataFrame, kind: str = "steps") -> pd.DataFrame:
+def newest(timings: pd.DataFrame, kind: str = "steps", *, each: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
     """Of each task and setting the rows of the record that was made last."""
     of_kind = timings[timings["kind"] == kind]
-    last = of_kind.groupby(["task", "setting"])["started"].transform("max")
+    last = of_kind.groupby(list(each))["started"].transform("max")
     return of_kind[of_kind["started"] == last].reset_index(drop=True)
 
 
