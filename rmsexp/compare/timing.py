@@ -100,7 +100,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
 
 def newest(timings: pd.DataFrame, kind: str = "steps", *, each: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
-    """Of each task and setting the rows of the record that was made last."""
+    """Of each task and setting, or each combination of other columns, the rows of the record that was made last."""
     of_kind = timings[timings["kind"] == kind]
     last = of_kind.groupby(list(each))["started"].transform("max")
     return of_kind[of_kind["started"] == last].reset_index(drop=True)
