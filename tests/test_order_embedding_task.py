@@ -235,8 +235,8 @@ def test_results_do_not_depend_on_how_many_captions_are_read_at_once(
     for split in ("valid", "test"):
         for other in found[1:]:
             for metric, value in found[0][split].items():
-                # in float32 two penalties may change places, and ranks move by one
-                inexact = {"abs": 1.0} if metric.endswith("_rank") else {"rel": 0.02}
+                # in float32 two penalties may change places, and a median rank moves by a whole one
+                inexact = {"abs": 1.0} if metric.endswith("median_rank") else {"rel": 0.02}
                 assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
 
 

@@ -10,16 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind, is_readable
+from rmsexp.kernels.forms import Kind, is_readable, wide
 
 
 def register() -> None:
     for name, fake in FAKES.items():
         torch.library.register_fake(f"rmsexp::{name}", fake)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _laid_out(x: Tensor, maps: bool = False) -> Tensor:
@@ -33,8 +29,8 @@ def _normalise_forward(
     rows = x.shape[0] * x.shape[1] if maps else math.prod(x.shape[:-1])
     return (
         _laid_out(x, maps),
-        x.new_empty(rows if kind == Kind.LAYER else 0, dtype=_wide(x)),
-        x.new_empty(rows, dtype=_wide(x)),
+        x.new_empty(rows if kind == Kind.LAYER else 0, dtype=wide(x)),
+        x.new_empty(rows, dtype=wide(x)),
     )
 
 

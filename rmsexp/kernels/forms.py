@@ -39,3 +39,8 @@ def is_readable(x: Tensor, maps: bool = False) -> bool:
 
 def is_channels_last(maps: Tensor) -> bool:
     return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """In what statistics and sums are computed."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.kernels.cuda.rows import LAYER, correction, launch_options, row_statistics
-from rmsexp.kernels.forms import is_channels_last, is_readable
+from rmsexp.kernels.forms import is_channels_last, is_readable, wide
 
 
 @triton.jit
@@ -147,11 +147,7 @@ def _tile(rows: int, inner: int, n: int) -> dict[str, int]:
 
 
 def _parameter(of: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if of is None else of.to(_wide(x)).contiguous()
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    return None if of is None else of.to(wide(x)).contiguous()
 
 
 def normalise_forward(
@@ -183,7 +179,7 @@ def normalise_forward(
     x = x if is_readable(x, maps) else x.contiguous()
     rows, inner, channels, n = _layout(x, maps)
     y = torch.empty_like(x)
-    scale = x.new_empty(rows, dtype=_wide(x))
+    scale = x.new_empty(rows, dtype=wide(x))
     mean = scale.new_empty(rows if kind == LAYER.value else 0)
     if x.numel():
         tile = _tile(rows, inner, n)
