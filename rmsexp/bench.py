@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from rmsexp.train.interleaved import Interleaved
+    from rmsexp.measure.interleaved import Interleaved
     from rmsexp.train.step import Batches, Part
 
 FILE = "bench.json"
@@ -198,7 +198,7 @@ def _measured(shape: str, case: Case, seconds: float, device: torch.device) -> M
     """Rounds until the seconds are spent."""
     import torch
 
-    from rmsexp.train.interleaved import Interleaved
+    from rmsexp.measure.interleaved import Interleaved
 
     turns = Interleaved(list(case.layers.values()), lambda _: (), device, seed=0)
     with torch.set_grad_enabled(case.passes == BOTH):

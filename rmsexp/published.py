@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rmsexp import compare, config, record
 from rmsexp.compare import style
-from rmsexp.data import DataError, cache, release
+from rmsexp.data import DataError, authors_files, cache
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,16 +60,16 @@ class Log:
 
 LOGS = {
     "cifar10": Log(
-        release.cifar10_rows,
+        authors_files.cifar10_rows,
         "CIFAR-10",
         "GeForce RTX 2080 Ti",
-        f"{release.EPOCH_STEPS} updates an epoch; seconds are those of training and test passes together",
+        f"{authors_files.EPOCH_STEPS} updates an epoch; seconds are those of training and test passes together",
     ),
     "attentive_reader": Log(
-        release.reader_rows,
+        authors_files.reader_rows,
         "CNN, top4",
         "TITAN X (Pascal)",
-        f"validated every {release.VALID_STEPS} updates; training rows are running averages with dropout",
+        f"validated every {authors_files.VALID_STEPS} updates; training rows are running averages with dropout",
     ),
 }
 
@@ -112,7 +112,7 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
     return folder
 
 
-def evaluate(stored: release.OrderModel, norm: str, root: Path) -> dict[str, float]:
+def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[str, float]:
     """The metrics of the model on the test split (see :func:`rmsexp.metrics.retrieval.retrieval`).
 
     Raises: config.ConfigError and ValueError if it is no such model with this norm; DataError.
@@ -135,7 +135,7 @@ def evaluate(stored: release.OrderModel, norm: str, root: Path) -> dict[str, flo
         return task.evaluate(model.eval())["test"]
 
 
-def fill(model: nn.Module, stored: release.OrderModel, words: list[str]) -> None:
+def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
     """Gives our model the stored parameters; the rows of its embedding are of ``words``, its vocabulary by id.
 
     Raises: ValueError if the model has others.
@@ -190,7 +190,7 @@ def main() -> int:
             print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
             print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")
         else:
-            found = evaluate(release.order_model(arguments.file), arguments.norm, root)
+            found = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
             table = beside_table_7(found, arguments.file.name)
             print(table.to_string(float_format="{:.1f}".format, na_rep=""))
     except (config.ConfigError, DataError, ValueError, OSError) as error:

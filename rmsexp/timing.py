@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from rmsexp.train.interleaved import Interleaved, Round
+    from rmsexp.measure.interleaved import Interleaved, Round
 
 OWN = re.compile(r"(norms|impl|timing\.[^=]*)=")
 FEWEST_ROUNDS = 20  # an interval from fewer says little
@@ -190,7 +190,7 @@ def contestants(
     Returns the series that have something to time, and what the record says of the data.
     """
     from rmsexp import runner
-    from rmsexp.train.interleaved import Contestant, Interleaved
+    from rmsexp.measure.interleaved import Contestant, Interleaved
     from rmsexp.train.step import Settings, Stepper
 
     kept: list[Series] = []
@@ -220,18 +220,18 @@ def contestants(
 
 def _replay(contestant: Any, batches: Callable[[int], Sequence[Any]]) -> Any:
     """The norm layers of a model alone, with the calls of some steps; None if it has none."""
-    from rmsexp.norms import calls
+    from rmsexp.measure import replay
     from rmsexp.train.randomness import standard_normal
 
     found = []
     for step in REPLAYED:
-        with calls.recorded(contestant.model) as of_step:
+        with replay.recorded(contestant.model) as of_step:
             contestant.take(step, batches(step))
         found.append(of_step)
     if not all(found):
         return None
     seed, device = contestant.settings.seed, contestant.settings.device
-    return calls.Replay(found, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
+    return replay.Replay(found, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 
 def take_turns(options: Options, turns: Interleaved, names: Sequence[str]) -> Measured:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tasks import Main
+    from helpers.tasks import Main
 
 # Before torch is imported, and for subprocesses: threads that wait must not spin, or tests take ten times as long where
 # something else computes beside them.
@@ -38,7 +38,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """
     from rmsexp import config
     from rmsexp.data import whitening
-    from rmsexp.data.twins import shapes
+    from rmsexp.data.synthetic import shapes
     from rmsexp.tasks import cifar10
 
     root, images = tmp_path_factory.mktemp("data"), shapes.shapes()
@@ -56,7 +56,7 @@ def text_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def text_root(text_cache: Path) -> Iterator[Path]:
     """A ``data.root`` for the built-in translation corpus, of which a module's tests see 310, 16 and 16 pairs."""
-    from rmsexp.data.twins import phrases
+    from rmsexp.data.synthetic import phrases
     from rmsexp.tasks import translation
 
     corpus = phrases.phrases(310, 16, 16)
@@ -68,7 +68,7 @@ def text_root(text_cache: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def small_twins() -> Iterator[None]:
     """A module's tests see 74 and 13 of the built-in cloze questions, and 46, 12 and 14 of the built-in images."""
-    from rmsexp.data.twins import scenes, stories
+    from rmsexp.data.synthetic import scenes, stories
     from rmsexp.tasks import attentive_reader, order_embedding
 
     questions, images = stories.stories(74, 13), scenes.scenes(46, 12, 14)
@@ -81,7 +81,7 @@ def small_twins() -> Iterator[None]:
 @pytest.fixture
 def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
     """Runs command lines in this process, with results and data in folders of those names in the test's own."""
-    from tasks import Ended
+    from helpers.tasks import Ended
 
     from rmsexp import app
 

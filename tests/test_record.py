@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from records import write_run
+from helpers.records import write_run
 
 from rmsexp import record
 

@@ -48,9 +48,9 @@ def load() -> bool:
 
     fakes.register()
     if torch.cuda.is_available():
-        from rmsexp.kernels import cuda
+        from rmsexp.kernels import triton
 
-        cuda.register("CUDA")
+        triton.register("CUDA")
     return True
 
 

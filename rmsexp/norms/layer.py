@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rmsexp import kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.example import ExampleNorm, ExampleNormOptions
+from rmsexp.norms.per_example import ExampleNorm, ExampleNormOptions
 
 
 class LayerNorm(ExampleNorm):

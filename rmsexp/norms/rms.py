@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rmsexp import checks, kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.example import ExampleNorm, ExampleNormOptions, first
+from rmsexp.norms.per_example import ExampleNorm, ExampleNormOptions, first
 
 ROUNDING = ("ceil", "floor")
 

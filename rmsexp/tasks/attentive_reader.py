@@ -17,7 +17,7 @@ from rmsexp.data import Source, cnn, lambada
 from rmsexp.data.batching import by_sentences, cycled
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.twins import stories
+from rmsexp.data.synthetic import stories
 from rmsexp.models import init
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
 from rmsexp.models.noise import Noise

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rmsexp import checks, config
 from rmsexp.data import Images, cifar10, whitening
-from rmsexp.data.twins import shapes
+from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
 from rmsexp.models.noise import Noise

@@ -18,7 +18,7 @@ from rmsexp.data import Source, coco, flickr8k
 from rmsexp.data.batching import padded
 from rmsexp.data.captions import EOS, PER_IMAGE, Captions, Described
 from rmsexp.data.image_features import KINDS
-from rmsexp.data.twins import scenes
+from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import chance, retrieval
 from rmsexp.models import init
 from rmsexp.models.noise import Noise

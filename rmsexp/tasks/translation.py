@@ -19,7 +19,7 @@ from rmsexp import checks, config
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.subwords import EOS, PAD
-from rmsexp.data.twins import phrases
+from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
 from rmsexp.models.cross_entropy import token_losses

@@ -1,0 +1,165 @@
+"""``python -m rmsexp.analysis gradients``: gradients and steps of SGD computed once more without autograd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.analyses import analysed
+
+from rmsexp.analysis import adaptation, gradients
+from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
+from rmsexp.compare import figures
+
+SCALE_INVARIANT = [name for name in NORMS if name != "none"]
+# of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
+THEORY = {
+    "none": [0, 1, None, 0, 1, 0, None, 0],
+    "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
+    **{name: [-1, 0, 0, 0, 0, -1, 0, 0] for name in ("ln", "rms", "prms", "bn")},
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    torch.set_num_threads(1)
+    return gradients.measure()
+
+
+def test_gradients_of_rmsnorm_by_hand() -> None:
+    """The formulas of section 4.2, one example after the other."""
+    layer = site(norm("rms"))
+    x, upstream = draw((EXAMPLES, N_IN), "some", "x"), draw((EXAMPLES, N_OUT), "some", "upstream")
+    state = {name: value.numpy() for name, value in layer.state_dict().items()}
+    weight, gain = state["weight"], state["norm.weight"]
+    of = {"W": np.zeros((N_OUT, N_IN)), "x": np.zeros((EXAMPLES, N_IN)), "g": np.zeros(N_OUT), "b": np.zeros(N_OUT)}
+    for number, (one, d) in enumerate(zip(x.numpy(), upstream.numpy(), strict=True)):
+        a = weight @ one
+        rms = np.sqrt((a**2).mean())
+        matrix = (np.eye(N_OUT) - np.outer(a, a) / (N_OUT * rms**2)) / rms
+        of["W"] += np.outer(matrix @ (gain * d), one)
+        of["x"][number] = weight.T @ matrix @ (gain * d)
+        of["g"] += d * a / rms
+        of["b"] += d
+    found = gradients.sizes(layer, layer.weight, x, upstream)
+    assert found == pytest.approx({name: np.linalg.norm(value) for name, value in of.items()}, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_exponents_are_those_of_theory(table: pd.DataFrame, name: str) -> None:
+    fitted = gradients.exponents(table)
+    own = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
+    keys = [(changed, of) for changed in "Wx" for of in "Wxgb"]
+    expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
+    assert own.to_dict() == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_the_paper_says_stands_beside_rmsnorm_alone(table: pd.DataFrame) -> None:
+    fitted = gradients.exponents(table)
+    known = fitted.dropna(subset="paper")
+    assert set(known["norm"]) == {"rms"}
+    assert known["paper"].tolist() == pytest.approx(known["exponent"].tolist(), abs=1e-9)
+    assert len(known) == 8
+
+
+def test_a_power_law_is_fitted() -> None:
+    deltas = np.logspace(-1, 1, 5)
+    sizes = 3 * deltas**-0.5 * np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])  # even in log(delta): the slope stays
+    table = pd.DataFrame({"norm": "rms", "changed": "W", "delta": deltas, "of": "x", "size": sizes})
+    (row,) = gradients.exponents(table).to_dict("records")
+    assert row["exponent"] == pytest.approx(-0.5)
+    assert row["paper"] == 0
+
+
+def test_sgd_without_a_norm_by_hand() -> None:
+    """Linear regression with its gradient written out."""
+    steps, rate = 4, adaptation.LEARNING_RATE
+    state = {name: value.numpy().copy() for name, value in site(norm("none"), "student").state_dict().items()}
+    weight, teacher = state["weight"], SPREAD * draw((N_OUT, N_IN), "teacher").numpy()
+    expected = []
+    for step in range(steps):
+        x, noise = draw((EXAMPLES, N_IN), "batch", step).numpy(), draw((EXAMPLES, N_OUT), "noise", step).numpy()
+        residual = x @ weight.T + state["bias"] - np.tanh(x @ teacher.T) - noise
+        gradient = 2 * residual.T @ x / residual.size
+        lengths = np.linalg.norm(weight), np.linalg.norm(gradient)
+        expected.append(
+            (step, lengths[0], rate * lengths[1] / lengths[0], (gradient * weight).sum() / np.prod(lengths))
+        )
+        weight = weight - rate * gradient
+    found = adaptation.train(norm("none"), steps)
+    assert list(found.columns) == ["step", "weight", "relative_step", "cosine"]
+    np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", SCALE_INVARIANT)
+def test_orthogonal_steps_lengthen_the_weights_by_pythagoras(name: str) -> None:
+    run = adaptation.train(norm(name), 12)
+    assert run["cosine"].abs().max() < 1e-14
+    growth = (run["weight"].shift(-1) / run["weight"])[:-1]
+    np.testing.assert_allclose(growth, np.sqrt(1 + run["relative_step"][:-1] ** 2), rtol=1e-12)
+
+
+def test_summary_of_a_run() -> None:
+    run = pd.DataFrame({"step": range(4), "weight": [2.0, 3, 2.5, 5], "relative_step": [0.4, 0.2, 0.2, 0.1]})
+    (row,) = adaptation.summary({"rms": run.assign(cosine=[0.1, -0.3, 0, 0])}).to_dict("records")
+    assert row == {
+        "norm": "rms",
+        "weight_growth": 2.5,
+        "growing": pytest.approx(2 / 3),
+        "largest_cosine": 0.3,
+        "relative_step_first": pytest.approx(0.225),  # fewer steps than are averaged: all of them
+        "relative_step_last": pytest.approx(0.225),
+    }
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation, "STEPS", 60)
+
+
+@pytest.mark.usefixtures("short")
+def test_the_command_writes_and_agrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    lines = [line.split() for line in said.out.splitlines()]
+    assert ["W", "dL/dW", "0", *["-1"] * 6] in lines
+    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "0"] in lines  # none has no gain
+    assert max(map(len, said.out.splitlines())) < 110
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}.{suffix}" for name in ("gradients", "adaptation") for suffix in ("csv", "png", "svg")
+    }
+    trained = pd.read_csv(tmp_path / "adaptation.csv").set_index("norm")
+    assert list(trained.index) == list(NORMS)
+    assert (trained.loc[SCALE_INVARIANT, "growing"] == 1).all()
+    assert trained.loc["none", "growing"] < 0.9
+
+
+def test_a_line_a_norm_in_every_panel(table: pd.DataFrame) -> None:
+    panels = gradients.draw_grid(table).axes
+    assert [len(axes.lines) for axes in panels] == [6, 6, 5, 6] * 2
+    for axes in panels:
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        widths = [line.get_linewidth() for line in axes.lines]
+        assert widths == sorted(widths, reverse=True)  # else those that coincide would hide each other
+
+
+@pytest.mark.usefixtures("short")
+def test_what_contradicts_the_paper_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
+    shrinking = pd.DataFrame({"step": range(60), "weight": np.linspace(2, 1, 60), "relative_step": 0.1, "cosine": 0.5})
+    monkeypatch.setattr(adaptation, "train", lambda *_: shrinking)
+    monkeypatch.setattr(figures, "write", lambda *_: None)
+    assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].endswith("RMSNorm, x scaled: dL/dx goes with delta to the power of -1.000")
+    assert [line.split(": ")[2] for line in said[1:]] == [
+        *("LayerNorm", "RMSNorm", "pRMSNorm", "BatchNorm", "WeightNorm")
+    ]

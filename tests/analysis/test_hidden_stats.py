@@ -1,0 +1,181 @@
+"""``python -m rmsexp.analysis hidden_stats``: the decoder's hidden-to-hidden mapping, its statistics also by hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.analyses import analysed
+from helpers.tasks import shake, train
+from helpers.translation_tasks import make, tiny
+
+from rmsexp import config, record, runner, trained
+from rmsexp.analysis import hidden_stats
+from rmsexp.analysis.__main__ import OUT
+from rmsexp.compare import style
+from rmsexp.models.translation import FIRST, Batch
+from rmsexp.tasks.translation import TranslationTask
+
+COLUMNS = ["mapping", "position", "vectors", "mean", "std"]
+PLACES = ["1", "2", "3", "4", "all"]
+EDGES = ("max_steps=3", "log_every=1", "eval_every=3", "checkpoint_every=3", "threads=1", "device=cpu")
+
+
+def execute(root: Path, results: Path, task: str, *more: str) -> Path:
+    job = config.job([*tiny(task), *EDGES, f"data.root={root}", f"results={results}", *more])
+    assert runner.execute(job).status == "finished"
+    return job.folder
+
+
+@torch.no_grad()
+def by_hand(model: Any, batches: list[Batch]) -> pd.DataFrame:
+    """Each sentence on its own, read as a decoder reads it."""
+    seen: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
+    gru, weights = model.first_gru, model.first_gru.weights()
+    for batch in batches:
+        for row in range(len(batch.source)):
+            source = batch.source[row, batch.source_mask[row]][None]
+            state = model.encode(source, torch.ones_like(source).bool())
+            previous = torch.tensor([FIRST])
+            for step, token in enumerate(batch.target[row, batch.target_mask[row]]):
+                (h,) = state.history
+                gates = gru.gates_h.norm(h @ weights.gates_h.T, steps=step)[0]
+                candidate = gru.candidate_h.norm(h @ weights.candidate_h.T, steps=step)[0]
+                both = torch.cat([gates, candidate])
+                for mapping, values in (("gates", gates), ("candidate", candidate), ("both", both)):
+                    for place in (str(step + 1), "all"):
+                        seen[mapping, place].append(values.double().numpy())
+                _, state = model.step(previous, state)
+                previous = token[None]
+    rows = [
+        (mapping, place, len(found), np.mean([v.mean() for v in found]), np.mean([v.std() for v in found]))
+        for mapping in ("gates", "candidate", "both")
+        for place in PLACES
+        for found in [seen[mapping, place]]
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def assert_close(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float) -> None:
+    keys = ["mapping", "position"]
+    left, right = (table.astype({"position": str}).set_index(keys).sort_index() for table in (found, expected))
+    pd.testing.assert_frame_equal(left, right, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+@pytest.mark.parametrize("norm", ["none", "ln", "rms", "bn", "wn"])
+def test_statistics_by_hand(text_root: Path, norm: str) -> None:
+    task, model = make(text_root, "rnnsearch", f"norm={norm}", "decoding.batch_size=6")
+    shake(model)
+    train(task, model, 2)
+    model.eval().double()  # an unstable recurrence without a norm makes much of the last bits
+    batches = list(task.held_out_batches("valid"))
+    assert [len(batch.source) for batch in batches] == [6, 6, 4]
+    found = hidden_stats.hidden_stats(model, batches)
+    assert list(found.columns) == COLUMNS
+    assert_close(found, by_hand(model, batches), 1e-9)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_layer_norm_standardises_at_every_position(text_root: Path) -> None:
+    task, model = make(text_root, "rnnsearch", "norm=ln", "norm.eps=1e-12")
+    found = hidden_stats.hidden_stats(model.eval(), task.held_out_batches("valid"))
+    single = found[found["mapping"] != "both"]
+    assert len(single) == 10
+    assert single["mean"].to_numpy() == pytest.approx(np.zeros(10), abs=1e-5)
+    assert single["std"].to_numpy() == pytest.approx(np.ones(10), abs=1e-3)
+
+
+def test_the_command_writes_a_table(
+    text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [execute(text_root, tmp_path, "rnnsearch", f"norm={norm}") for norm in ("rms", "bn")]
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert analysed(monkeypatch, "hidden_stats", *folders) == 0
+    said = capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / OUT / "hidden_stats").iterdir()) == [
+        *("hidden_stats.png", "hidden_stats.svg")
+    ]
+    for folder in folders:
+        assert f"written {folder / 'hidden_stats.csv'}" in said
+        table = pd.read_csv(folder / "hidden_stats.csv")
+        assert list(table.columns) == COLUMNS
+        assert list(zip(table["mapping"], table["position"], strict=True)) == [
+            *((mapping, place) for mapping in ("gates", "candidate", "both") for place in PLACES[:-1]),
+            *((mapping, "all") for mapping in ("gates", "candidate", "both")),
+        ]
+        task, model, _ = trained.load(folder, TranslationTask, torch.device("cpu"), lambda _: None)
+        tokens = sum(len(batch.real) for batch in task.held_out_batches("valid"))
+        assert table["vectors"].to_list() == [16] * 12 + [tokens] * 3
+        assert_close(table, by_hand(model, list(task.held_out_batches("valid"))), 1e-4)
+
+
+def test_mistakes(
+    text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformer = execute(text_root, tmp_path, "transformer")
+    capsys.readouterr()
+    for words, status, message in (
+        (
+            ["hidden_stats", transformer],
+            2,
+            f"rmsexp: {transformer} is a run of task=transformer, which this command is not for\n",
+        ),
+        (["hidden_stats", tmp_path], 2, "name the folder of a run"),
+        (["hidden_stat", transformer], 2, "invalid choice: 'hidden_stat'"),
+        (["hidden_stats"], 2, "RUN"),
+    ):
+        assert analysed(monkeypatch, *words) == status
+        said = capsys.readouterr().err
+        assert message in said
+        assert "Traceback" not in said
+    assert not list(tmp_path.rglob("hidden_stats.*"))
+    rnnsearch = execute(text_root, tmp_path, "rnnsearch")
+    (rnnsearch / record.CHECKPOINTS / "best.pt").unlink()
+    assert analysed(monkeypatch, "hidden_stats", rnnsearch) == 1
+    assert "best.pt is missing" in capsys.readouterr().err
+
+
+def test_the_figure_of_a_single_run_lies_in_its_folder(
+    text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = execute(text_root, tmp_path, "rnnsearch", "norm=none")
+    assert analysed(monkeypatch, "hidden_stats", folder) == 0
+    assert {path.suffix for path in folder.glob("hidden_stats.*")} == {".csv", ".png", ".svg"}
+    assert analysed(monkeypatch, "hidden_stats", folder, "--out", tmp_path / "other") == 0
+    assert {path.suffix for path in (tmp_path / "other").iterdir()} == {".png", ".svg"}
+
+
+def test_table_5_of_the_paper() -> None:
+    table = hidden_stats.published_table().set_index(["norm", "position"])
+    assert len(table) == 15
+    assert table.loc[("none", "1")].to_dict() == {"mean": -2.6, "std": 7.35}
+    assert table.loc[("rms", "all")].to_dict() == {"mean": -0.73, "std": 1.5}
+
+
+def test_the_figure_shows_each_run_beside_the_paper(tmp_path: Path) -> None:
+    tables = {}
+    for number, series in enumerate(("ln", "rms+eps=0.001")):
+        run = tmp_path / "rnnsearch" / "demo" / series / "seed0"
+        run.mkdir(parents=True)
+        record.write_json(run / record.RUN, {"series": series})
+        rows = [
+            (m, p, 9, i + number, 2 * i) for m in ("gates", "candidate", "both") for i, p in enumerate([1, 2, "all"])
+        ]
+        tables[run] = pd.DataFrame(rows, columns=COLUMNS)
+    panels = hidden_stats.draw(tables).axes
+    assert [axes.get_title() for axes in panels[:3]] == ["gates", "candidate", "both"]
+    assert [axes.get_ylabel() for axes in panels[::3]] == ["mean", "standard deviation"]
+    for index, axes in enumerate(panels):
+        *paper, first, second = axes.lines
+        assert [line.get_color() for line in paper] == [style.colour(norm) for norm in ("none", "ln", "rms")]
+        assert second.get_color() == style.colour("rms")
+        assert list(second.get_ydata()) == ([1, 2, 3] if index < 3 else [0, 2, 4])
+        assert first.get_marker() != second.get_marker()
+        assert list(paper[0].get_xdata()) == PLACES
+        assert list(second.get_xdata()) == ["1", "2", "all"]

@@ -1,0 +1,144 @@
+"""``python -m rmsexp.analysis invariance``: the paper's Table 1, and every change computed once more without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers.analyses import analysed
+from numpy.typing import NDArray
+
+from rmsexp import config
+from rmsexp.analysis import invariance
+from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.compare import published
+from rmsexp.models import init
+
+Array = NDArray[np.float64]
+COLUMNS = ("matrix scaled", "matrix centred", "rows scaled", "data scaled", "data centred", "case scaled")
+TICKS = {  # from the definitions: what a norm divides by or takes away, it does not see
+    "bn": "x.xxx.",
+    "wn": "x.x...",
+    "ln": "xx.x.x",
+    "rms": "x..x.x",
+    "prms": "x..x.x",
+    "none": "......",
+    "l2": "x..x.x",
+    "nonparametric_ln": "xx.x.x",
+    "mean_only_bn": "x.x.x.",
+}
+K = math.ceil(0.0625 * N_OUT)
+FORMULAS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda a: a,
+    "wn": lambda a: a,
+    "bn": lambda a: (a - a.mean(0)) / a.std(0),
+    "mean_only_bn": lambda a: a - a.mean(0),
+    "ln": lambda a: (a - a.mean(1, keepdims=True)) / a.std(1, keepdims=True),
+    "nonparametric_ln": lambda a: FORMULAS["ln"](a),
+    "rms": lambda a: a / np.sqrt((a**2).mean(1, keepdims=True)),
+    "prms": lambda a: a / np.sqrt((a[:, :K] ** 2).mean(1, keepdims=True)),
+    "l2": lambda a: a / np.linalg.norm(a, axis=1, keepdims=True),
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    torch.set_num_threads(1)
+    return invariance.measure()
+
+
+def test_every_norm_is_measured_and_the_paper_s_rows_come_first(table: pd.DataFrame) -> None:
+    rows = list(dict.fromkeys(table["norm"]))
+    assert rows[:5] == ["bn", "wn", "ln", "rms", "prms"]
+    assert sorted(rows) == sorted(config.options("norm")) == sorted(TICKS)
+    assert len(table) == len(rows) * len(COLUMNS)
+
+
+@pytest.mark.parametrize("name", TICKS)
+def test_ticks_follow_from_the_definitions(table: pd.DataFrame, name: str) -> None:
+    own = table[table["norm"] == name]
+    assert "".join("x" if invariant else "." for invariant in own["invariant"]) == TICKS[name]
+
+
+def test_nothing_lies_near_the_threshold(table: pd.DataFrame) -> None:
+    assert table.loc[table["invariant"], "change"].max() < 1e-13
+    assert table.loc[~table["invariant"], "change"].min() > 0.05
+
+
+def test_the_paper_s_ticks_are_those_of_its_five_rows(table: pd.DataFrame) -> None:
+    known = table.dropna(subset="paper")
+    assert len(known) == 30
+    assert known["paper"].astype(bool).tolist() == known["invariant"].tolist()
+    assert set(known["norm"]) == {"bn", "wn", "ln", "rms", "prms"}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_changes_by_hand(table: pd.DataFrame, name: str) -> None:
+    """The layer and the transformations written out in numpy, on the same draws."""
+    moved = np.zeros(len(COLUMNS))
+    for number in range(invariance.DRAWS):
+        state = {key: value.numpy() for key, value in site(norm(name), number).state_dict().items()}
+        x, c = (draw((size), number, key).numpy() for size, key in (((EXAMPLES, N_IN), "x"), ((N_IN,), "vector")))
+        factors = 4 * 2 ** draw((N_OUT,), number, "factors", kind=init.uniform(1.0)).numpy()
+        assert factors.min() >= 2
+        weight, case = state["weight"], np.concatenate([factors[:1], np.ones(EXAMPLES - 1)])
+        before = by_hand(name, state, weight, x)
+        cases = [
+            (factors[0] * weight, x),
+            (weight + np.outer(np.ones(N_OUT), c), x),
+            (np.diag(factors) @ weight, x),
+            (weight, factors[0] * x),
+            (weight, x + np.outer(np.ones(EXAMPLES), c)),
+            (weight, np.diag(case) @ x),
+        ]
+        after = [by_hand(name, state, *changed) for changed in cases]
+        moved += [np.linalg.norm(one - before) / np.linalg.norm(before) / invariance.DRAWS for one in after]
+    measured = table.loc[table["norm"] == name, "change"].to_numpy()
+    np.testing.assert_allclose(measured, moved, rtol=1e-9, atol=1e-13)
+
+
+def by_hand(name: str, state: dict[str, Array], weight: Array, x: Array) -> Array:
+    if "reparametrisation.gain" in state:
+        lengths = np.linalg.norm(weight, axis=1, keepdims=True)
+        weight = state["reparametrisation.gain"][:, None] * weight / lengths
+    y = FORMULAS[name](x @ weight.T) * state.get("norm.weight", 1.0)
+    return y + state.get("norm.bias", 0.0) + state.get("bias", 0.0)
+
+
+def test_the_command_writes_and_agrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analysed(monkeypatch, "invariance", "--out", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "30 of 30 entries agree with the paper's Table 1" in said.out
+    row = next(line for line in said.out.splitlines() if line.strip().startswith("RMSNorm"))
+    assert "".join(mark for mark in row if mark in "✓✗") == "✓✗✗✓✗✓"
+    assert max(map(len, said.out.splitlines())) < 110
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("invariance.csv", "invariance.png", "invariance.svg")
+    ]
+    stored = pd.read_csv(tmp_path / "out" / "invariance.csv")
+    assert list(stored.columns) == ["norm", "transformation", "change", "invariant", "paper"]
+    drawn = (tmp_path / "out" / "invariance.svg").read_text()
+    assert drawn.count("paper ✓") + drawn.count("paper ✗") == 30
+
+
+def test_a_tick_that_differs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = published.numbers().copy()
+    wrong.loc[(wrong["norm"] == "ln") & (wrong["metric"] == "weight matrix re-centering"), "value"] = 0
+    monkeypatch.setattr(published, "numbers", lambda: wrong)
+    assert analysed(monkeypatch, "invariance", "--out", tmp_path) == 1
+    said = capsys.readouterr()
+    assert "29 of 30 entries agree" in said.out
+    assert said.err.startswith(
+        "rmsexp: otherwise than the paper says: LayerNorm, weight matrix re-centering: changes by"
+    )
+    assert said.err.count("\n") == 1

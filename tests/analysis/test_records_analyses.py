@@ -1,0 +1,203 @@
+"""``python -m rmsexp.analysis p_sweep`` and ``init_center``: from synthetic records, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.analyses import analysed
+from helpers.records import make_row, write_run
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rmsexp import record
+from rmsexp.analysis import init_center, p_sweep
+from rmsexp.compare import published, style, tables
+
+AIM = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
+CENTRED = "demo+model.init_center=0.2"
+
+
+def sweep(root: Path, *series: str, p: float = 0.125, **run: Any) -> None:
+    """Two seeds of each series; ``p`` is the one in the config of plain prms."""
+    for one in series:
+        for seed in (0, 1):
+            folder = write_run(root, one, seed, **run)
+            if one == "prms":
+                record.write_atomic(folder / record.CONFIG, f"norm:\n  name: prms\n  p: {p}\n")
+
+
+def translated(root: Path, series: str, bleu: list[float | None], *, setting: str = CENTRED, **run: Any) -> Path:
+    """A run of rnnsearch, evaluated every 10 steps; None for an evaluation without BLEU."""
+    made = write_run(root / "made", series, setting=setting, task="rnnsearch", target=AIM, **run)
+    folder = root / "rnnsearch" / Path(*made.parts[-3:])
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made.rename(folder)
+    (folder / record.METRICS).unlink()
+    rows = [
+        make_row(10 * k, 5 - k, "valid") | ({} if value is None else {"bleu": value}) for k, value in enumerate(bleu)
+    ]
+    record.append(folder / record.METRICS, rows)
+    return folder
+
+
+def lines(axes: Axes) -> dict[str, list[float]]:
+    """By label, what is drawn over x."""
+    return {str(line.get_label()): np.asarray(line.get_ydata(), float).tolist() for line in axes.lines}
+
+
+def only(figures: Any) -> Figure:
+    (figure,) = figures.values()
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def test_neither_imports_torch() -> None:
+    code = "from rmsexp.analysis import p_sweep, init_center, __main__; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_p_sweep_has_every_run_by_p(tmp_path: Path) -> None:
+    sweep(tmp_path, "prms", "prms+p=0.5", "prms+p=1.0", "rms", "ln", "prms+eps=0.1+p=0.5")
+    finding = p_sweep.analyse(tmp_path)
+    (table,) = finding.tables
+    assert table.name == "cifar10/demo/p_sweep"
+    assert list(zip(table.values["series"], table.values["p"], table.values["seed"], strict=True)) == [
+        (series, p, seed)
+        for series, p in (("prms", 0.125), ("prms+p=0.5", 0.5), ("prms+p=1.0", 1.0), ("rms", 1.0))
+        for seed in (0, 1)
+    ]
+    last = table.values["final"].groupby(table.values["series"]).mean() * 100
+    assert table.shown["norm"].tolist() == ["pRMSNorm", "pRMSNorm", "pRMSNorm", "RMSNorm"]
+    assert table.shown["p"].tolist() == ["12.5 %", "50 %", "100 %", "100 %"]
+    assert table.shown["runs"].tolist() == ["2"] * 4
+    assert table.shown["last error %"].astype(float).tolist() == pytest.approx(last.tolist(), rel=1e-3)
+    assert table.shown["seconds per 1k steps"].astype(float).tolist() == pytest.approx([100] * 4)
+    quality, time = only(finding.figures).axes
+    assert lines(quality)["pRMSNorm"] == pytest.approx(last.tolist()[:3])
+    assert lines(quality)["RMSNorm (p = 100 %)"] == pytest.approx([last["rms"]] * 2)
+    assert quality.get_xlabel() == time.get_xlabel() == "p (% of the units)"
+
+
+def test_p_sweep_keeps_tasks_settings_and_machines_apart(tmp_path: Path) -> None:
+    for machine in ("one", "two"):
+        sweep(tmp_path / machine, "prms", "prms+p=0.5", contention="contended" if machine == "one" else "clear")
+    sweep(
+        tmp_path / "two", "prms", "prms+p=0.5", setting="small", dataset={"name": "x", "digest": "", "builtin": False}
+    )
+    sweep(tmp_path / "two", "prms+p=0.5", "rms", setting="demo+optim.lr=0.1")  # one p alone
+    sweep(tmp_path / "two", "prms", "prms+p=0.125", setting="demo+optim.lr=0.2")  # the same p twice
+    finding = p_sweep.analyse(tmp_path)
+    names = [f"{below}/p_sweep" for below in ("one/cifar10/demo", "two/cifar10/demo", "two/cifar10/small")]
+    assert [table.name for table in finding.tables] == list(finding.figures) == names
+    assert [("built-in data" in table.title) for table in finding.tables] == [True, True, False]
+    assert set(finding.tables[0].values["time_state"]) == {"contended"}
+    assert set(finding.tables[1].values["time_state"]) == {"clear"}
+    assert [table.shown["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
+        [tables.NO_VALUE] * 2,  # what was disturbed does not count
+        ["100", "100"],
+    ]
+
+
+def test_p_sweep_of_a_single_setting_lies_in_the_folder_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep(tmp_path, "prms", "prms+p=0.5")
+    broken = tmp_path / "cifar10" / "demo" / "prms" / "seed1" / record.STATUS
+    broken.write_text("{")
+    out = tmp_path / "out"
+    for results in (tmp_path / "cifar10" / "demo", tmp_path):
+        assert analysed(monkeypatch, "p_sweep", results, "--out", out) == 0
+        said = capsys.readouterr().out
+        assert f"{broken} is not JSON" in said
+        assert max(len(line) for line in said.splitlines() if str(tmp_path) not in line) < 110
+    for folder in (out, out / "cifar10" / "demo"):
+        assert {path.name for path in folder.glob("p_sweep.*")} == {f"p_sweep.{end}" for end in ("csv", "png", "svg")}
+    assert len(pd.read_csv(out / "p_sweep.csv")) == 4
+
+
+def test_a_setting_without_any_description_does_not_stop_the_others(tmp_path: Path) -> None:
+    for setting in ("demo", "demo+optim.lr=0.1"):
+        sweep(tmp_path, "prms+p=0.25", "prms+p=0.5", setting=setting)
+    for path in (tmp_path / "cifar10" / "demo").rglob(record.RUN):
+        path.write_text("[]")
+    assert [table.name for table in p_sweep.analyse(tmp_path).tables] == ["cifar10/demo+optim.lr=0.1/p_sweep"]
+
+
+def test_init_center_shows_every_series_and_the_paper(tmp_path: Path) -> None:
+    translated(tmp_path, "ln", [0, 1, 2])
+    translated(tmp_path, "rms", [0, 4, 8])
+    translated(tmp_path, "rms", [0, 2, 10], seed=1)
+    translated(tmp_path, "none", [0, 9, 9], status="diverged")
+    translated(tmp_path, "rms", [50, 50, 50], setting="demo")
+    write_run(tmp_path, "rms", setting=CENTRED)  # another task
+    finding = init_center.analyse(tmp_path)
+    (table,) = finding.tables
+    assert table.name == f"rnnsearch/{CENTRED}/init_center"
+    assert table.values.to_dict("records") == [
+        {"metric": "bleu", "series": "ln", "runs": 1, "step": 20, "last": 2, "lowest": 0, "highest": 2},
+        {"metric": "bleu", "series": "rms", "runs": 2, "step": 20, "last": 9, "lowest": 0, "highest": 9},
+        {"metric": "loss", "series": "ln", "runs": 1, "step": 20, "last": 3, "lowest": 3, "highest": 5},
+        {"metric": "loss", "series": "rms", "runs": 2, "step": 20, "last": 3, "lowest": 3, "highest": 5},
+    ]
+    assert table.shown.iloc[1].tolist() == ["BLEU", "RMSNorm", "2", "20", "9", "0", "9"]
+    bleu, loss, paper = only(finding.figures).axes
+    assert lines(bleu)["LayerNorm"] == [0, 1, 2]
+    assert lines(bleu)["RMSNorm"] == [0, 3, 9]
+    assert sorted(line.get_ydata().tolist() for line in bleu.lines) == [[0, 1, 2], [0, 2, 10], [0, 3, 9], [0, 4, 8]]
+    assert {line.get_color() for line in bleu.lines} == {style.colour("ln"), style.colour("rms")}
+    assert (bleu.get_ylabel(), loss.get_ylabel()) == ("valid BLEU", "valid loss (nats)")
+    theirs = published.curves().query("figure == 'Figure 4'")
+    for norm, drawn in zip(("ln", "rms"), paper.lines, strict=True):
+        own = theirs[theirs["norm"] == norm]
+        assert drawn.get_xdata().tolist() == own["x"].tolist()
+        assert drawn.get_ydata().tolist() == own["y"].tolist()
+    assert paper.lines[1].get_xdata()[:2].tolist() == [30000, 60000]
+
+
+def test_init_center_has_the_loss_alone_where_nothing_was_translated(tmp_path: Path) -> None:
+    translated(tmp_path, "ln", [None, None])
+    finding = init_center.analyse(tmp_path)
+    assert finding.tables[0].values["metric"].tolist() == ["loss"]
+    ours, _ = only(finding.figures).axes
+    assert lines(ours) == {"LayerNorm": [5, 4]}
+
+
+def test_init_center_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translated(tmp_path, "ln", [0, 1])
+    assert analysed(monkeypatch, "init_center", tmp_path, "--out", tmp_path / "out") == 0
+    folder = tmp_path / "out" / "rnnsearch" / CENTRED
+    assert {path.name for path in folder.iterdir()} == {f"init_center.{end}" for end in ("csv", "png", "svg")}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("p_sweep", "python -m rmsexp -m task=cifar10 norm=prms norm.p="),
+        ("init_center", "python -m rmsexp -m task=rnnsearch model.init_center=0.2 norm=ln,rms"),
+    ],
+)
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "other runs"])
+def test_without_such_runs_the_command_that_makes_them_is_named(
+    filled: bool,
+    name: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if filled:
+        sweep(tmp_path, "prms+p=0.5", "rms")
+        translated(tmp_path, "ln", [1], setting="demo")
+        translated(tmp_path, "rms", [], setting=CENTRED)  # never evaluated
+    assert analysed(monkeypatch, name, tmp_path, "--out", tmp_path / "out") == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"rmsexp: {tmp_path} has no ")
+    assert command in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

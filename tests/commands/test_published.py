@@ -1,0 +1,444 @@
+"""What the authors published: files of its layout are read, drawn beside our runs, and evaluated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import struct
+import sys
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.records import write_run
+from matplotlib.colors import to_hex
+
+from rmsexp import published, record
+from rmsexp.compare import figures, load, stats, style
+from rmsexp.data import DataError, authors_files
+from rmsexp.models.order_embedding import OrderEmbedding
+from rmsexp.norms import LN, RMS, Norm
+
+CSV = "epoch, time, train_error, test_error\n0, 61, 0.5432, 0.4321\n1, 122, 0.4010, 0.3456\n2, 183, 0.3, 0.25\n"
+WORDS = ["<eos>", "<unk>", "a", "dog", "cat", "zebra"]  # of a data set; the stored model knows no zebra
+WORD_IDS = OrderedDict([("cat", 2), ("a", 3), ("dog", 4), ("rare", 5)])
+EMBEDDING, HIDDEN, FEATURES = 3, 4, 6
+
+
+def saved(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["published", *map(str, words)])
+    try:
+        return published.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def statistics(**changed: Any) -> dict[str, Any]:
+    """As attentive_reader.py stores them, and some of the lists that are not used."""
+    values = defaultdict(list)
+    for index in range(3):
+        values["train_err_ave"].append(np.float64(0.9 - index / 10))
+        values["train_cost_ave"].append(np.float32(4 - index))
+        values["train_gnorm_ave"].append(np.array(2.5, dtype=np.float32))
+        values["valid_errs"].append(np.float64(0.8 - index / 10))
+        values["valid_costs"].append(np.float32(3.5 - index))
+        values["valid_alphas_mean"].append(17.25)
+    return values | changed
+
+
+def python2_statistics() -> bytes:
+    """A pickle as Python 2 wrote it by default (protocol 0): byte strings, ``__builtin__``, numpy's old home."""
+
+    def scalar(value: float) -> bytes:
+        text = repr(struct.pack("<d", value)).removeprefix("b").encode()
+        return (
+            b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'f8'\nI0\nI1\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntbS"
+            + text
+            + b"\ntRa"
+        )
+
+    lists = {name: values for name, values in statistics().items() if name != "valid_alphas_mean"}
+    items = b"".join(
+        b"S'" + name.encode() + b"'\n(l" + b"".join(scalar(float(value)) for value in values) + b"s"
+        for name, values in lists.items()
+    )
+    return b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntR" + items + b"."
+
+
+# CIFAR-10
+
+
+def test_results_csv_gives_a_training_and_a_test_row_an_epoch(tmp_path: Path) -> None:
+    rows = authors_files.cifar10_rows(saved(tmp_path / "results.csv", CSV))
+    assert [(row["step"], row["epoch"], row["examples"], row["split"], row["error"]) for row in rows] == [
+        (500, 1, 50_000, "train", 0.5432),
+        (500, 1, 50_000, "test", 0.4321),
+        (1000, 2, 100_000, "train", 0.4010),
+        (1000, 2, 100_000, "test", 0.3456),
+        (1500, 3, 150_000, "train", 0.3),
+        (1500, 3, 150_000, "test", 0.25),
+    ]
+    assert [row["seconds"] for row in rows[::2]] == [{"train": 61}, {"train": 122}, {"train": 183}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epoch, time", "time, epoch", "line 1: not the header epoch, time, train_error, test_error"),
+        (CSV, "", "line 1: not the header"),
+        (CSV, "epoch, time, train_error, test_error\n", "a header and no epoch"),
+        ("122, 0.4010, 0.3456", "122, 0.4010", "line 3: not four numbers \\('1, 122, 0.4010'\\)"),
+        ("122", "x", "line 3: not four numbers"),
+        ("1, 122", "2, 122", "line 3: epoch 2, where 1 was to follow"),
+        ("183", "100", "line 4: the time is 100 s, after 122 s"),
+        ("183", "nan", "line 4: the time is nan s"),
+        ("0.25", "25.0", "line 4: an error is no fraction of 1"),
+        ("0.25", "nan", "line 4: an error is no fraction of 1"),
+        ("epoch", "\N{LATIN SMALL LETTER E WITH ACUTE}poch", "line 1: not the header"),
+    ],
+)
+def test_a_bad_line_of_results_csv_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = saved(tmp_path / "results.csv", CSV.replace(old, new, 1))
+    with pytest.raises(DataError, match=f"{path}.*{message}") as error:
+        authors_files.cifar10_rows(path)
+    assert str(error.value).count("\n") == 1
+
+
+# the attentive reader
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(python2_statistics(), id="Python 2"),
+        pytest.param(pickle.dumps(statistics(), protocol=0), id="protocol 0"),
+        pytest.param(pickle.dumps(statistics(), protocol=2), id="protocol 2"),
+    ],
+)
+def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, content: bytes) -> None:
+    rows = authors_files.reader_rows(saved(tmp_path / "stats_lstm_s1.npz.pkl", content))
+    assert [(row["step"], row["split"]) for row in rows] == [
+        (step, split) for step in (1000, 2000, 3000) for split in ("train", "valid")
+    ]
+    assert rows[2] == {"step": 2000, "split": "train", "loss": 3.0, "error": pytest.approx(0.8), "grad_norm": 2.5}
+    assert rows[3] == {"step": 2000, "split": "valid", "loss": 2.5, "error": pytest.approx(0.7)}
+
+
+def test_a_value_that_is_not_finite_is_stored_as_null(tmp_path: Path) -> None:
+    content = pickle.dumps(statistics(train_gnorm_ave=[1.0, float("inf"), float("nan")]), protocol=2)
+    rows = authors_files.reader_rows(saved(tmp_path / "stats.pkl", content))
+    assert [row["grad_norm"] for row in rows[::2]] == [1.0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no pickle of plain values"),
+        (pickle.dumps(statistics(), protocol=2)[:-40], "no pickle of plain values"),
+        (b"cos\nsystem\n(S'true'\ntR.", "refers to os.system"),
+        (pickle.dumps([1.0]), "holds no dictionary, but list"),
+        (pickle.dumps({"valid_errs": [1.0]}), "has no list 'train_cost_ave' \\(it has valid_errs\\)"),
+        (pickle.dumps(statistics(valid_costs=["x"]), protocol=2), "'valid_costs' is no list of numbers"),
+        (pickle.dumps(statistics(valid_costs=[1.0]), protocol=2), "one length, and not empty .*valid_costs 1"),
+        (pickle.dumps({name: [] for name in statistics()}, protocol=2), "not empty .*valid_errs 0"),
+    ],
+)
+def test_bad_statistics_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = saved(tmp_path / "stats.pkl", content)
+    with pytest.raises(DataError, match=f"{path}.*{message}"):
+        authors_files.reader_rows(path)
+
+
+# order-embedding
+
+
+def parameters(norm: str, prefix: str = "encoder") -> dict[str, np.ndarray]:
+    """As train.py of order-embedding stores them, with random values."""
+    drawn = np.random.default_rng(0)
+    sizes = {1: 2 * HIDDEN, 2: HIDDEN, 3: 2 * HIDDEN, 4: HIDDEN}
+    shapes: dict[str, tuple[int, ...]] = {
+        "Wemb": (len(WORD_IDS) + 2, EMBEDDING),
+        f"{prefix}_W": (EMBEDDING, 2 * HIDDEN),
+        f"{prefix}_b": (2 * HIDDEN,),
+        f"{prefix}_U": (HIDDEN, 2 * HIDDEN),
+        f"{prefix}_Wx": (EMBEDDING, HIDDEN),
+        f"{prefix}_Ux": (HIDDEN, HIDDEN),
+        f"{prefix}_bx": (HIDDEN,),
+        **{f"{prefix}_b{number}": (size,) for number, size in sizes.items() if norm in ("ln", "rms with bias")},
+        **{f"{prefix}_s{number}": (size,) for number, size in sizes.items() if norm != "none"},
+        "ff_image_W": (FEATURES, HIDDEN),
+        "ff_image_b": (HIDDEN,),
+    }
+    return {name: drawn.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def store(folder: Path, arrays: dict[str, np.ndarray], **changed: Any) -> Path:
+    options = {"method": "order", "abs": True, "encoder": "lngru", "dim": HIDDEN}
+    described = {"options": options, "worddict": WORD_IDS} | changed
+    saved(folder / "order.pkl", pickle.dumps(described, protocol=2))
+    np.savez(folder / "order.npz", **arrays)  # type: ignore[arg-type]
+    return folder / "order.npz"
+
+
+def published_caption(stored: dict[str, np.ndarray], norm: str, ids: list[int]) -> np.ndarray:
+    """The vector of one caption by the authors' layers.py, in numpy."""
+
+    def normalised(x: np.ndarray, number: int) -> np.ndarray:
+        if norm == "none":
+            return x
+        if norm == "ln":
+            x = x - x.mean()
+        x = x / np.sqrt((x * x).mean() + 1e-5) * stored[f"encoder_s{number}"]
+        return x + stored.get(f"encoder_b{number}", 0.0)
+
+    h = np.zeros(HIDDEN)
+    for word in ids:
+        x = stored["Wemb"][word].astype(float)
+        gates = normalised(x @ stored["encoder_W"] + stored["encoder_b"], 1) + normalised(h @ stored["encoder_U"], 3)
+        r, u = np.split(1 / (1 + np.exp(-gates)), 2)
+        inner = normalised(x @ stored["encoder_Wx"] + stored["encoder_bx"], 2)
+        h = u * h + (1 - u) * np.tanh(normalised(h @ stored["encoder_Ux"], 4) * r + inner)
+    return np.abs(h / np.linalg.norm(h))
+
+
+@pytest.mark.parametrize("prefix", ["encoder", "lngru", "rlngru"])
+def test_the_gru_is_found_under_any_prefix(tmp_path: Path, prefix: str) -> None:
+    arrays = parameters("rms", prefix)
+    stored = authors_files.order_model(store(tmp_path, arrays))
+    np.testing.assert_array_equal(stored.arrays["gru_Ux"], arrays[f"{prefix}_Ux"])
+    np.testing.assert_array_equal(stored.arrays["gru_s3"], arrays[f"{prefix}_s3"])
+    np.testing.assert_array_equal(stored.arrays["ff_image_b"], arrays["ff_image_b"])
+    assert stored.options["method"] == "order"
+
+
+def test_words_get_the_ids_of_the_stored_model(tmp_path: Path) -> None:
+    stored = authors_files.order_model(store(tmp_path, parameters("rms")))
+    assert stored.ids(WORDS).tolist() == [0, 1, 3, 4, 2, 1]
+    fewer = parameters("rms")
+    fewer["Wemb"] = fewer["Wemb"][:4]  # the model may have fewer words than its dictionary
+    assert authors_files.order_model(store(tmp_path, fewer)).ids(WORDS).tolist() == [0, 1, 3, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("norm", "ours"),
+    [
+        ("none", Norm(name="none")),
+        ("ln", LN(name="ln")),
+        ("rms", RMS(name="rms")),
+        ("rms with bias", RMS(name="rms", bias=True)),
+    ],
+)
+def test_stored_parameters_give_the_published_vectors(tmp_path: Path, norm: str, ours: Norm) -> None:
+    arrays = parameters(norm)
+    stored = authors_files.order_model(store(tmp_path, arrays))
+    model = OrderEmbedding(ours, len(WORDS), FEATURES, embedding=EMBEDDING, hidden=HIDDEN)
+    published.fill(model, stored, WORDS)
+    captions = torch.tensor([[2, 3, 0], [5, 0, 0]])  # a dog; zebra
+    features = torch.arange(12.0).reshape(2, FEATURES).sin()
+    with torch.no_grad():
+        vectors = model.captions(captions, torch.tensor([[True] * 3, [True, True, False]])).numpy()
+        shown = model.images(features).numpy()
+    np.testing.assert_allclose(vectors[0], published_caption(arrays, norm, [3, 4, 0]), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors[1], published_caption(arrays, norm, [1, 0]), rtol=2e-5, atol=1e-6)
+    image = features.numpy() @ arrays["ff_image_W"] + arrays["ff_image_b"]
+    np.testing.assert_allclose(shown, np.abs(image / np.linalg.norm(image, axis=1, keepdims=True)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("norm", "ours", "message"),
+    [
+        ("none", RMS(name="rms"), r"gru.gates_x.norm.weight is none, where .* has \(8,\); --norm"),
+        ("ln", RMS(name="rms"), r"norm.bias is \(8,\), where .* has none; --norm"),
+    ],
+)
+def test_a_model_with_another_norm_is_refused(tmp_path: Path, norm: str, ours: Norm, message: str) -> None:
+    stored = authors_files.order_model(store(tmp_path, parameters(norm)))
+    model = OrderEmbedding(ours, len(WORDS), FEATURES, embedding=EMBEDDING, hidden=HIDDEN)
+    with pytest.raises(ValueError, match=message):
+        published.fill(model, stored, WORDS)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "described", "message"),
+    [
+        ({"ff_image_W": None}, {}, "order.npz is no order-embedding model: it needs matrices"),
+        ({"encoder_Ux": None}, {}, "whose name ends in _Ux \\(it has Wemb"),
+        ({"encoder_b": np.full(8, np.nan)}, {}, "order.npz: encoder_b holds values that are no finite numbers"),
+        ({"encoder_b": np.array(["x"])}, {}, "encoder_b holds values"),
+        ({"encoder_b": np.array([{}])}, {}, "order.npz cannot be read as .npz"),
+        ({}, {"options": None}, "order.pkl lacks 'options' or 'worddict'"),
+        ({}, {"worddict": {"a": 2, "dog": 1}}, "the id of 'dog' in 'worddict' is 1"),
+        ({}, {"worddict": {"a": 2.5}}, "the id of 'a' in 'worddict' is 2.5"),
+    ],
+)
+def test_a_bad_model_is_refused(
+    tmp_path: Path, arrays: dict[str, Any], described: dict[str, Any], message: str
+) -> None:
+    given = {name: array for name, array in (parameters("rms") | arrays).items() if array is not None}
+    path = store(tmp_path, given, **described)
+    with pytest.raises(DataError, match=message):
+        authors_files.order_model(path)
+
+
+def test_damaged_and_missing_files_of_a_model_are_named(tmp_path: Path) -> None:
+    path = store(tmp_path, parameters("rms"))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=f"{path} cannot be read as .npz"):
+        authors_files.order_model(path)
+    store(tmp_path, parameters("rms"))
+    (tmp_path / "order.pkl").unlink()
+    with pytest.raises(DataError, match=r"order.pkl cannot be read \(No such file"):
+        authors_files.order_model(path)
+
+
+# the command
+
+
+def test_a_published_log_is_drawn_beside_our_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, results = saved(tmp_path / "results.csv", CSV), tmp_path / "results"
+    for norm in ("ln", "rms"):
+        write_run(results, norm, steps=1500, every=50, setting="paper", scale="paper")
+    assert command(monkeypatch, path, "--task", "cifar10", "--norm", "rms", "--results", results) == 0
+    folder = results / "cifar10/paper/rms+published/seed0"
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"record  {folder}",
+        f"curves  {results}/cifar10/paper/comparison/curves.png",
+        f"next    python -m rmsexp task=cifar10 norm=rms scale=paper results={results}",
+    ]
+    run = record.read_json(folder / record.RUN)
+    assert "results.csv (sha256 " in run["notes"]["source"]
+    assert "500 updates an epoch" in run["notes"]["assumed"]
+
+    records = load(results).of("cifar10", "paper")
+    assert records.problems == []
+    assert stats.final_metric(records, 1500)[str(folder)] == 0.25
+    theirs = records.runs.set_index("series").loc["rms+published"]
+    assert (theirs["status"], theirs["step"], theirs["norm"], theirs["time_state"]) == (
+        "finished",
+        1500,
+        "rms",
+        "mixed",
+    )
+    assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
+    assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183
+
+    by_step, by_time = figures.draw(records, [figures.Quantity("test", "error")]).axes
+    colour = style.colour("rms")
+    thick = [
+        [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_linewidth() > 1]
+        for axes in (by_step, by_time)
+    ]
+    assert [len(lines) for lines in thick] == [2, 1]  # ours and theirs against steps, ours alone against time
+    np.testing.assert_allclose(np.array(thick[0][1].get_xydata()), [[500, 43.21], [1000, 34.56], [1500, 25.0]])
+
+
+def test_the_same_log_again_changes_nothing_and_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, results = saved(tmp_path / "results.csv", CSV), tmp_path / "results"
+    folder = published.import_log(path, "cifar10", "ln", 3, results)
+    assert folder == results / "cifar10/paper/ln+published/seed3"
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+    assert set(before) == {record.RUN, record.METRICS, record.STATUS}
+    assert published.import_log(path, "cifar10", "ln", 3, results) == folder
+    saved(path, CSV.replace("0.25", "0.2"))
+    assert command(monkeypatch, path, "--norm", "ln", "--seed", 3, "--results", results) == 1
+    said = capsys.readouterr().err
+    assert said == f"rmsexp: {folder} holds another run; choose another --seed or --results\n"
+    assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+    assert [one.name for one in folder.parent.iterdir() if not one.name.endswith(".lock")] == ["seed3"]
+
+
+def test_the_log_of_the_reader_is_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rmsexp.tasks.attentive_reader", exc_type=ImportError)
+    path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
+    assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
+    records = load(tmp_path).of("attentive_reader", "paper")
+    assert records.problems == []
+    assert stats.final_metric(records, 3000).to_list() == pytest.approx([0.6])
+    assert (tmp_path / "attentive_reader/paper/comparison/valid_error.png").exists()
+
+
+def test_mistakes_are_told_in_a_line_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = saved(tmp_path / "results.csv", CSV)
+    bad = saved(tmp_path / "bad.csv", CSV.replace("0.25", "x"))
+    for words, status, message in (
+        ([bad], 1, f"rmsexp: {bad}, line 4: not four numbers"),
+        ([tmp_path / "absent.csv"], 1, "absent.csv cannot be read (No such file or directory)"),
+        ([tmp_path / "absent.npz"], 1, "absent.npz cannot be read as .npz"),
+        ([good, "--task", "attentive_reader"], 1, "is no pickle of plain values"),
+        ([tmp_path / "results.txt"], 2, "ends in none of .csv, .pkl, .npz"),
+        ([good, "--norm", "lm"], 2, "invalid choice: 'lm'"),
+        ([good, "--seed", "-1"], 2, "--seed must be at least 0, got -1"),
+        ([], 2, "required: file"),
+    ):
+        assert command(monkeypatch, *words, "--results", tmp_path / "results") == status
+        said = capsys.readouterr()
+        assert message in said.err
+        assert "Traceback" not in said.err
+        assert said.out == ""
+    assert not (tmp_path / "results").exists()
+
+
+def published_ranks(stored: dict[str, np.ndarray], captions: list[str], features: np.ndarray) -> list[list[float]]:
+    """R@1, R@5, R@10, mean and median rank of captions, then of images, by the authors' evaluation.py."""
+    ids = [[WORD_IDS.get(word, 1) for word in caption.split()] for caption in captions]
+    vectors = np.stack([published_caption(stored, "rms", [*one, 0]) for one in ids])
+    images = features @ stored["ff_image_W"] + stored["ff_image_b"]
+    images = np.abs(images / np.linalg.norm(images, axis=1, keepdims=True))
+    errors = (np.maximum(0, vectors[:, None] - images) ** 2).sum(2)
+    of_captions = [np.where(np.argsort(errors[:, image]) // 5 == image)[0][0] for image in range(len(images))]
+    of_images = [np.where(np.argsort(errors[row]) == row // 5)[0][0] for row in range(len(errors))]
+    return [
+        [*(100 * np.mean(np.array(ranks) < k) for k in (1, 5, 10)), np.mean(ranks) + 1, np.floor(np.median(ranks)) + 1]
+        for ranks in (of_captions, of_images)
+    ]
+
+
+def test_a_stored_model_is_set_beside_table_7(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rmsexp.tasks.order_embedding", exc_type=ImportError)
+    folder = tmp_path / "coco/images/10crop"
+    folder.mkdir(parents=True)
+    sentences = [" ".join(words) for words in itertools.product(WORDS[2:], repeat=5)]
+    for split, images in {"train": 130, "val": 3, "test": 12}.items():
+        captions = sentences[: 5 * images]
+        (tmp_path / f"coco/{split}.txt").write_text("".join(f"{caption}\n" for caption in captions))
+        features = np.random.default_rng(images).random((images, FEATURES)).astype(np.float32)
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        np.save(folder / f"{split}.npy", features)
+    path = store(tmp_path, parameters("rms"))
+    assert command(monkeypatch, path, "--data-root", tmp_path) == 0
+    *_, header, ours, none, ln, rms, _, after = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["caption_r1", "caption_r5", "caption_r10", "caption_mean_rank"]
+    of_captions, of_images = published_ranks(parameters("rms"), captions, features)
+    expected = [*of_captions[:4], *of_images[:4], of_captions[4], of_images[4]]
+    assert [float(number) for number in ours.split()[1:]] == pytest.approx(expected, abs=0.051)
+    assert none.split()[2:] == ["no", "norm", "45.8", "79.7", "88.8", "5.4", "37.6", "73.6", "85.8", "7.7"]
+    assert "LayerNorm" in ln
+    assert "48.7" in rms
+    assert after == f"next    python -m rmsexp task=order_embedding norm=rms scale=paper data.root={tmp_path}"
+    assert command(monkeypatch, path, "--data-root", tmp_path, "--norm", "ln") == 1
+    assert "do not fit: gru.gates_x.norm.bias is none" in capsys.readouterr().err
+
+
+def test_records_are_json_throughout(tmp_path: Path) -> None:
+    path = saved(tmp_path / "results.csv", CSV)
+    folder = published.import_log(path, "cifar10", "bn", 0, tmp_path)
+    lines = (folder / record.METRICS).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == authors_files.cifar10_rows(path)

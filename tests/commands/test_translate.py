@@ -1,0 +1,243 @@
+"""``python -m rmsexp.translate``: what a trained run translates, and what a person sees when something is wrong."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from helpers.tasks import Ended
+from helpers.translation_tasks import TASKS, tiny
+
+from rmsexp import config, record, runner, trained, translate
+from rmsexp.data.synthetic import phrases
+from rmsexp.metrics import bleu
+from rmsexp.tasks.translation import TranslationTask
+from rmsexp.train import checkpoint
+
+Translate = Callable[..., Ended]
+EDGES = ("log_every=20", "eval_every=20", "checkpoint_every=20", "threads=1", "device=cpu")
+SEARCH = ("decoding.max_length=25", "decoding.valid_beam=3")
+LEARNT = {  # with what a run learns a little in seconds
+    "rnnsearch": ("max_steps=40", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
+    "transformer": (
+        *("max_steps=80", "optim.lr=0.02", "schedule.warmup=20"),
+        *("model.width=32", "tokens=1000", "accumulate=1"),
+    ),
+}
+
+
+def train(root: Path, results: Path, task: str, *more: str) -> Path:
+    """A run's folder."""
+    options = [f"data.root={root}", f"results={results}", *EDGES]
+    job = config.job([*tiny(task), *LEARNT[task], *SEARCH, *options, *more])
+    assert runner.execute(job).status == "finished"
+    return job.folder
+
+
+@pytest.fixture(scope="module")
+def runs(text_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    results = tmp_path_factory.mktemp("results")
+    return {task: train(text_root, results, task) for task in TASKS}
+
+
+@pytest.fixture
+def translated(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Translate:
+    """Runs command lines in this process; the input is text or bytes."""
+
+    def run(text: str | bytes, *words: str | Path) -> Ended:
+        content = text.encode() if isinstance(text, str) else text
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+        monkeypatch.setattr(sys, "argv", ["translate", *map(str, words)])
+        try:
+            status = translate.main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return Ended(status, *capsys.readouterr())
+
+    return run
+
+
+def held_out(split: str) -> tuple[list[str], list[str]]:
+    return phrases.phrases(310, 16, 16).splits[split]()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_records_score_is_found_again(runs: dict[str, Path], translated: Translate, task: str) -> None:
+    best = checkpoint.read(runs[task] / record.CHECKPOINTS / "best.pt")
+    assert best["step"] > 0
+    sources, references = held_out("valid")
+    done = translated("\n".join(sources) + "\n", runs[task], "--beam", "3")
+    assert done.status == 0
+    assert f"16 lines, the model of step {best['step']}" in done.err
+    scores = bleu.score(done.out.splitlines(), references)
+    (row,) = [row for row in record.read(runs[task]).metrics if (row["step"], row["split"]) == (best["step"], "valid")]
+    assert scores.bleu > 0
+    assert (scores.bleu, scores.chrf) == (row["bleu"], row["chrf"])
+    assert (
+        scores.bleu
+        == best["bleu"]
+        == max(row["bleu"] for row in record.read(runs[task]).metrics if row["split"] == "valid")
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_last_checkpoint_is_what_the_samples_are_of(
+    runs: dict[str, Path], translated: Translate, task: str
+) -> None:
+    sources, references = held_out("test")
+    done = translated("\n".join(sources), runs[task], "--checkpoint", "last")
+    steps = int(LEARNT[task][0].partition("=")[2])
+    assert f"16 lines, the model of step {steps}" in done.err
+    samples = (runs[task] / "translations.txt").read_text()
+    lines = done.out.splitlines()
+    for i in (0, 15):
+        assert f"test {i + 1}\n  source      {sources[i]}\n  reference   {references[i]}\n" in samples
+        assert f"  reference   {references[i]}\n  translation {lines[i]}\n" in samples
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_beams(runs: dict[str, Path], translated: Translate, text_root: Path, task: str) -> None:
+    text = "\n".join(held_out("test")[0])
+    plain, two, greedy, wide = (translated(text, runs[task], *more).out for more in ([], *_beams(2, 1, 5)))
+    assert plain == two  # the config's beam on test sets
+    assert len({plain, greedy, wide}) > 1
+    loaded = trained.load(runs[task], TranslationTask, torch.device("cpu"), lambda _: None)
+    assert loaded.task.config.data.root == str(text_root)
+    assert greedy.splitlines() == by_argmax(loaded, held_out("test")[0])
+
+
+def _beams(*sizes: int) -> list[list[str]]:
+    return [["--beam", str(size)] for size in sizes]
+
+
+@torch.no_grad()
+def by_argmax(loaded: trained.Trained, lines: list[str]) -> list[str]:
+    """Greedy translations, one sentence and one token at a time."""
+    task, model = loaded.task, cast(Any, loaded.model)
+    assert not model.training
+    found = []
+    for ids in task.text.source.encode(lines):
+        source = torch.tensor([[*ids, 2]])
+        state = model.encode(source, torch.ones_like(source).bool())
+        tokens = [-1]
+        for _ in range(min(25, len(ids) + 1 + 2)):
+            logits, state = model.step(torch.tensor(tokens[-1:]), state)
+            if len(tokens) == 1 and task.config.decoding.forbid_empty:
+                logits[:, 2] = -torch.inf
+            tokens.append(int(logits.argmax()))
+            if tokens[-1] == 2:
+                break
+        found.append([token for token in tokens[1:] if token != 2])
+    return task.text.target.decode(found)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_line_for_each_line(runs: dict[str, Path], translated: Translate, task: str) -> None:
+    sources, _ = held_out("test")
+    alone = translated("\n".join(sources[:3]), runs[task]).out.splitlines()
+    assert len(alone) == 3
+    text = f"\n{sources[0]}\n\n  \n{sources[1]}\n\u2028a\x0bb\u0085\n{sources[2]}\r\n\n"
+    done = translated(text, runs[task])
+    lines = done.out.split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == 8
+    assert "8 lines" in done.err
+    assert (lines[1], lines[4], lines[6]) == tuple(alone)
+
+
+def test_no_line_for_no_line(runs: dict[str, Path], translated: Translate) -> None:
+    assert translated("", runs["transformer"]).out == ""
+
+
+def test_mistakes(runs: dict[str, Path], translated: Translate, tmp_path: Path) -> None:
+    run = runs["transformer"]
+    for words, status, message in (
+        ([tmp_path], 2, f"rmsexp: {tmp_path / 'config.yaml'} cannot be read (No such file or directory): name the"),
+        ([tmp_path / "nowhere"], 2, "name the folder of a run"),
+        ([run, "--beam", "0"], 2, "rmsexp: --beam must be at least 1, got 0"),
+    ):
+        done = translated("a\n", *words)
+        assert (done.status, done.out) == (status, "")
+        assert message in done.err
+        assert done.err.count("\n") == 1
+    for words in ([], [run, "--beam", "x"], [run, "--checkpoint", "first"]):
+        assert translated("a\n", *words).status == 2
+
+
+def test_a_missing_checkpoint(runs: dict[str, Path], translated: Translate) -> None:
+    best = runs["transformer"] / record.CHECKPOINTS / "best.pt"
+    content = best.read_bytes()
+    for damage, message in ((best.unlink, f"{best} is missing"), (lambda: best.write_bytes(content[:-99]), "damaged")):
+        try:
+            damage()
+            done = translated("a\n", runs["transformer"])
+        finally:
+            best.write_bytes(content)
+        assert (done.status, done.out) == (1, "")
+        assert f"rmsexp: {best} is " in done.err
+        assert message in done.err
+        assert "Traceback" not in done.err
+
+
+def test_input_that_is_not_utf8(runs: dict[str, Path], translated: Translate) -> None:
+    done = translated(b"A dog.\nA \xff cat.\n", runs["transformer"])
+    assert (done.status, done.out) == (1, "")
+    assert "rmsexp: the input is not UTF-8 (byte 9" in done.err
+
+
+def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rmsexp.tasks import translation
+
+    other = phrases.phrases(50, 5, 5)
+    monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: other)
+    done = translated("a\n", runs["transformer"])
+    assert (done.status, done.out) == (1, "")
+    assert "was trained on other data" in done.err
+
+
+def test_a_run_of_another_task(data_root: Path, translated: Translate, tmp_path: Path) -> None:
+    options = (f"data.root={data_root}", f"results={tmp_path}", "threads=1")
+    job = config.job([*options, "max_steps=1", "model.width=0.02", "batch_size=8"])
+    assert runner.execute(job).status == "finished"
+    done = translated("a\n", job.folder)
+    assert (done.status, done.out) == (2, "")
+    assert f"rmsexp: {job.folder} is a run of task=cifar10, which this command is not for" in done.err
+
+
+def test_in_bfloat16(text_root: Path, tmp_path: Path, translated: Translate) -> None:
+    """The search is the one of the run's evaluation."""
+    folder = train(text_root, tmp_path, "transformer", "precision=bfloat16", "max_steps=30")
+    sources, references = held_out("valid")
+    done = translated("\n".join(sources), folder, "--beam", "3", "--checkpoint", "last")
+    scores = bleu.score(done.out.splitlines(), references)
+    row = [row for row in record.read(folder).metrics if row["split"] == "valid"][-1]
+    assert (scores.bleu, scores.chrf) == (row["bleu"], row["chrf"])
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own, whose output is UTF-8 as its input is, whatever the terminal's encoding."""
+    monkeypatch.chdir(tmp_path)
+    lines = [" ".join(letters) for letters in itertools.product("äöü", repeat=3)]
+    for split in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            Path(f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    own = ["data.name=files", *(f"data.{split}={split}" for split in ("train", "valid", "test")), "data.vocabulary=9"]
+    sizes = ("model.width=16", "model.heads=2", "tokens=1000", "decoding.max_length=9", "max_steps=1")
+    job = config.job(["task=transformer", *own, *sizes, "threads=1", "device=cpu", "data.root=cache"])
+    assert runner.execute(job).status == "finished"
+    command = [sys.executable, "-m", "rmsexp.translate", str(job.folder)]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    text = "\n".join(lines[:4]).encode()
+    done = subprocess.run(command, input=text, capture_output=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "4 lines, the model of step" in done.stderr.decode("latin-1")
+    assert all(set(line) & set("äöü") for line in done.stdout.decode("utf-8").splitlines())
+    assert done.stdout.count(b"\n") == 4

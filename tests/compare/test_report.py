@@ -1,0 +1,227 @@
+"""``python -m rmsexp.report``: what it writes of whole and of damaged records."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.records import write_run
+
+from rmsexp import compare, record, report
+from rmsexp.compare import html
+from rmsexp.compare.report import SettingReport
+
+SERIES = ("none", "ln", "rms", "prms", "prms+p=0.5")
+FILES = (record.CONFIG, record.RUN, record.METRICS, record.STATUS)
+
+
+def write_setting(root: Path, seeds: int = 3, shown: Sequence[str] = SERIES, **run: object) -> Path:
+    for series in shown:
+        for seed in range(seeds):
+            folder = write_run(root, series, seed, steps=120, seconds_per_step=0.1 + 0.02 * len(series), **run)
+            (folder / record.CONFIG).write_text("norm:\n  p: 0.0625\noptim:\n  lr: 0.003\n")
+    return root / "cifar10"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two machines' results of one setting, and on one of them another learning rate; not to be changed."""
+    root = tmp_path_factory.mktemp("results")
+    write_setting(root / "first")
+    write_setting(root / "second", seeds=1)
+    write_setting(root / "second", seeds=1, setting="demo+optim.lr=0.01")
+    return root
+
+
+@pytest.fixture(scope="module")
+def written(results: Path) -> Path:
+    """The same, reported."""
+    copy = results.with_name("written")
+    shutil.copytree(results, copy)
+    assert [path.name for path in report.run(copy, None, None)] == [
+        *("report.html", "report.md", "summary.csv", "tables.tex")
+    ]
+    return copy
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
+    """What the page is made of; making it takes a second."""
+    shown: list[SettingReport] = []
+
+    def page(settings: list[SettingReport]) -> str:
+        shown.extend(settings)
+        return ""
+
+    monkeypatch.setattr(html, "page", page)
+    return shown
+
+
+def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
+    names = {path.name for path in (written / "first/cifar10/demo/comparison").iterdir()}
+    drawn = {f"{name}.{kind}" for name in ("curves", "saving", "p", "test_error") for kind in ("png", "svg")}
+    tables = {f"{name}.csv" for name in ("summary", "paired", "paper", "saving", "target", "p")}
+    assert drawn | tables | {"summary.md", "report.md", "tables.tex"} <= names
+    assert "rates.csv" not in names
+    assert (written / "second/cifar10/demo/comparison/rates.csv").exists()
+
+
+def test_settings_of_two_machines_are_kept_apart(written: Path) -> None:
+    table = pd.read_csv(written / "report/summary.csv")
+    place = [str(written / root) for root in ("first", "second", "second")]
+    found = table[["root", "setting"]].drop_duplicates().to_numpy().tolist()
+    assert found == [list(one) for one in zip(place, ["demo", "demo", "demo+optim.lr=0.01"], strict=True)]
+    assert table.groupby(["root", "setting"])["seeds"].max().tolist() == [3, 1, 1]
+    first = table[table["root"] == place[0]].set_index("series")
+    alone = compare.load(written / "first")
+    errors = alone.metrics.query("split == 'test' and step == 120").groupby("series", observed=True)["error"].mean()
+    assert first["final"].to_dict() == pytest.approx(errors.to_dict())
+
+
+def test_the_text_says_what_the_tables_do(written: Path) -> None:
+    text = (written / "report/report.md").read_text()
+    assert text.count("### Against LayerNorm, seed by seed") == 3
+    assert "When the model without norm reaches training loss" in text
+    assert "built-in data (shapes twin)" in text
+    assert "best of 2 tried, by test error" in text
+    assert "| RMSNorm | 3 |" in text
+    assert "no test (fewer than 3 common seeds)" in text
+    links = [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]
+    assert len(links) == 9  # curves, saving and p of three settings
+    assert (written / "report" / links[0]).exists()
+    assert "%2B" in links[-1]  # a plus sign is no plus in a link
+
+
+def test_latex_is_escaped_and_whole(written: Path) -> None:
+    text = (written / "report/tables.tex").read_text()
+    tables = text.count(r"\begin{tabular}")
+    assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 6 * 3 + 1
+    assert r"\caption{cifar10, demo+optim.lr=0.01: Summary}" in text
+    assert "%" not in text.replace(r"\%", "")
+
+
+def test_the_page_is_written_from_the_same_settings(written: Path) -> None:
+    page = (written / "report/report.html").read_text()
+    assert "Against LayerNorm, seed by seed" in page
+    assert "When the model without norm reaches training loss" in page
+
+
+def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")
+    (one,) = pages
+    assert (one.task, one.setting, one.root) == ("cifar10", "demo+optim.lr=0.01", str(tmp_path / "second"))
+    assert not (tmp_path / "first/cifar10/demo/comparison").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "setting", "message"),
+    [
+        ("cifar", None, "has no task cifar; did you mean cifar10?"),
+        (None, "dmeo", "has no setting dmeo; did you mean demo?"),
+    ],
+)
+def test_what_is_not_there_is_said(results: Path, task: str | None, setting: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match="has no") as error:
+        report.run(results, task, setting)
+    assert message in str(error.value)
+
+
+def test_without_runs_one_line_says_what_makes_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "nothing")])
+    assert report.main() == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"python -m rmsexp -m norm=ln,rms results={tmp_path / 'nothing'}" in error
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"), [*((name, Path.unlink) for name in FILES), (record.METRICS, cut), (record.RUN, cut)]
+)
+def test_a_damaged_run_is_a_problem_and_all_else_is_reported(
+    name: str,
+    damage: Callable[[Path], None],
+    tmp_path: Path,
+    pages: list[SettingReport],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_setting(tmp_path, seeds=2, shown=SERIES[1:3])
+    path = tmp_path / "cifar10/demo/rms/seed0" / name
+    damage(path)
+    report.run(tmp_path, None, None)
+    assert str(path) in capsys.readouterr().err
+    assert str(path) in (tmp_path / "report/report.md").read_text()
+    (one,) = pages
+    (problem,) = one.records.problems
+    assert problem.startswith(str(path))
+    table = pd.read_csv(tmp_path / "report/summary.csv").set_index("series")
+    assert table["seeds"].to_dict() == dict.fromkeys(SERIES[1:3], 2)
+    assert table["final"].notna().all()
+    assert table["impl"].eq("eager").all()
+
+
+def test_a_setting_without_a_single_run_json_is_a_problem(tmp_path: Path, pages: list[SettingReport]) -> None:
+    for name in ("whole", "damaged"):
+        write_setting(tmp_path / name, seeds=1, shown=SERIES[1:3])
+    for path in (tmp_path / "damaged").rglob(record.RUN):
+        path.unlink()
+    report.run(tmp_path, None, None)
+    damaged, whole = pages
+    assert damaged.tables == {}
+    assert any("no run.json of this setting says" in problem for problem in damaged.records.problems)
+    assert next(iter(whole.tables)) == "Summary"
+    assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
+
+
+@pytest.mark.parametrize("missing", ["demo", "demo+optim.lr=0.1"])
+def test_learning_rates_are_compared_without_a_damaged_setting(
+    missing: str, tmp_path: Path, pages: list[SettingReport]
+) -> None:
+    for setting in ("demo", "demo+optim.lr=0.1", "demo+optim.lr=0.01"):
+        write_run(tmp_path, "rms", setting=setting)
+    (tmp_path / "cifar10" / missing / "rms/seed0" / record.RUN).unlink()
+    report.run(tmp_path, None, None)
+    (table,) = [one.tables["Learning rates"] for one in pages if "Learning rates" in one.tables]
+    assert "best of 2 tried" in table["best rate"].iloc[0]
+
+
+def test_the_folder_of_a_setting_can_be_named_from_inside(
+    tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, "rms")
+    monkeypatch.chdir(tmp_path / "cifar10/demo")
+    report.run(Path(), None, None)
+    assert [(one.task, one.setting, one.root) for one in pages] == [("cifar10", "demo", str(tmp_path))]
+
+
+def test_runs_that_were_moved_aside_are_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "rms")
+    shutil.copytree(folder, folder.with_name("seed0.old1"))
+    (folder.with_name("seed0.old1") / record.RUN).unlink()
+    assert len(compare.load(tmp_path).runs) == 1
+
+
+def test_many_settings_are_drawn_by_processes(
+    tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "FEW", 0)
+    write_run(tmp_path, "rms")
+    report.run(tmp_path, None, None)
+    assert len(pages) == 1
+    assert (tmp_path / "cifar10/demo/comparison/curves.svg").exists()
+
+
+def test_reporting_needs_no_torch() -> None:
+    code = "import sys, rmsexp.report; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,448 @@
+"""Features of images: the descriptor, ten crops, the weights, and files that survive a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from rmsexp import record
+from rmsexp.data import DataError, image_features
+from rmsexp.data.image_features import SIZE, describe, extract, ten_crops
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "extract_image_features.py"
+
+
+def silent(_: str) -> None: ...
+
+
+def plain(red: int, green: int, blue: int, width: int = 40, height: int = 30) -> Image.Image:
+    return Image.new("RGB", (width, height), (red, green, blue))
+
+
+def picture(pixels: Any) -> Image.Image:
+    return Image.fromarray(np.asarray(pixels, dtype=np.uint8))
+
+
+def unit(row: np.ndarray) -> np.ndarray:
+    return row / np.linalg.norm(row)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """Seven plain images; the red of image i is 10 i."""
+    paths = [tmp_path / "images" / f"{number}.png" for number in range(7)]
+    paths[0].parent.mkdir()
+    for number, path in enumerate(paths):
+        plain(10 * number, 0, 0).save(path)
+    return paths
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """A quick kind of features, "red", in shards of two, one at a time; returns the images seen so far, by number."""
+    seen = tmp_path / "seen"
+    seen.touch()
+
+    def red(image: Image.Image) -> np.ndarray:
+        number = image.getpixel((0, 0))[0] // 10
+        with seen.open("a") as file:
+            file.write(f"{number}\n")
+        return np.eye(1, SIZE, number)[0]
+
+    monkeypatch.setattr(image_features, "SHARD", 2)
+    monkeypatch.setattr(image_features, "WORKERS", 1)
+    monkeypatch.setitem(image_features.KINDS, "red", (1, lambda: red))
+    return lambda: [int(line) for line in seen.read_text().split()]
+
+
+# The descriptor
+
+
+def test_descriptor_is_not_negative_and_the_same_each_time() -> None:
+    ramp = picture(np.arange(90 * 70 * 3).reshape(90, 70, 3) % 251)
+    row = describe(ramp)
+    assert row.shape == (SIZE,)
+    assert (row >= 0).all()
+    assert np.array_equal(row, describe(ramp))
+
+
+@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (255, 0, 0), (0, 0, 255)])
+def test_plain_image_has_finite_features(colour: tuple[int, int, int]) -> None:
+    row = describe(plain(*colour))
+    assert np.isfinite(row).all()
+    assert np.linalg.norm(row) > 1
+
+
+def test_parts_of_the_descriptor_are_of_equal_length() -> None:
+    row = describe(picture(np.arange(128 * 128 * 3).reshape(128, 128, 3) % 253))
+    ends = np.cumsum([64, 256, 1024] * 3)
+    parts = np.split(row, ends)
+    assert [len(part) for part in parts] == [64, 256, 1024] * 3 + [64]
+    assert np.allclose([np.linalg.norm(part) for part in parts], 1)
+
+
+def test_colour_is_told_apart_from_brightness_and_place() -> None:
+    red, dark_red, blue = (describe(plain(*colour))[:64] for colour in ((200, 0, 0), (180, 0, 0), (0, 0, 200)))
+    assert red @ dark_red > 0.8 > 0.2 > red @ blue
+    half = np.zeros((128, 128, 3))
+    half[:, :64] = (255, 0, 0)
+    left, right = describe(picture(half)), describe(picture(half[:, ::-1]))
+    assert left[:64] @ right[:64] == pytest.approx(1)  # the whole image has the same colours,
+    assert left[64:320] @ right[64:320] < 0.9  # its quarters have not
+
+
+def test_gradients_fill_the_bin_of_their_direction_and_the_scale_of_their_width() -> None:
+    def of_the_whole(pixels: np.ndarray) -> np.ndarray:
+        return describe(picture(np.repeat(pixels[..., None], 3, axis=2)))[2688:2752].reshape(4, 16) ** 2
+
+    across = np.tile(np.arange(128), (128, 1))
+    rightward, downward = of_the_whole(across), of_the_whole(across.T)
+    assert (rightward.argmax(axis=1) == 0).all()
+    assert (downward.argmax(axis=1) == 4).all()
+    fine, coarse = (of_the_whole(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
+    assert fine[0] > 0.99  # of stripes of one pixel, the borders' differences alone, and nothing once shrunk
+    assert coarse.argmax() == 2  # a difference is that of its neighbours: for pixels of 4, in two stripes
+
+
+def test_texture_counts_brighter_neighbours() -> None:
+    dots = np.zeros((128, 128, 3))
+    dots[4::8, 4::8] = 255
+    row = describe(picture(dots))[1344:1408] ** 2
+    assert row[0] > 0.8  # most pixels have no brighter neighbour
+    assert row[[1, 2, 4, 8, 16, 32]] / row[1] == pytest.approx(np.ones(6), rel=0.1)  # some have one, on any side
+    assert row[[3, 5, 9, 63]].sum() == 0
+
+
+# Ten crops
+
+
+def test_ten_crops_are_corners_and_centre_and_their_mirror_images() -> None:
+    pixels = np.arange(256 * 320 * 3).reshape(256, 320, 3) % 256  # short side 256: nothing to resize
+    batches = []
+
+    class Outputs(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batches.append(x)
+            return torch.arange(20.0).reshape(10, 2)
+
+    mean = ten_crops(Outputs(), torch.device("cpu"), picture(pixels))
+    assert mean.tolist() == [9, 10]
+    scaled = (pixels / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    corners = [(0, 0), (0, 96), (32, 0), (32, 96), (16, 48)]
+    straight = [scaled[top : top + 224, left : left + 224] for top, left in corners]
+    mirrored = [scaled[:, ::-1][top : top + 224, left : left + 224] for top, left in corners]
+    expected = np.stack([*straight, *mirrored]).transpose(0, 3, 1, 2)
+    assert np.allclose(batches[0].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(100, 400), (30, 20), (500, 375)])
+def test_ten_crops_of_an_image_of_any_size(size: tuple[int, int]) -> None:
+    row = ten_crops(nn.Flatten(), torch.device("cpu"), plain(0, 0, 255, *size)).reshape(3, 224, 224)
+    assert row[2] == pytest.approx(np.full((224, 224), (1 - 0.406) / 0.225), abs=1e-5)
+
+
+# Weights, of a stand-in for VGG-19
+
+
+class Tiny(nn.Module):
+    """The head of the network over the mean colour, with SIZE outputs at its fifth layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Linear(3, 2), nn.ReLU(), nn.Dropout(), nn.Linear(2, SIZE), nn.ReLU(), nn.Tanh()
+        self.classifier = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(x.mean(dim=(2, 3)))
+
+
+class Code:
+    """A pickle of it makes a folder when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of weights, at the address that VGG-19's are fetched from."""
+    state = {name: torch.linspace(-1, 1, p.numel()).reshape(p.shape) for name, p in Tiny().state_dict().items()}
+    (tmp_path / "site").mkdir()
+    torch.save(state, tmp_path / "site" / "new")
+    digest = sha256((tmp_path / "site" / "new").read_bytes()).hexdigest()
+    path = (tmp_path / "site" / "new").rename(tmp_path / "site" / f"vgg19-{digest[:8]}.pth")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    monkeypatch.setattr("torchvision.models.vgg19", Tiny)
+    named = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=path.as_uri()))
+    monkeypatch.setattr("torchvision.models.VGG19_Weights", named)
+    return path
+
+
+def test_weights_are_fetched_once_and_used_up_to_fc7(weights: Path, images: list[Path], tmp_path: Path) -> None:
+    extract(images[:2], "vgg19", tmp_path / "a.npy", silent)
+    rows = np.load(tmp_path / "a.npy")
+    model = Tiny().eval()
+    model.load_state_dict(torch.load(weights, weights_only=True))
+    colours = [(10 * number / 255 - 0.485) / 0.229 for number in range(2)]
+    inputs = torch.tensor([[red, -0.456 / 0.224, -0.406 / 0.225] for red in colours])
+    expected = model.classifier[:5](inputs).detach().numpy()
+    assert np.allclose(rows, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+    weights.unlink()
+    extract(images[2:4], "vgg19", tmp_path / "b.npy", silent)
+
+
+@pytest.mark.parametrize("damage", ["absent", "another", "damaged copy", "code"])
+def test_weights_that_cannot_be_had_say_what_to_do(
+    damage: str, weights: Path, images: list[Path], tmp_path: Path
+) -> None:
+    place = tmp_path / "hub" / "hub" / "checkpoints" / weights.name
+    if damage == "absent":
+        weights.unlink()
+    elif damage == "another":
+        torch.save(Tiny().state_dict(), weights)  # sound, and not of the digest in its name
+    else:
+        place.parent.mkdir(parents=True)
+        place.write_bytes(weights.read_bytes()[:-100])
+        if damage == "code":
+            torch.save(Code(tmp_path / "ran"), place)
+    with pytest.raises(DataError) as error:
+        extract(images, "vgg19", tmp_path / "a.npy", silent)
+    message = str(error.value)
+    assert all(part in message for part in (str(place), weights.as_uri(), "data.features=descriptor"))
+    assert message.count("\n") == 1
+    assert not (tmp_path / "a.npy").exists()
+    assert not (tmp_path / "ran").exists()
+
+
+# Files
+
+
+def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], tmp_path: Path) -> None:
+    target, said = tmp_path / "features" / "train.npy", []
+    extract(images, "descriptor", target, said.append)
+    rows = np.load(target, mmap_mode="r")
+    assert (rows.shape, rows.dtype) == ((7, SIZE), np.float32)
+    for row, path in zip(rows, images, strict=True):
+        assert row == pytest.approx(unit(describe(Image.open(path))), abs=1e-6)
+    assert said == ["descriptor features of train: 0 of 7 images"]
+    assert sorted(path.name for path in target.parent.iterdir()) == [".train.npy.lock", "train.json", "train.npy"]
+
+
+@pytest.mark.usefixtures("counted")
+def test_progress_is_reported_in_images(images: list[Path], tmp_path: Path) -> None:
+    said: list[str] = []
+    extract(images, "red", tmp_path / "train.npy", said.append)
+    assert said == [f"red features of train: {done} of 7 images" for done in (0, 2, 4, 6)]
+
+
+def test_grey_and_transparent_images_are_read_as_rgb(tmp_path: Path) -> None:
+    for mode in ("L", "RGBA", "P", "1", "CMYK"):
+        plain(255, 255, 255).convert(mode).save(tmp_path / f"{mode}.tiff")
+    extract(sorted(tmp_path.glob("*.tiff")), "descriptor", tmp_path / "a.npy", silent)
+    rows = np.load(tmp_path / "a.npy")
+    assert np.allclose(rows, unit(describe(plain(255, 255, 255))), atol=1e-6)
+
+
+def test_features_are_made_once_and_anew_when_what_they_are_of_changes(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, expected = tmp_path / "a.npy", [*range(7)]
+    for _ in range(2):
+        extract(images, "red", target, silent)
+        assert counted() == expected
+    extract(images[::-1], "red", target, silent)
+    expected += range(6, -1, -1)
+    assert counted() == expected
+    assert np.load(target).argmax(axis=1).tolist() == [6, 5, 4, 3, 2, 1, 0]
+    images[0].write_bytes(images[0].read_bytes() + b"\0")  # another size
+    extract(images[:1], "red", target, silent)
+    extract(images, "red", target, silent)
+    expected += [0, *range(7)]
+    assert counted() == expected
+    monkeypatch.setitem(image_features.KINDS, "red", (2, image_features.KINDS["red"][1]))
+    extract(images, "red", target, silent)
+    assert counted() == [*expected, *range(7)]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no json", "broken json", "another shape"])
+def test_damaged_features_are_made_anew(
+    damage: str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target, origin = tmp_path / "a.npy", tmp_path / "a.json"
+    extract(images, "red", target, silent)
+    whole = target.read_bytes()
+    if damage == "truncated":
+        target.write_bytes(whole[:-1])
+    elif damage == "empty":
+        target.write_bytes(b"")
+    elif damage == "no json":
+        origin.unlink()
+    elif damage == "broken json":
+        origin.write_text("{")
+    else:
+        np.save(target, np.zeros((7, 3)))
+    extract(images, "red", target, silent)
+    assert target.read_bytes() == whole
+    assert json.loads(origin.read_text())["images"] == 7
+    assert counted() == [*range(7), *range(7)]
+
+
+def in_a_process(function: Callable[[], None]) -> int:
+    """The exit code of a child that runs it: minus the signal's number where one ended it."""
+    process = multiprocessing.get_context("fork").Process(target=function)
+    process.start()
+    process.join(30)
+    return process.exitcode or 0
+
+
+def kill_at(call: int) -> Callable[..., Any]:
+    """Makes a function of one that, when it is called for this time, kills the process before it does anything."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        calls = iter(range(1, 1000))
+
+        def killing(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return killing
+
+    return wrap
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "lost"),
+    [
+        (image_features, "_row", 1, 7),  # in the first shard
+        (image_features, "_row", 6, 3),  # in the third
+        (record.os, "fsync", 3, 5),  # a shard written and not yet named
+        (image_features, "_join", 1, 0),
+        (image_features.cache, "sync", 1, 0),  # joined
+        (record, "write_json", 1, 0),  # the rows in their place, and not yet what they are of
+        (image_features.shutil, "rmtree", 2, 0),  # all done, and the shards not removed
+    ],
+)
+def test_killed_work_goes_on_at_its_shard(
+    owner: Any, name: str, call: int, lost: int, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target = tmp_path / "a.npy"
+
+    def child() -> None:
+        setattr(owner, name, kill_at(call)(getattr(owner, name)))
+        extract(images, "red", target, silent)
+
+    assert in_a_process(child) == -signal.SIGKILL
+    before = len(counted())
+    extract(images, "red", target, silent)
+    assert len(counted()) - before == lost
+    assert np.load(target).argmax(axis=1).tolist() == [*range(7)]
+
+
+def test_rows_of_one_list_are_never_taken_for_another_after_a_kill(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target = tmp_path / "a.npy"
+    extract(images, "red", target, silent)
+
+    def child() -> None:
+        record.write_json = kill_at(1)(record.write_json)
+        extract(images[::-1], "red", target, silent)
+
+    assert in_a_process(child) == -signal.SIGKILL
+    extract(images, "red", target, silent)
+    assert np.load(target).argmax(axis=1).tolist() == [*range(7)]
+    assert len(counted()) == 21
+    assert not list(tmp_path.glob("a.shards"))
+
+
+def test_two_processes_never_write_the_same_features(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    arguments = (images, "red", tmp_path / "a.npy", silent)
+    processes = [context.Process(target=extract, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert counted() == [*range(7)]
+
+
+@pytest.mark.parametrize("content", [b"", b"GIF89a", b"not an image", "truncated"])
+def test_damaged_image_is_named_and_what_was_done_is_kept(
+    content: bytes | str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    whole = images[5].read_bytes()
+    images[5].write_bytes(whole[:-30] if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=rf"The image {images[5]} cannot be read \(.+\).\nReplace it; scale=demo"):
+        extract(images, "red", tmp_path / "a.npy", silent)
+    assert not (tmp_path / "a.npy").exists()
+    length = images[5].stat().st_size
+    assert length < len(whole)
+    seen = len(counted())
+    with pytest.raises(DataError):
+        extract(images, "red", tmp_path / "a.npy", silent)
+    assert set(counted()[seen:]) == {4}  # the third shard's, the first two being there
+
+
+def test_missing_image_is_named(images: list[Path], tmp_path: Path) -> None:
+    images[3].unlink()
+    with pytest.raises(DataError, match=rf"{images[3]} cannot be read \(No such file or directory\)"):
+        extract(images, "descriptor", tmp_path / "a.npy", silent)
+
+
+def test_unknown_kind_is_refused(images: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.features=vgg16 is not known; did you mean vgg19\? \(one of descr"):
+        extract(images, "vgg16", tmp_path / "a.npy", silent)
+
+
+@pytest.mark.usefixtures("counted")
+def test_full_disk_says_what_is_needed(images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "write_atomic", full)
+    with pytest.raises(
+        DataError, match=r"a\.npy \(No space left on device\); .* 7 images need 0 MB\.\nFree some space"
+    ):
+        extract(images, "red", tmp_path / "a.npy", silent)
+
+
+def test_script_extracts_named_images(
+    images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("3.png\n0.png\n")
+    arguments = ["script", str(images[0].parent), str(tmp_path / "a.npy"), "--names", str(names)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert np.load(tmp_path / "a.npy") == pytest.approx(
+        np.stack([unit(describe(Image.open(images[number]))) for number in (3, 0)]), abs=1e-6
+    )
+    assert capsys.readouterr().out == "descriptor features of a: 0 of 2 images\n"
+    monkeypatch.setattr(sys, "argv", arguments[:3])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert len(np.load(tmp_path / "a.npy")) == 7
+    monkeypatch.setattr(sys, "argv", ["script", str(tmp_path), str(tmp_path / "b.npy")])
+    with pytest.raises(SystemExit, match=rf"There are no images in {tmp_path}"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")

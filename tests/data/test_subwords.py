@@ -1,0 +1,213 @@
+"""Subword vocabularies: what they hold, that they are learnt once, and the paper's against the tools' own scripts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from helpers.parallel_text import corpus, phrases
+
+from rmsexp.data import DataError
+from rmsexp.data.parallel import Pairs
+from rmsexp.data.subwords import EOS, PAD, UNK, Codec, SubwordOptions, codecs
+
+KINDS = [
+    SubwordOptions("sentencepiece", 120, 0),
+    SubwordOptions("moses_bpe", 90, 0),
+    SubwordOptions("moses_bpe", 90, 9),
+]
+
+
+def learn(options: SubwordOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
+    return codecs(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_text_comes_back_and_ids_lie_behind_the_reserved_ones(options: SubwordOptions, tmp_path: Path) -> None:
+    for codec, lines in zip(learn(options, tmp_path), phrases(), strict=True):
+        ids = codec.encode(lines)
+        assert {i for line in ids for i in line} <= set(range(3, codec.size))
+        expected = lines if options.kind == "sentencepiece" else [line.replace("\u2013", "-") for line in lines]
+        assert codec.decode([[*line, EOS, PAD, PAD] for line in ids]) == expected
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, tmp_path: Path) -> None:
+    for codec in learn(options, tmp_path):
+        assert codec.encode(["", " \t "]) == [[], []]
+        assert UNK in codec.encode(["ж"])[0]
+        assert "⁇" in codec.decode([[UNK]])[0]
+        assert codec.decode([[], [PAD, EOS]]) == ["", ""]
+        assert codec.encode([]) == codec.decode([]) == []
+
+
+def test_sentencepiece_is_one_model_of_the_wanted_size(tmp_path: Path) -> None:
+    source, target = learn(KINDS[0], tmp_path)
+    assert source is target
+    assert source.size == KINDS[0].vocabulary
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_learnt_once_and_the_same_when_loaded(options: SubwordOptions, tmp_path: Path) -> None:
+    said: list[str] = []
+    train = corpus({"train": phrases()})
+    first = codecs(train, options, tmp_path, said.append)
+    assert said[0] == f"learning {options.vocabulary} subwords from 225 pairs (once)"
+    said.clear()
+    loaded = codecs(corpus({}), options, tmp_path, said.append)  # has no text to learn from
+    assert said == []
+    elsewhere = codecs(train, options, tmp_path / "elsewhere", said.append)
+    for codec, again, anew, lines in zip(first, loaded, elsewhere, phrases(), strict=True):
+        assert codec.encode(lines) == again.encode(lines) == anew.encode(lines)
+        assert codec.size == again.size == anew.size
+
+
+def test_other_text_or_options_are_learnt_beside_the_first(tmp_path: Path) -> None:
+    learn(KINDS[0], tmp_path)
+    learn(KINDS[0], tmp_path, digest="b")
+    learn(SubwordOptions("sentencepiece", 100, 0), tmp_path)
+    assert len(list((tmp_path / "subwords").glob("*/model"))) == 3
+
+
+@pytest.mark.parametrize("options", KINDS[:2], ids=str)
+def test_a_damaged_model_is_learnt_anew(options: SubwordOptions, tmp_path: Path) -> None:
+    source, _ = learn(options, tmp_path)
+    expected = source.encode(phrases()[0])
+    (model,) = (tmp_path / "subwords").glob("*/model")
+    model.write_bytes(model.read_bytes()[:1000])
+    assert learn(options, tmp_path)[0].encode(phrases()[0]) == expected
+
+
+def scripts(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
+    """For each language, the training text and its vocabulary by sacremoses and subword-nmt's own programs."""
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
+    from subword_nmt.apply_bpe import BPE, read_vocabulary
+    from subword_nmt.learn_joint_bpe_and_vocab import create_parser, learn_joint_bpe_and_vocab
+
+    files = [folder / "en", folder / "de"]
+    for path, lines in zip(files, phrases(), strict=True):
+        normaliser, tokeniser = MosesPunctNormalizer(path.name), MosesTokenizer(path.name)
+        tokens = [tokeniser.tokenize(normaliser.normalize(line), aggressive_dash_splits=True) for line in lines]
+        truecaser = MosesTruecaser()
+        truecaser.train(tokens)
+        truecased = [truecaser.truecase(" ".join(line), return_str=True, use_known=True) for line in tokens]
+        path.write_text("".join(f"{line}\n" for line in truecased), encoding="utf-8")
+    names = [str(path) for path in files]
+    vocabularies = [f"{name}.vocabulary" for name in names]
+    args = [
+        "-i",
+        *names,
+        "-o",
+        str(folder / "codes"),
+        "-s",
+        str(options.vocabulary),
+        "--write-vocabulary",
+        *vocabularies,
+    ]
+    parsed: argparse.Namespace = create_parser().parse_args(args)
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_joint_bpe_and_vocab(parsed)
+    results = []
+    for path, vocabulary in zip(files, vocabularies, strict=True):
+        frequent = read_vocabulary(Path(vocabulary).read_text(encoding="utf-8").splitlines(), options.threshold)
+        codes = io.StringIO((folder / "codes").read_text(encoding="utf-8"))
+        bpe = BPE(codes, vocab=frequent if options.threshold else None)
+        segmented = [bpe.process_line(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        counts = Counter(token for line in segmented for token in line.split())
+        results.append((segmented, sorted(counts, key=lambda token: (-counts[token], token))))
+    return results
+
+
+@pytest.mark.parametrize("options", KINDS[1:], ids=str)
+def test_moses_bpe_gives_what_the_scripts_give(options: SubwordOptions, tmp_path: Path) -> None:
+    expected = scripts(options, tmp_path)
+    assert expected[0][1] != expected[1][1]
+    for codec, lines, (segmented, vocabulary) in zip(learn(options, tmp_path), phrases(), expected, strict=True):
+        assert codec.size == len(vocabulary) + 3
+        assert [" ".join(vocabulary[i - 3] for i in ids) for ids in codec.encode(lines)] == segmented
+
+
+def test_moses_bpe_splits_what_is_rarer_than_the_threshold(tmp_path: Path) -> None:
+    """A rare compound beside two frequent words."""
+    lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
+    lengths = {}
+    for threshold in (0, 10):
+        source, _ = learn(SubwordOptions("moses_bpe", 14, threshold), tmp_path, (lines, lines))
+        lengths[threshold] = [len(ids) for ids in source.encode(["gate", "garden", "gardengate"])]
+    assert lengths[0] == [1, 1, 1]
+    assert lengths[10][:2] == [1, 1]
+    assert lengths[10][2] > 1
+
+
+def test_moses_bpe_truecases_the_start_of_a_sentence_only(tmp_path: Path) -> None:
+    lines = ["We saw the gate. The Gate is ours.", "There the gate is, and the Gate saw us."] * 5
+    source, _ = learn(SubwordOptions("moses_bpe", 15, 0), tmp_path, (lines, lines))
+    first, second = source.encode(["the gate", "The gate"])
+    assert first == second
+    assert source.encode(["the Gate"])[0] != first
+    assert source.decode([first]) == ["The gate"]
+
+
+def test_decoding_joins_a_word_that_was_cut_off(tmp_path: Path) -> None:
+    source, _ = learn(SubwordOptions("moses_bpe", 20, 0), tmp_path)
+    ids = source.encode(["the sailor"])[0]
+    texts = source.decode([ids[:end] for end in range(1, len(ids) + 1)])
+    assert len(texts) > 3
+    assert texts[-1] == "The sailor"
+    assert all("@" not in text and "The sailor".startswith(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (SubwordOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ pieces .* lower it"),
+        (SubwordOptions("sentencepiece", 20, 0), r"data.vocabulary=20 is less than the \d\d characters .* raise it"),
+        (SubwordOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
+        (SubwordOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
+    ],
+    ids=str,
+)
+def test_a_vocabulary_that_the_text_cannot_give(options: SubwordOptions, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        learn(options, tmp_path)
+    assert list((tmp_path / "subwords").glob("[!.]*")) == []
+
+
+def test_words_of_one_letter_give_no_merges(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"more than the 0 merges"):
+        learn(KINDS[1], tmp_path, (["a b", "c"], ["a", "b"]))
+
+
+@pytest.mark.parametrize("options", KINDS[:2], ids=str)
+@pytest.mark.parametrize("lines", [[], ["", "  "]], ids=["no lines", "blank lines"])
+def test_no_text_to_learn_from(options: SubwordOptions, lines: list[str], tmp_path: Path) -> None:
+    empty = corpus({"train": (lines, lines)})
+    with pytest.raises(DataError, match=r"training text of phrases en-de is empty"):
+        codecs(empty, options, tmp_path, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("sentencpiece", 100, 0), "data.subwords=sentencpiece is not known; did you mean sentencepiece"),
+        (("moses_bpe", 0, 0), "data.vocabulary must be at least 1, got 0"),
+        (("moses_bpe", 10, -1), "data.threshold must be at least 0, got -1"),
+        (("sentencepiece", 10, 5), "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
+    ],
+)
+def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SubwordOptions(*values)
+
+
+@pytest.mark.parametrize("package", ["sacremoses", "subword_nmt"])
+def test_a_missing_extra_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=r"needs sacremoses and subword-nmt: pip install .rmsexp\[parity\]"):
+        learn(KINDS[1], tmp_path)
+    assert learn(KINDS[0], tmp_path)[0].size == KINDS[0].vocabulary

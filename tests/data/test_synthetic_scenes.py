@@ -1,0 +1,137 @@
+"""The built-in captioned images: captions ordered by what they entail, and features that carry it, with noise."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rmsexp.data import Source
+from rmsexp.data.captions import EOS, PER_IMAGE, UNK, Captions, Described
+from rmsexp.data.synthetic import scenes as twin
+from rmsexp.data.synthetic.scenes import ORDERS, Scene, Thing, facts, lineage, render, scenes
+
+SIZES = {"train": 3000, "valid": 250, "test": 250}
+SPANIEL = Scene(
+    Thing("spaniel", "brown", "big"), (("behind", Thing("taxi")), ("near", Thing("animal"))), "sleeps", "on a beach"
+)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source[Captions]:
+    return scenes()
+
+
+@pytest.fixture(scope="module")
+def captions(source: Source[Captions]) -> Captions:
+    return source.load(lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[tuple[Scene, list[Scene]]]:
+    """Scenes, and what their five captions tell."""
+    draw = twin._Draw(0)
+    return [(scene, draw.told(scene)) for scene in (draw.scene() for _ in range(300))]
+
+
+def content(words: list[str], split: Described) -> np.ndarray:
+    """Which words the captions of an image have, float64 of shape (image, word)."""
+    bags = np.zeros((len(split), len(words)))
+    bags[np.repeat(np.arange(len(split.captions)) // PER_IMAGE, split.captions.lengths), split.captions.tokens] = 1
+    return bags
+
+
+def test_form(source: Source, captions: Captions) -> None:
+    assert (source.name, source.builtin) == ("scenes twin", True)
+    assert {name: len(split) for name, split in captions.splits.items()} == SIZES
+    assert len(set(captions.words)) == len(captions.words) == 71
+    for split in captions.splits.values():
+        assert len(split.captions) == PER_IMAGE * len(split)
+        assert split.captions.tokens.dtype == np.int32
+        ends = split.captions.tokens == EOS
+        np.testing.assert_array_equal(np.flatnonzero(ends) + 1, split.captions.offsets[1:])
+        assert split.captions.lengths.min() == 3  # an article, a noun and EOS
+        assert UNK not in split.captions.tokens
+    assert set(captions.splits["train"].captions.tokens.tolist()) == set(range(71)) - {UNK}
+
+
+def test_features_are_unit_vectors(captions: Captions) -> None:
+    for name, split in captions.splits.items():
+        assert split.features.dtype == np.float32
+        assert split.features.shape == (SIZES[name], 256)
+        assert split.features.min() >= 0
+        np.testing.assert_allclose(np.linalg.norm(split.features, axis=1), 1, rtol=1e-6)
+
+
+def test_seed_alone_decides(captions: Captions) -> None:
+    small = scenes(20, 10, 10)
+    assert small.digest == scenes(20, 10, 10).digest
+    assert small.digest != scenes(20, 10, 10, seed=1).digest
+    valid = small.load(lambda _: None).splits["valid"]
+    np.testing.assert_array_equal(valid.features, captions.splits["valid"].features[:10])
+    np.testing.assert_array_equal(valid.captions[49], captions.splits["valid"].captions[49])
+
+
+def test_scenes_are_the_same_everywhere(source: Source[Captions]) -> None:
+    """Written down once: another processor or version of numpy must give the same."""
+    assert source.digest == "218b1755e034074978fc0556b51a315470d3cfb787b58adbb8286ab65754eee1"
+
+
+def test_splits_share_no_image(captions: Captions) -> None:
+    images = [row.tobytes() for split in captions.splits.values() for row in split.features]
+    assert len(set(images)) == len(images) == 3500
+    told = [
+        tuple(split.captions[k].tolist())
+        for split in captions.splits.values()
+        for k in range(PER_IMAGE - 1, len(split.captions), PER_IMAGE)
+    ]
+    assert len(set(told)) > 0.98 * len(told)  # a caption that tells all names its image nearly always
+
+
+def test_each_caption_entails_the_one_before(drawn: list[tuple[Scene, list[Scene]]]) -> None:
+    for scene, told in drawn:
+        assert told[-1] == scene
+        for brief, fuller in pairwise(told):
+            assert facts(brief) <= facts(fuller)
+    counts = np.mean([[len(facts(part)) for part in told] for _, told in drawn], axis=0)
+    assert (np.diff(counts) > 2).all()
+
+
+def test_brief_captions_are_true_of_several_images(drawn: list[tuple[Scene, list[Scene]]]) -> None:
+    images = [facts(scene) for scene, _ in drawn]
+    shown_by = np.array([[sum(said <= image for image in images) for said in map(facts, told)] for _, told in drawn])
+    assert shown_by.min() == 1
+    assert shown_by[:, 0].mean() > 20
+    assert shown_by[:, -1].mean() < 1.1
+
+
+def test_facts_entail_the_more_general() -> None:
+    assert lineage("spaniel") == ("spaniel", "dog", "animal")
+    found = facts(SPANIEL)
+    assert {"spaniel", "brown dog", "big animal", "big", "behind car", "near animal", "sleeps", "on a beach"} <= found
+    assert found.isdisjoint({"", "terrier", "near dog", "brown car", "brown sleeps"})
+    assert facts(Scene(Thing("dog"))) == {"dog", "animal"}
+
+
+def test_captions_read_in_three_orders() -> None:
+    assert [render(SPANIEL, order) for order in ORDERS] == [
+        "a big brown spaniel behind a taxi and near an animal sleeps on a beach",
+        "on a beach a big brown spaniel behind a taxi and near an animal sleeps",
+        "a big brown spaniel that sleeps on a beach behind a taxi and near an animal",
+    ]
+    assert {render(Scene(Thing("owl")), order) for order in ORDERS} == {"an owl"}
+
+
+def test_features_carry_what_captions_tell(captions: Captions) -> None:
+    """By least squares from features to words; then an image is found by its words among 250, at random in 4 %."""
+    train, test = captions.splits["train"], captions.splits["test"]
+    bags = content(captions.words, train)
+    mean, centre = bags.mean(axis=0), train.features.mean(axis=0)
+    weights, *_ = np.linalg.lstsq(train.features - centre, bags - mean, rcond=None)
+    read, truth = (test.features - centre) @ weights, content(captions.words, test) - mean
+    errors = ((truth[:, None] - read) ** 2).sum(axis=2)  # (captions of an image, image)
+    ranks = (errors < errors.diagonal()[:, None]).sum(axis=1)
+    assert (ranks < 10).mean() > 0.9
+    assert np.square(truth - read).sum() < 0.6 * np.square(truth).sum()
+    assert np.square(truth - read).sum() > 0.1 * np.square(truth).sum()  # what noise and the order of words hide

@@ -1,0 +1,65 @@
+"""The built-in images: the same on every call, balanced, and solved by neither colour nor place alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rmsexp.data import Images
+from rmsexp.data.synthetic import shapes
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return shapes.shapes(n_train=1000, n_test=600)
+
+
+def test_form(images: Images) -> None:
+    assert images.train_x.shape == (1000, 3, 32, 32)
+    assert images.test_x.shape == (600, 3, 32, 32)
+    assert images.train_x.dtype == np.uint8
+    assert images.train_y.dtype == np.int64
+    assert images.builtin
+    assert images.name == "shapes twin"
+
+
+def test_seed_alone_decides(images: Images) -> None:
+    again = shapes.shapes(n_train=1000, n_test=600)
+    assert again.digest == images.digest
+    np.testing.assert_array_equal(again.train_x, images.train_x)
+    assert shapes.shapes(n_train=1000, n_test=600, seed=1).digest != images.digest
+
+
+def test_classes_are_balanced_and_shuffled(images: Images) -> None:
+    np.testing.assert_array_equal(np.bincount(images.train_y), [100] * 10)
+    np.testing.assert_array_equal(np.bincount(images.test_y), [60] * 10)
+    assert len(set(images.train_y[:20].tolist())) < 20
+    assert (np.diff(images.train_y) != 1).any()
+
+
+def test_splits_share_no_image(images: Images) -> None:
+    train = {image.tobytes() for image in images.train_x}
+    assert len(train) == 1000
+    assert train.isdisjoint(image.tobytes() for image in images.test_x)
+
+
+def test_mean_image_of_a_class_does_not_give_it_away(images: Images) -> None:
+    """The nearest class mean, in pixels, finds the colour at best: 20 % right at most, and a little for the shape."""
+    means = np.stack([images.train_x[images.train_y == k].mean(axis=0) for k in range(10)])
+    distances = ((images.test_x[:, None].astype(float) - means) ** 2).sum(axis=(2, 3, 4))
+    assert (distances.argmin(axis=1) == images.test_y).mean() < 0.35
+
+
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_shapes_cover_alike(name: str) -> None:
+    """Of radius 10 in the middle of the picture: none can be told by its area alone."""
+    kind = np.array([shapes.SHAPES.index(name)])
+    cover = shapes._cover(kind, np.full((2, 1), 16.0), np.array([10.0]), np.array([0.3]))
+    assert 140 < cover.sum() < 240
+
+
+def test_hues() -> None:
+    red, green, blue = np.eye(3)
+    hue, one = np.array([0.0, 120.0, 240.0, 60.0, -120.0]), np.ones(5)
+    np.testing.assert_allclose(shapes._rgb(hue, one, one), [red, green, blue, red + green, blue], atol=1e-12)
+    np.testing.assert_allclose(shapes._rgb(hue, 0 * one, 0.5 * one), np.full((5, 3), 0.5))

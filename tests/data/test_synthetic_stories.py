@@ -1,0 +1,188 @@
+"""The built-in cloze questions: one answer each, found by linking two sentences and by nothing less."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from rmsexp.data import Source
+from rmsexp.data.cloze import EOS, NIL, NUM, PLACEHOLDER, UNK, Cloze
+from rmsexp.data.synthetic.stories import ASKED, ENTITIES, EPISODES, NOT_ASKED, stories
+
+
+class Question(NamedTuple):
+    passage: str
+    event: str
+    answer: str
+
+    @property
+    def words(self) -> list[str]:
+        return self.passage.split()
+
+    @property
+    def people(self) -> list[str]:
+        return [word for word in self.words if word in ENTITIES]
+
+
+@pytest.fixture(scope="module")
+def source() -> Source[Cloze]:
+    return stories()
+
+
+@pytest.fixture(scope="module")
+def cloze(source: Source[Cloze]) -> Cloze:
+    return source.load(lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def valid(cloze: Cloze) -> list[Question]:
+    return list(questions(cloze, "valid"))
+
+
+def questions(cloze: Cloze, split: str) -> Iterator[Question]:
+    examples = cloze.splits[split]
+    for passage, question, answer in zip(examples.passages, examples.questions, examples.answers, strict=True):
+        told, asked = (" ".join(cloze.words[k] for k in ids) for ids in (passage, question))
+        before, event = asked.split(" when ")
+        assert before == f"{PLACEHOLDER} was near"
+        yield Question(told, event, cloze.words[answer])
+
+
+def links(passage: str) -> dict[str, str]:
+    """Who was near each event, by the grammar; an assertion fails where a sentence links nothing."""
+    found, opened = {}, ""
+    for sentence in passage.removesuffix(" .").split(" . "):
+        if re.fullmatch(r"@\w+ (slept|laughed|waited|read)", sentence):
+            continue
+        if who := re.fullmatch(r"(@\w+) (went out|entered a \w+)", sentence):
+            assert not opened
+            opened = who[1]
+        elif event := re.fullmatch(r"(.+) there", sentence):
+            if (person := event[1].removesuffix(" went")) in ENTITIES:
+                found[opened.split(" in a ")[0]] = person
+            else:
+                assert opened in ENTITIES
+                found[event[1]] = opened
+            opened = ""
+        elif who := re.fullmatch(r"it frightened (@\w+)", sentence):
+            assert opened
+            found[opened], opened = who[1], ""
+        else:
+            assert not opened
+            opened = sentence
+    assert not opened
+    return found
+
+
+def nearest(question: Question, *, before: bool, after: bool) -> str:
+    """The name nearest to the event's last word; on the other side where there is none on this one."""
+    at = question.passage.split(f"{question.event} ")[0].count(" ") + question.event.count(" ")
+    places = [place for place, word in enumerate(question.words) if word in ENTITIES]
+    allowed = [place for place in places if (before and place < at) or (after and place > at)]
+    return question.words[min(allowed or places, key=lambda place: abs(place - at))]
+
+
+SHALLOW: dict[str, Callable[[Question], str]] = {
+    "first": lambda question: question.people[0],
+    "second": lambda question: question.people[1],
+    "third": lambda question: question.people[2],
+    "last": lambda question: question.people[-1],
+    "most frequent": lambda question: max(question.people, key=question.people.count),
+    "nearest before": lambda question: nearest(question, before=True, after=False),
+    "nearest after": lambda question: nearest(question, before=False, after=True),
+    "nearest": lambda question: nearest(question, before=True, after=True),
+}
+
+
+def error(answer: Callable[[Question], str], asked: list[Question]) -> float:
+    return float(np.mean([answer(question) != question.answer for question in asked]))
+
+
+def test_form(source: Source, cloze: Cloze) -> None:
+    assert (source.name, source.builtin) == ("stories twin", True)
+    assert {name: len(split) for name, split in cloze.splits.items()} == {"train": 5000, "valid": 500}
+    assert len(set(cloze.words)) == len(cloze.words) == 66
+    assert [cloze.words[k] for k in cloze.entities] == list(ENTITIES)
+    for split in cloze.splits.values():
+        for sequences in (split.passages, split.questions):
+            assert sequences.tokens.dtype == np.int32
+            assert sequences.lengths.min() > 0
+            assert set(sequences.tokens.tolist()).isdisjoint((NIL, EOS, UNK, NUM))
+        assert split.answers.dtype == np.int32
+        assert split.passages.lengths.max() <= 36
+        assert split.questions.lengths.max() <= 8
+    used = {int(k) for split in cloze.splits.values() for k in (*split.passages.tokens, *split.questions.tokens)}
+    assert used == set(range(4, 66))
+
+
+def test_seed_alone_decides(cloze: Cloze) -> None:
+    small = stories(n_train=30, n_valid=10)
+    assert small.digest == stories(n_train=30, n_valid=10).digest
+    assert small.digest != stories(n_train=30, n_valid=10, seed=1).digest
+    passages = small.load(lambda _: None).splits["train"].passages
+    np.testing.assert_array_equal(passages[29], cloze.splits["train"].passages[29])
+
+
+def test_questions_are_the_same_everywhere(source: Source[Cloze]) -> None:
+    """Written down once: another processor or version of numpy must give the same."""
+    assert source.digest == "8c7674812b0ee017c8e0bc54bb5262310e749dbc7247b4ed8ff1dfab9e7238bb"
+
+
+def test_splits_share_no_story(cloze: Cloze) -> None:
+    passages = [question.passage for split in cloze.splits for question in questions(cloze, split)]
+    assert len(set(passages)) == len(passages) == 5500
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_linking_both_facts_always_gives_the_answer(cloze: Cloze, split: str) -> None:
+    lengths = {1, 2, 3} if split == "train" else {3}
+    for question in questions(cloze, split):
+        near = links(question.passage)
+        assert near[question.event] == question.answer
+        assert question.event in ASKED
+        assert set(near) <= {*ASKED, *NOT_ASKED}
+        assert len(set(near.values())) == len(near)
+        assert len(near) in lengths
+
+
+@pytest.mark.parametrize("heuristic", SHALLOW)
+def test_no_shallow_heuristic_answers(valid: list[Question], heuristic: str) -> None:
+    near_the_event = heuristic.startswith("nearest")
+    assert error(SHALLOW[heuristic], valid) > (0.4 if near_the_event else 0.6)
+
+
+def test_chance_is_as_documented(cloze: Cloze, valid: list[Question]) -> None:
+    at_random = np.mean([1 - 1 / len(set(question.people)) for question in valid])
+    assert at_random == pytest.approx(0.69, abs=0.01)
+    assert {len(set(question.people)) for question in valid} == {3, 4}
+    answers = cloze.splits["train"].answers
+    commonest = cloze.words[np.bincount(answers).argmax()]
+    assert error(lambda _: commonest, valid) > 0.85
+    assert np.bincount(answers)[cloze.entities].min() > 0.8 * len(answers) / len(ENTITIES)
+
+
+def test_links_alone_do_not_answer(valid: list[Question]) -> None:
+    """Of the events that are ever asked about, a story has one or two; which, the question says."""
+    candidates = [sum(event in ASKED for event in links(question.passage)) for question in valid]
+    assert set(candidates) == {1, 2}
+    assert np.mean([1 - 1 / count for count in candidates]) == pytest.approx(0.17, abs=0.04)
+
+
+def test_no_sentence_alone_answers(cloze: Cloze) -> None:
+    assert not any("{who}" in sentence and "{event}" in sentence for episode in EPISODES for sentence in episode)
+    for question in questions(cloze, "train"):
+        sentences = question.passage.split(" . ")
+        assert not any(question.event in sentence and "@" in sentence for sentence in sentences)
+
+
+def test_either_fact_comes_first_about_as_often(valid: list[Question]) -> None:
+    first = [
+        question.passage.index(question.event) < question.passage.index(links(question.passage)[question.event])
+        for question in valid
+        if question.people.count(question.answer) == 1
+    ]
+    assert np.mean(first) == pytest.approx(0.5, abs=0.06)

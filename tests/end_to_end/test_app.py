@@ -1,0 +1,795 @@
+"""The command line from end to end: runs, sweeps, and what a person sees when something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import pickle
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torchvision.datasets import CIFAR10
+
+import rmsexp
+from rmsexp import app, compare, config, prepare, record, runner
+from rmsexp.data import DataError
+from rmsexp.tasks.cifar10 import Task
+from rmsexp.train import checkpoint
+
+TINY = (
+    *("max_steps=4", "log_every=2", "eval_every=2", "checkpoint_every=2"),
+    *("model.width=0.02", "batch_size=8", "threads=1"),
+)
+SETTING = "demo+batch_size=8+model.width=0.02"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left: exit status, everything printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Bench:
+    """Runs command lines in this process, with their results below ``results``; nothing is drawn unless ``curves``."""
+
+    def __init__(
+        self, root: Path, data_root: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    ) -> None:
+        self.results, self._data_root, self._capsys, self._patch = root / "all results", data_root, capsys, patch
+
+    def __call__(self, *words: str, curves: bool = False) -> Ended:
+        with contextlib.ExitStack() as stack:
+            if not curves:
+                patch = stack.enter_context(self._patch.context())
+                patch.setattr(app, "draw", lambda _: None)
+            try:
+                status = app.main([f"results={self.results}", f"data.root={self._data_root}", *TINY, *words])
+            except SystemExit as end:
+                status = int(end.code or 0)
+        return Ended(status, *self._capsys.readouterr())
+
+    def folder(self, series: str = "rms", seed: int = 0) -> Path:
+        return self.results / "cifar10" / SETTING / series / f"seed{seed}"
+
+    def status(self, series: str = "rms", seed: int = 0) -> dict[str, Any]:
+        status = record.read_status(self.folder(series, seed))
+        return {key: status[key] for key in ("status", "step", "error")}
+
+    def rows(self, series: str = "rms", seed: int = 0) -> list[record.Row]:
+        """All that must not depend on whether a run was interrupted."""
+        rows, problem = record.read_metrics(self.folder(series, seed) / record.METRICS)
+        assert problem is None
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    def edit(self, file: str, change: Callable[[dict[str, Any]], None]) -> None:
+        path = self.folder() / file
+        content = yaml.safe_load(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content) if file.endswith("json") else yaml.safe_dump(content))
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
+    return Bench(tmp_path, data_root, capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
+    """The folder of a run of eight steps that nothing happened to."""
+    results = tmp_path_factory.mktemp("whole")
+    rmsexp.run(overrides=[f"results={results}", f"data.root={data_root}", *TINY, "max_steps=8"])
+    return config.job([f"results={results}", *TINY]).folder
+
+
+def assert_as_whole(bench: Bench, whole: Path) -> None:
+    """The bench's run ended bit-identical to the one of ``whole``."""
+    expected = [
+        {key: value for key, value in row.items() if key != "seconds"}
+        for row in record.read_metrics(whole / record.METRICS)[0]
+    ]
+    assert bench.rows() == expected
+    ours, theirs = (
+        torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True) for folder in (bench.folder(), whole)
+    )
+    for payload in (ours, theirs):
+        del payload["state"]["metrics_bytes"]  # the seconds in it have more digits or fewer
+    assert ours["state"] == theirs["state"]
+    for part in ("model", "optimizer"):
+        torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], object]) -> None:
+    """Does something when the batches of a step are fetched."""
+    fetch = Task.batches
+
+    def batches(self: Task, k: int) -> Any:
+        if k == step:
+            action()
+        return fetch(self, k)
+
+    monkeypatch.setattr(Task, "batches", batches)
+
+
+def not_finite_at(monkeypatch: pytest.MonkeyPatch, step: int, norm: str | None = None) -> None:
+    """Makes the objective of one step NaN, of every norm or of one."""
+    here: dict[str, Any] = {}
+    fetch, compute, build = Task.batches, Task.objective, Task.build
+
+    def named(self: Task, of: Any) -> Any:
+        here["norm"] = of.name
+        return build(self, of)
+
+    def batches(self: Task, k: int) -> Any:
+        here["step"] = k
+        return fetch(self, k)
+
+    def objective(self: Task, *args: Any) -> Any:
+        good = compute(self, *args)
+        bad = here["step"] == step and norm in (None, here["norm"])
+        return dataclasses.replace(good, loss=good.loss * float("nan")) if bad else good
+
+    for name, method in (("build", named), ("batches", batches), ("objective", objective)):
+        monkeypatch.setattr(Task, name, method)
+
+
+# --- help
+
+
+def test_help_names_everything_and_is_quick() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "rmsexp", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    for group in config.GROUPS:
+        assert f"\n  {group}: " in done.stdout
+    for group in ("task", "norm", "scale", "logger", "sweep"):
+        assert all(f"\n    {name} " in done.stdout for name in config.options(group))
+    assert all(key in done.stdout for key, _ in app.KEYS)
+    assert done.stdout.split("examples:")[1].count("python -m rmsexp") == len(app.EXAMPLES) == 6
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "rmsexp.config" in imported
+    assert not imported & {"torch", "torchvision", "pandas", "matplotlib", "numpy"}
+
+
+def test_every_example_is_a_valid_command() -> None:
+    for command, _ in app.EXAMPLES:
+        words = [config.expand_home(word) for word in command.removeprefix("python -m rmsexp").split()]
+        runs, sweep = app.expand([word for word in words if word != "-m"], "-m" in words, None)
+        assert (sweep is not None) == ("-m" in words)
+        assert all(config.job(run) for run in runs)
+
+
+def test_hydra_still_shows_the_config(bench: Bench) -> None:
+    done = bench("--cfg", "job", "norm=ln")
+    assert done.status == 0
+    shown = yaml.safe_load(done.out)
+    assert (shown["norm"]["name"], shown["max_steps"], shown["scale"]) == ("ln", 4, "demo")
+    assert not bench.results.exists()
+
+
+# --- mistakes on the command line
+
+
+def config_dir(root: Path) -> Path:
+    """A folder of norms with a mistake each."""
+    (root / "norm").mkdir()
+    files = {
+        "lost": "_target_: nowhere.Lost\nname: lost\nimpl: eager\n",
+        "stranger": "_target_: collections.OrderedDict\nname: stranger\nimpl: eager\n",
+        "nameless": "name: nameless\n",
+        "listed": "- 1\n",
+        "broken": "name: [x\n",
+    }
+    for name, content in files.items():
+        (root / f"norm/{name}.yaml").write_text(content)
+    return root
+
+
+OUTSIDE = ("--config-dir", "DIR")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["norm=rmss"], "norm=rmss is not known; did you mean rms? (one of bn, l2, ln, mean_only_bn, none,"),
+        (
+            ["task=foo"],
+            "task=foo is not known (one of attentive_reader, cifar10, order_embedding, rnnsearch, transformer)",
+        ),
+        (["scale=huge"], "scale=huge is not known (one of demo, paper, small)"),
+        (["-m", "norm=rms,rmss"], "norm=rmss is not known; did you mean rms?"),
+        (["norm=null"], "norm takes one of bn, l2,"),
+        (["norm=[rms,ln]"], "norm takes one of bn, l2,"),
+        (["norm=prms", "norm.p=0"], "norm.p must lie in (0, 1], got 0.0"),
+        (["norm=prms", "norm.p=1.5"], "norm.p must lie in (0, 1], got 1.5"),
+        (["norm.p=0.5"], "norm.p is no option of norm=rms (norms that have it: prms)"),
+        (["norm.epps=1"], "norm.epps is not known; did you mean norm.eps? (norm=rms has norm.name, norm.impl,"),
+        (["norm=bn", "norm.impl=fused"], "norm.impl=fused is not known (one of"),
+        (["norm.name=mine"], "norm.name belongs to the norm's file"),
+        (["optim.lr=abc"], "optim.lr: Value 'abc' of type 'str' could not be converted to Float"),
+        (["optim.lr=-1"], "optim.lr must be greater than 0, got -1.0"),
+        (["optim=3"], "optim holds several values; set one of lr, beta2, eps, clip, clipping in it"),
+        (["~optim.lr"], "~optim.lr: a value can be set, not taken away"),
+        (["seed=0.5"], "seed: Value '0.5' of type 'float' could not be converted to Integer"),
+        (["lr=0.1"], "lr is not known; did you mean optim.lr?"),
+        (["sede=1"], "sede is not known; did you mean seed?"),
+        (["+sede=1"], "sede is not known; did you mean seed?"),
+        (["++model.widht=1"], "model.widht is not known; did you mean model.width?"),
+        (["data.root="], "data.root is empty"),
+        (["max_steps=0"], "max_steps must be at least 1, got 0"),
+        (["device=tpu"], "device=tpu is not known"),
+        (["model.width=0.001"], "model.width=0.001 leaves no channel; at least 0.0104 is needed"),
+        (["norm=rms,ln"], "norm=rms,ln names several runs: add -m for a sweep"),
+        (["-m", "norm=glob(*)"], "norm=glob(*): write the values with commas between them"),
+        (["rms"], "'rms' is no GROUP=CHOICE and no KEY=VALUE ("),
+        (["a=b=c"], "'a=b=c' is no GROUP=CHOICE and no KEY=VALUE ("),
+        (["--config-dir", "nowhere"], "--config-dir nowhere is no folder"),
+        ([*OUTSIDE, "norm=lost"], "norm=lost: _target_ nowhere.Lost cannot be imported (No module named 'nowhere')"),
+        ([*OUTSIDE, "norm=stranger"], "_target_ collections.OrderedDict is no dataclass below rmsexp.norms.Norm"),
+        ([*OUTSIDE, "norm=nameless"], "the norm's file names no class"),
+        ([*OUTSIDE, "norm=listed"], "the norm's file names no class"),
+        ([*OUTSIDE, "norm=broken"], "norm/broken.yaml"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else " ".join(value),
+)
+def test_mistake_is_named_in_a_line(words: list[str], message: str, bench: Bench, tmp_path: Path) -> None:
+    outside = str(config_dir(tmp_path))
+    done = bench(*(outside if word == "DIR" else word for word in words))
+    assert done.status == 2
+    assert done.err.startswith("rmsexp: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+    assert not bench.results.exists()
+
+
+def test_flags_may_stand_anywhere(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+    monkeypatch.setattr("rmsexp.runner.execute", lambda job, _: order.append(job.series) or runner.Outcome("failed", 0))
+    bench("norm=rms,ln", "-m", "seed=0")
+    assert order == ["rms", "ln"]
+    assert bench("norm=ln", "--cfg", "job", "seed=0").status == 0
+
+
+def test_results_in_the_folder_of_configs(bench: Bench, tmp_path: Path) -> None:
+    """Hydra takes any folder in it for a group of configs."""
+    (tmp_path / "results").mkdir()
+    done = bench("--config-dir", str(tmp_path))
+    assert (done.status, done.err) == (
+        *(2, f"rmsexp: results cannot be set, since --config-dir {tmp_path} has a folder of that name\n"),
+    )
+
+
+# --- what fails once a run begins
+
+
+def test_cuda_where_there_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = bench("device=cuda")
+    assert done.status == 1
+    assert done.err == "rmsexp: device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto\n"
+    assert bench.status()["status"] == "failed"
+
+
+def test_results_that_cannot_be_written(bench: Bench) -> None:
+    bench.results.write_text("a file")
+    for flag in ([], ["-m"]):
+        done = bench(*flag)
+        assert done.status == 1
+        assert "Not a directory" in done.err or "File exists" in done.err
+        assert str(bench.results) in done.err
+        assert "Traceback" not in done.err
+
+
+def small(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
+    """A run on CIFAR-10 itself, and its status."""
+    done = bench("scale=small", f"data.root={root}")
+    (status,) = bench.results.rglob(record.STATUS)
+    return done, record.read_status(status.parent)
+
+
+def test_missing_data_and_no_network(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:  # bound, not listening: a connection is refused
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
+        done, status = small(bench, tmp_path / "data")
+    assert done.status == 1
+    where = str(tmp_path / "data" / "cifar10" / CIFAR10.base_folder)
+    command = f"python -m rmsexp.prepare task=cifar10 scale=small data.root={tmp_path / 'data'}"
+    assert all(part in done.err for part in (where, command, "scale=demo"))
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "data").exists()
+    assert (status["status"], status["error"]) == ("failed", done.err.removeprefix("rmsexp: ").rstrip("\n"))
+
+
+class Command:
+    """Pickles as a call of os.system."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch, more: Any = None) -> Path:
+    """A training and a test batch of two images, in place and with the expected digests."""
+    folder = root / "cifar10" / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    content = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], "more": more}, protocol=2)
+    for attribute, name in (("train_list", "data_batch_1"), ("test_list", "test_batch")):
+        (folder / name).write_bytes(content)
+        monkeypatch.setattr(CIFAR10, attribute, [[name, hashlib.md5(content).hexdigest()]])
+    return folder
+
+
+def test_truncated_data(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cifar10_files(tmp_path, monkeypatch) / "data_batch_1"
+    path.write_bytes(path.read_bytes()[:-100])
+    done, status = small(bench, tmp_path)
+    assert (done.status, status["status"]) == (1, "failed")
+    assert f"rmsexp: {path} is damaged: its md5 is" in done.err
+    assert f"Delete the folder {path.parent}" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_data_that_would_run_a_command(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cifar10_files(tmp_path, monkeypatch, Command(tmp_path / "done")) / "data_batch_1"
+    done, status = small(bench, tmp_path)
+    assert (done.status, status["status"]) == (1, "failed")
+    assert f"{path} is not a batch of CIFAR-10 (it refers to {os.system.__module__}.system" in done.err
+    assert not (tmp_path / "done").exists()
+
+
+def test_more_in_a_batch_than_there_are_images(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar10_files(tmp_path, monkeypatch)
+    done, _ = small(bench, tmp_path)
+    assert (done.status, done.err) == (1, "rmsexp: batch_size=8 is more than the 2 training images\n")
+
+
+def test_what_was_not_foreseen_leaves_its_traceback_in_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise RuntimeError("of the test's making")
+
+    at_step(monkeypatch, 3, fail)
+    done = bench()
+    path = bench.folder() / "traceback.txt"
+    assert done.status == 1
+    assert done.err.endswith(f"rmsexp: RuntimeError: of the test's making (traceback in {path})\n")
+    assert "in fail" in path.read_text()
+    assert bench.status()["status"] == "failed"
+
+
+# --- one run
+
+
+def test_a_run_from_end_to_end(bench: Bench) -> None:
+    done = bench("norm=rms", curves=True)
+    assert done.status == 0
+    first = done.err.splitlines()[0]
+    assert "task=cifar10 norm=rms" in first
+    assert "built-in data (shapes twin)" in first
+    assert "scale=paper" in first
+    folder, comparison = bench.folder(), bench.folder().parents[1] / "comparison"
+    end = done.out.splitlines()
+    assert end[0] == "finished at step 4"
+    assert end[1].startswith("test    loss ")
+    assert end[2:4] == [f"record  {folder}", f"curves  {comparison / 'curves.png'}"]
+    assert end[4].startswith("next    python -m rmsexp ")
+    following = config.job(shlex.split(end[4])[4:])
+    assert following.folder == bench.folder("ln")
+    assert {path.name for path in folder.iterdir()} == {
+        *(record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS)
+    }
+    assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "previous.pt", "best.pt"}
+    assert {"curves.png", "curves.svg", "summary.csv", "summary.md"} <= {path.name for path in comparison.iterdir()}
+    with (comparison / "summary.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 1
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
+    assert [(row["step"], row["split"]) for row in bench.rows()] == [
+        *((0, "test"), (2, "train"), (2, "test"), (4, "train"), (4, "test"))
+    ]
+
+
+def test_the_record_of_a_run(whole: Path) -> None:
+    run = record.read(whole).run
+    identity = {"task": "cifar10", "norm": "rms", "scale": "demo", "seed": 0, "series": "rms", "impl": "eager"}
+    assert identity | {"setting": SETTING} == {key: run[key] for key in [*identity, "setting"]}
+    assert run["dataset"]["builtin"] is True
+    assert run["dataset"].keys() == {"name", "digest", "builtin"}
+    assert run["parameters"]["total"] == sum(run["parameters"]["modules"].values()) > 0
+    (session,) = run["sessions"]
+    assert {"from_step", "git", "code", "versions", "device", "threads", "contention", "comparable"} <= session.keys()
+    assert session["git"].keys() == {"commit", "dirty"}
+    assert (session["from_step"], session["comparable"], session["threads"]) == (0, True, 1)
+    assert yaml.safe_load((whole / record.CONFIG).read_text())["batch_size"] == 8
+    train = [row for row in record.read(whole).metrics if row["split"] == "train"]
+    assert {"step", "epoch", "examples", "loss", "objective", "error", "lr", "grad_norm", "seconds"} <= train[0].keys()
+    assert train[0]["seconds"].keys() == set(record.BUCKETS)
+    assert train[-1]["examples"] == 8 * 8
+
+
+def test_a_finished_run_is_not_run_again_and_a_longer_one_goes_on(bench: Bench, whole: Path) -> None:
+    bench()
+    before = {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")}
+    done = bench()
+    assert done.status == 0
+    assert done.out.startswith("already finished at step 4 ")
+    assert bench("max_steps=3").out.startswith("already finished at step 4 ")
+    assert {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")} == before
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "going on at step 4" in done.err
+    assert "finished at step 8" in done.out
+    assert [session["from_step"] for session in record.read(bench.folder()).run["sessions"]] == [0, 4]
+    assert_as_whole(bench, whole)
+
+
+def test_force_moves_the_old_run_aside(bench: Bench) -> None:
+    bench("max_steps=2")
+    old = (bench.folder() / record.METRICS).read_text()
+    for number in range(2):
+        done = bench("force=true", "max_steps=2")
+        assert (done.status, "finished at step 2" in done.out) == (0, True)
+        assert bench.folder().with_name(f"seed0.old{number}").is_dir()
+    assert (bench.folder().with_name("seed0.old0") / record.METRICS).read_text() == old
+    assert list(record.find_runs(bench.results)) == [bench.folder()]
+
+
+def test_two_processes_never_write_one_run(bench: Bench) -> None:
+    lock = record.Lock(bench.folder())
+    for words in ([], ["force=true"], ["-m"]):
+        done = bench(*words)
+        assert done.status == 1
+        assert f"{bench.folder()} is being written by another process (id {os.getpid()})" in done.err
+    assert not bench.folder().exists()
+    lock.release()
+    assert bench().status == 0
+
+
+def test_other_data_is_refused(bench: Bench) -> None:
+    bench()
+    bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
+    rows = bench.rows()
+    done = bench("max_steps=8")
+    assert done.status == 1
+    assert f"{bench.folder()} was trained on other data (digest other, now " in done.err
+    assert "force=true" in done.err
+    assert bench.rows() == rows
+    assert bench.status()["status"] == "finished"
+
+
+def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
+    bench()
+    bench.edit(record.CONFIG, lambda resolved: resolved["optim"].update(lr=0.5))
+    rows = bench.rows()
+    done = bench("max_steps=8")
+    assert done.status == 1
+    assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003; 1 differ)" in done.err
+    assert bench.rows() == rows
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
+
+
+def test_going_on_under_other_code_warns_and_is_recorded(bench: Bench, whole: Path) -> None:
+    bench()
+    bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "warning: going on under other code; this run's time stays out of the figures" in done.err
+    sessions = record.read(bench.folder()).run["sessions"]
+    assert [session["comparable"] for session in sessions] == [True, False]
+    assert_as_whole(bench, whole)
+
+
+@pytest.mark.parametrize("file", [record.STATUS, record.RUN, record.CONFIG])
+def test_a_damaged_file_of_the_record_gives_no_traceback(file: str, bench: Bench) -> None:
+    bench()
+    (bench.folder() / file).write_text("{")
+    done = bench("max_steps=8")
+    assert done.status == int(file != record.STATUS)  # the checkpoints know what the status said
+    assert "Traceback" not in done.err
+
+
+# --- damaged checkpoints, a full disk
+
+
+def damage(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(bench: Bench, whole: Path) -> None:
+    bench()
+    damage(bench.folder() / record.CHECKPOINTS / "last.pt")
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "warning: " in done.err
+    assert "last.pt is damaged" in done.err
+    assert "going on from previous.pt" in done.err
+    assert "going on at step 2" in done.err
+    assert_as_whole(bench, whole)
+
+
+def test_only_damaged_checkpoints(bench: Bench) -> None:
+    bench()
+    for name in ("last.pt", "previous.pt"):
+        damage(bench.folder() / record.CHECKPOINTS / name)
+    done = bench("max_steps=8")
+    assert done.status == 1
+    assert "last.pt is damaged" in done.err
+    assert "start this run anew with force=true" in done.err
+    assert "Traceback" not in done.err
+    assert len(bench.rows()) == 5
+    assert bench("max_steps=8", "force=true").status == 0
+
+
+def no_space(*_: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "known"),
+    [
+        pytest.param(checkpoint, "write_atomic", True, id="checkpoint"),
+        pytest.param(record, "append", True, id="metrics"),
+        pytest.param(os, "fsync", False, id="everything"),
+    ],
+)
+def test_a_full_disk(
+    module: Any, name: str, known: bool, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, lambda: patch.setattr(module, name, no_space))
+        done = bench("max_steps=8")
+    assert done.status == 1
+    assert "rmsexp: the disk is full" in done.err
+    assert "the same command goes on" in done.err
+    assert "Traceback" not in done.err
+    assert bench.status()["status"] == ("failed" if known else "interrupted")
+    assert ("could not be written" in done.err) == (not known)
+    assert not list(bench.folder().rglob("*.tmp"))
+    payload, warning = checkpoint.load(bench.folder() / record.CHECKPOINTS)
+    assert payload is not None
+    assert (payload["state"]["step"], warning) == (4, None)
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "going on at step 4" in done.err
+    assert_as_whole(bench, whole)
+
+
+# --- divergence
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    not_finite_at(monkeypatch, 5)
+    words = ("max_steps=12", "log_every=4", "eval_every=4", "checkpoint_every=4")
+    done = bench(*words)
+    assert done.status == 0
+    assert "diverged at step 5: the loss of step 5 is not finite" in done.out
+    assert bench.status() == {"status": "diverged", "step": 5, "error": "the loss of step 5 is not finite"}
+    assert [(row["step"], row["split"]) for row in bench.rows()] == [
+        *((0, "test"), (4, "train"), (4, "test"), (5, "train"))
+    ]
+    assert bench.rows()[-1]["examples"] == 5 * 8
+    payload, _ = checkpoint.load(bench.folder() / record.CHECKPOINTS)
+    assert payload is not None
+    assert payload["state"]["step"] == 4
+    again = bench(*words)
+    assert again.status == 0
+    assert again.out.startswith("already diverged at step 5")
+
+
+# --- Ctrl-C and SIGTERM
+
+
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 4)])
+def test_a_signal_in_training(
+    number: signal.Signals, step: int, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: os.kill(os.getpid(), number))
+        done = bench("max_steps=8")
+    assert done.status == 128 + number
+    assert f"interrupted at step {step + 1}; the same command goes on from there" in done.out
+    assert bench.status() == {"status": "interrupted", "step": step + 1, "error": f"stopped by {number.name}"}
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert f"going on at step {step + 1}" in done.err
+    assert_as_whole(bench, whole)
+
+
+@pytest.mark.parametrize("evaluation", [1, 3])
+def test_a_signal_in_an_evaluation(evaluation: int, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, calls = Task.evaluate, []
+
+    def interrupted(self: Task, model: torch.nn.Module) -> Any:
+        calls.append(model)
+        if len(calls) == evaluation:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(self, model)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "evaluate", interrupted)
+        assert bench("max_steps=8").status == 130
+    assert bench.status()["step"] == 2 * (evaluation - 1)
+    assert bench("max_steps=8").status == 0
+    assert_as_whole(bench, whole)
+
+
+def test_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        assert bench().status == 130
+    assert bench.status()["status"] == "interrupted"
+    assert bench().status == 0
+
+
+def test_ctrl_c_while_the_config_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "job", interrupted)
+    done = bench()
+    assert (done.status, done.err) == (130, "")
+
+
+def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert bench("-m", "norm=rms,ln").status == 130
+    assert bench.status()["status"] == "interrupted"
+    assert not bench.folder("ln").exists()
+    assert bench("-m", "norm=rms,ln").status == 0
+    assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
+
+
+# --- sweeps
+
+
+def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[str, int]] = []
+    build = Task.build
+
+    def recorded(self: Task, norm: Any) -> Any:
+        order.append((norm.name, self.config.seed))
+        return build(self, norm)
+
+    def failing(self: Task, norm: Any) -> Any:
+        if norm.name == "ln":
+            raise RuntimeError("of the test's making")
+        return recorded(self, norm)
+
+    words = ("-m", "norm=rms,ln,l2", "seed=0,1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "build", failing)
+        not_finite_at(patch, 3, "l2")
+        done = bench(*words)
+    assert done.status == 1
+    assert order == [("rms", 0), ("l2", 0), ("rms", 1), ("l2", 1)]
+    statuses = {(norm, seed): bench.status(norm, seed)["status"] for norm in ("rms", "ln", "l2") for seed in (0, 1)}
+    expected = {"rms": "finished", "ln": "failed", "l2": "diverged"}
+    assert statuses == {(norm, seed): status for norm, status in expected.items() for seed in (0, 1)}
+    listed = done.out[done.out.rindex("record  ") :]
+    for seed in (0, 1):
+        assert f"failed: {bench.folder('ln', seed)}: RuntimeError: of the test's making" in listed
+        assert f"diverged: {bench.folder('l2', seed)}: the loss of step 3 is not finite" in listed
+    assert f"{bench.folder('rms')}:" not in listed
+    assert "the same command again runs what is missing" in listed
+
+    order.clear()
+    monkeypatch.setattr(Task, "build", recorded)
+    done = bench(*words)
+    assert done.status == 0
+    assert order == [("ln", 0), ("ln", 1)]
+    assert done.out.count("already finished") == done.out.count("already diverged") == 2
+    assert all(bench.status("ln", seed)["status"] == "finished" for seed in (0, 1))
+
+
+def test_seeds_of_a_preset_stay_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[str, str]] = []
+
+    def noted(job: config.Job, *_: Any) -> NoReturn:
+        order.append((job.series, job.folder.name))
+        raise OSError("of the test's making")
+
+    monkeypatch.setattr("rmsexp.runner.execute", noted)
+    assert bench("sweep=p", "norm.p=0.1,0.2", "seed=0,1").status == 1
+    assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
+
+
+def test_runs_side_by_side(bench: Bench) -> None:
+    """The launcher's processes are fresh ones: nothing that this one patched is known to them."""
+    from joblib.externals.loky import get_reusable_executor
+
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    try:
+        assert bench("-m", *launcher, "norm=rms,ln", "max_steps=2", "threads=null").status == 0
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    for norm in ("rms", "ln"):
+        run = record.read(bench.folder(norm))
+        assert (run.status["status"], run.status["step"]) == ("finished", 2)
+        assert run.run["sessions"][0]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+# --- a norm from outside the package
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def code_of_readme(language: str, containing: str) -> str:
+    """The README's block of code that contains a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if containing in block]
+    return found
+
+
+def test_the_readmes_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my/norm").mkdir(parents=True)
+    (tmp_path / "my_dyt.py").write_text(code_of_readme("python", "class DyT(Norm)"))
+    (tmp_path / "my/norm/dyt.yaml").write_text(code_of_readme("yaml", "my_dyt.DyT"))
+    monkeypatch.syspath_prepend(tmp_path)
+    outside = ("--config-dir", str(tmp_path / "my"))
+    assert bench(*outside, "norm=dyt", "norm.alpha=0.1").status == 0
+    done = bench("-m", *outside, "norm=rms,dyt", curves=True)
+    assert done.status == 0
+    assert all(label in done.out for label in ("RMSNorm", "dyt", "curves  ", "curves.png"))
+    assert bench.status("dyt")["status"] == bench.status("dyt+alpha=0.1")["status"] == "finished"
+    with (bench.folder().parents[1] / "comparison/summary.csv").open() as file:
+        assert {row["series"] for row in csv.DictReader(file)} == {"rms", "dyt", "dyt+alpha=0.1"}
+    assert bench(*outside, "norm=dyt", "norm.alhpa=1").err.startswith("rmsexp: norm.alhpa is not known; did you mean")
+
+
+# --- from Python; prepare
+
+
+def test_run_from_python(bench: Bench, data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [f"results={bench.results}", f"data.root={data_root}", *TINY]
+    run = rmsexp.run(task="cifar10", norm="ln", overrides=options)
+    assert (run.folder, run.status["status"], run.run["norm"]) == (bench.folder("ln"), "finished", "ln")
+    assert run.metrics[-1]["step"] == 4
+    assert len(compare.load(bench.results).metrics) == len(run.metrics) == 5
+    with pytest.raises(config.ConfigError, match="did you mean rms"):
+        rmsexp.run(norm="rmss", overrides=options)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
+        rmsexp.run(overrides=[*options, "device=cuda"])
+
+
+def test_prepare(data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def prepared(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["prepare", f"data.root={data_root}", *words])
+        return Ended(prepare.main(), *capsys.readouterr())
+
+    done = prepared("task=cifar10")
+    assert done.status == 0
+    assert done.out.startswith("ready: shapes twin, digest ")
+    assert prepared("task=foo").status == 2
+
+    def missing(_: Path) -> NoReturn:
+        raise DataError("not there")
+
+    monkeypatch.setitem(sys.modules["rmsexp.tasks.cifar10"].SOURCES, "cifar10", missing)
+    assert prepared("scale=small") == Ended(1, "", "rmsexp: not there\n")

@@ -1,0 +1,91 @@
+"""``compile=true``: the same training, under a setting of its own."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.sites import NORMS, close, draw, fill
+from helpers.translation_tasks import SEARCH, SIZES
+from torch import Tensor, nn
+
+import rmsexp
+from rmsexp import config, runner
+from rmsexp.models import transformer
+from rmsexp.record import CHECKPOINTS, Record
+from rmsexp.train.randomness import StreamNoise
+
+IMAGES = ("model.width=0.03", "batch_size=8")
+TEXT = (*SIZES["transformer"], *SEARCH)
+EDGES = ("max_steps=4", "log_every=1", "eval_every=4", "checkpoint_every=4", "threads=1", "device=cpu")
+
+
+@pytest.fixture
+def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are made and differentiated as ever, but torch's own operators run them, which need no building."""
+    torch.compiler.reset()
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager"))
+
+
+def assert_same_training(task: str, norm: str, root: Path, results: Path, *words: str) -> None:
+    def run(*more: str) -> Record:
+        return rmsexp.run(task, norm, [*words, *EDGES, f"data.root={root}", f"results={results}", *more])
+
+    eager, compiled = run(), run("compile=true")
+    assert "+compile=True" in compiled.run["setting"]
+    assert eager.run["parameters"] == compiled.run["parameters"]
+    assert [(row["step"], row["split"]) for row in eager.metrics] == [
+        (row["step"], row["split"]) for row in compiled.metrics
+    ]
+    for key in ("loss", "objective", "grad_norm"):
+        losses = [[row[key] for row in found.metrics if key in row] for found in (eager, compiled)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert compiled.metrics[0]["loss"] == pytest.approx(eager.metrics[0]["loss"], rel=1e-6)
+    states = [torch.load(one.folder / CHECKPOINTS / "last.pt", weights_only=True)["model"] for one in (eager, compiled)]
+    assert states[0].keys() == states[1].keys()
+    seconds = compiled.metrics[-1]["seconds"]
+    assert seconds["warmup"] > seconds["train"]
+
+
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize("norm", ["rms", "bn"])
+def test_images(norm: str, data_root: Path, tmp_path: Path) -> None:
+    assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
+
+
+@pytest.mark.usefixtures("aot_eager")
+def test_translation_in_batches_of_different_lengths(text_root: Path, tmp_path: Path) -> None:
+    assert_same_training("transformer", "ln", text_root, tmp_path, *TEXT)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+def test_generated_kernels() -> None:
+    torch.compiler.reset()
+    sizes = transformer.Sizes(width=8, heads=2, inner=12, attention_dropout=0.0)
+    eager, compiled = (fill(transformer.EncoderLayer(NORMS["ln"], "layer", sizes)) for _ in range(2))
+    runner.compile_model(compiled, config.job(["compile=true"]).config)
+    x, mask = draw(3, 5, 8), torch.tensor([[True] * length + [False] * (5 - length) for length in (5, 3, 1)])
+    results = [layer(x, mask, StreamNoise(0, "noise")) for layer in (eager, compiled)]
+    close(*results)
+    close(
+        *(
+            torch.autograd.grad(result.square().sum(), layer.parameters())
+            for result, layer in zip(results, (eager, compiled), strict=True)
+        )
+    )
+
+
+def test_noise_is_the_same_in_one_graph() -> None:
+    def noisy(x: Tensor, noise: StreamNoise) -> Tensor:
+        return noise.dropout(noise.dropout(noise.gaussian(x, 0.3), 0.5) + 1, 0.25)
+
+    torch.compiler.reset()
+    graph = torch.compile(noisy, backend="aot_eager", fullgraph=True)
+    for step in range(3):
+        x = torch.ones(4, 5 + step, requires_grad=True)
+        eager, compiled = (call(x, StreamNoise(0, "noise", step)) for call in (noisy, graph))
+        assert torch.equal(eager, compiled)
+        assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (eager, compiled)))

@@ -1,0 +1,145 @@
+"""Whole runs of the attentive reader and order-embedding: every norm, resuming, sweeps, clipping, mistakes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.reading_and_retrieval import TASKS, tiny
+from helpers.stopping import assert_stopping_changes_nothing
+from helpers.tasks import NORMS, Main
+
+from rmsexp import record
+from rmsexp.compare import figures
+
+pytestmark = pytest.mark.usefixtures("small_twins")
+
+HELD_OUT = {"attentive_reader": ("valid",), "order_embedding": ("valid", "test")}
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "more"),
+    [
+        *((name, norm, ()) for name in TASKS for norm in NORMS),
+        ("attentive_reader", "bn", ("norm.everywhere=true",)),
+    ],
+)
+def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, more: tuple[str, ...]) -> None:
+    done = main(*tiny(name), f"norm={norm}", *more)
+    assert done.status == 0, done.err
+    (folder,) = record.find_runs(tmp_path)
+    run = record.read(folder)
+    assert run.status["status"] == "finished"
+    assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "best.pt"}
+    of_split = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", *HELD_OUT[name])}
+    assert sum(map(len, of_split.values())) == len(run.metrics)
+    assert [row["step"] for row in of_split["train"]] == [1, 2]
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in of_split["train"])
+    for split in HELD_OUT[name]:
+        assert [row["step"] for row in of_split[split]] == [0, 2]
+        assert of_split[split][0]["loss"] != of_split[split][1]["loss"]
+        assert all(value is not None for row in of_split[split] for value in row.values())
+        assert ("error_batch" in of_split[split][1]) == (name == "attentive_reader" and "bn" in norm)
+    assert (run.run["norm"], run.run["dataset"]["builtin"]) == (norm, True)
+    assert "chance" in "".join([*run.run["notes"], *run.run["notes"].values()])
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "size"),
+    [("attentive_reader", "bn", 30), ("order_embedding", "rms", 20)],
+)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(name: str, norm: str, size: int, tmp_path: Path) -> None:
+    """With two steps an epoch, and dropout in the reader."""
+    options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}"]
+    assert_stopping_changes_nothing(options, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "metric", "best"), [(TASKS[0], "error", min), (TASKS[1], "image_recall", max)])
+def test_the_best_checkpoint_is_the_best_on_valid(
+    main: Main, tmp_path: Path, name: str, metric: str, best: Any
+) -> None:
+    done = main(*tiny(name), "optim.lr=0.3", "max_steps=8", "eval_every=1")
+    assert done.status == 0, done.err
+    (folder,) = record.find_runs(tmp_path)
+    values = [row[metric] for row in record.read(folder).metrics if row["split"] == "valid"]
+    stored = torch.load(folder / record.CHECKPOINTS / "best.pt", weights_only=True)
+    assert len(set(values)) > 1
+    assert (stored["step"], stored[metric]) == (values.index(best(values)), best(values))
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "loss"),
+    [
+        ("attentive_reader", "valid error", "valid_loss"),
+        ("order_embedding", "test image recall@1,5,10", "train_loss"),
+    ],
+)
+def test_a_sweep_draws_the_comparison(
+    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, loss: str
+) -> None:
+    monkeypatch.setattr(figures, "DPI", 20)
+    done = main("-m", *tiny(name), "norm=ln,rms", curves=True)
+    assert done.status == 0, done.err
+    (summary,) = tmp_path.rglob("summary.md")
+    assert f"| {target} at step 2 |" in summary.read_text()
+    assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
+    unit = "per pair" if name == "order_embedding" else "nats"
+    assert f"{loss.replace('_', ' ')} ({unit})" in (summary.parent / f"{loss}.svg").read_text()
+    assert f"{target} (%)" in (summary.parent / "curves.svg").read_text()
+
+
+def test_the_kind_of_clipping_is_heeded(main: Main, tmp_path: Path) -> None:
+    for clipping in ("global", "by_root"):
+        done = main(*tiny("attentive_reader"), f"optim.clipping={clipping}", "optim.clip=0.01", "max_steps=3")
+        assert done.status == 0, done.err
+    runs = [record.read(folder) for folder in record.find_runs(tmp_path)]
+    first, last = ([next(row for row in run.metrics if row["step"] == step) for run in runs] for step in (1, 3))
+    assert len({(row["loss"], row["grad_norm"]) for row in first}) == 1
+    assert first[0]["grad_norm"] > 0.01
+    assert len({row["loss"] for row in last}) == 2
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        (TASKS[0], "model.width=1", "model.width must be at least 2, got 1"),
+        (TASKS[0], "model.dropout=1", "model.dropout must lie in [0, 1), got 1.0"),
+        (TASKS[0], "optim.clipping=globl", "optim.clipping=globl is not known; did you mean global? (one of global,"),
+        (TASKS[0], "data.name=cnnn", "data.name=cnnn is not known; did you mean cnn? (one of stories, lambada, cnn,"),
+        (TASKS[0], "data.sentences=0", "data.sentences must be at least 1, got 0"),
+        (TASKS[0], "data.vocabulary=0", "data.vocabulary must be at least 1, got 0"),
+        (TASKS[1], "penalty=cosin", "penalty=cosin is not known; did you mean cosine? (one of order, cosine)"),
+        (TASKS[1], "margin=0", "margin must be greater than 0, got 0.0"),
+        (TASKS[1], "batch_size=1", "batch_size must be at least 2, got 1"),
+        (TASKS[1], "data.features=vgg", "data.features=vgg is not known; did you mean vgg19?"),
+        (TASKS[1], "data.valid_images=1", "data.valid_images must be at least 2, got 1"),
+        (TASKS[1], "data.fold=0", "data.fold must be at least 1, got 0"),
+        (TASKS[1], "optim.bias_correction=none", "optim.bias_correction=none is not known"),
+        (TASKS[1], "model.dropout=0.5", "model.dropout is not known"),
+    ],
+)
+def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word: str, message: str) -> None:
+    main(f"task={name}", word).assert_refused(message)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        (TASKS[0], "batch_size=75", "batch_size=75 is more than the 74 training examples"),
+        (TASKS[0], "data.name=cnn", "CNN's questions are not in "),
+        (TASKS[0], "data.name=top4", "/data/top4 lacks dict.pkl, "),
+        (TASKS[1], "batch_size=46", "batch_size=46 must be less than the 46 training images"),
+        (TASKS[1], "data.name=coco", "there is no"),
+        (TASKS[1], "data.name=coco_release", "there is no"),
+        (TASKS[1], "data.name=flickr8k", "there is no"),
+    ],
+)
+def test_what_does_not_fit_the_data_ends_the_run(main: Main, name: str, word: str, message: str) -> None:
+    main(*tiny(name), word).assert_failed(message)

@@ -1,0 +1,1 @@
+"""Shared by several test files: synthetic records, small tasks and models, assertions."""

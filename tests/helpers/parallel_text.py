@@ -1,0 +1,30 @@
+"""A small parallel corpus, English and German, with punctuation that tokenisers treat differently."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from rmsexp.data.parallel import Corpus, Pairs
+
+ADJECTIVES = ["old:alte", "young:junge", "small:kleine", "red:rote", "quiet:stille"]
+NOUNS = ["sailor:Seefahrt", "gate:Gartentür", "street:Straße", "night:Nacht", "bridge:Brücke"]
+VERBS = ["sees:sieht", "finds:findet", "leaves:verlässt"]
+
+
+def phrases() -> Pairs:
+    """225 pairs; a third of them say more in quotation marks, after a full stop, or with a dash."""
+    pairs: Pairs = ([], [])
+    for number, words in enumerate(itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS[:3])):
+        for side, lines in enumerate(pairs):
+            adjective, noun, verb, thing = (word.split(":")[side] for word in words)
+            article = ("the", "die")[side]
+            line = f"{article.capitalize()} {adjective} {noun} {verb} {article} {thing}"
+            ends = [f'. "{line}, too"!', f" \u2013 {article} well-known {thing} & {noun}.", *["."] * 6]
+            lines.append(line + ends[number % 8])
+    return pairs
+
+
+def corpus(splits: Mapping[str, Pairs], digest: str = "a") -> Corpus:
+    readers = {split: (lambda pairs=pairs: pairs) for split, pairs in splits.items()}
+    return Corpus("phrases en-de", digest, True, "en", "de", readers)

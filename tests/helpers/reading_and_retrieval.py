@@ -1,0 +1,21 @@
+"""The attentive reader and order-embedding made small: shared by the tests of their tasks and runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helpers.tasks import made
+
+TASKS = ("attentive_reader", "order_embedding")
+SIZES = {
+    "attentive_reader": ("model.width=6", "batch_size=10"),
+    "order_embedding": ("model.embedding=5", "model.hidden=6", "batch_size=9"),
+}
+
+
+def tiny(task: str) -> list[str]:
+    return [f"task={task}", *SIZES[task]]
+
+
+def make(task: str, *overrides: str) -> tuple[Any, Any]:
+    return made(*tiny(task), *overrides)

@@ -1,0 +1,69 @@
+"""Runs that are stopped in the middle of a step, a checkpoint or an evaluation, and the comparison of what is left."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmsexp import config, runner
+from rmsexp.train.loop import Trainer
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import chaos
+
+# Log, evaluation and checkpoint edges that fall together and apart; each step has another rate.
+EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")
+WARMUP = 3  # calls of _update
+
+
+def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object], owner: object = Trainer) -> None:
+    """Calls ``how`` at the beginning of the nth call of a trainer's method, of all calls from now on."""
+    original, calls = getattr(owner, method), 0
+
+    def patched(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            how()
+        return original(*arguments)
+
+    patch.setattr(owner, method, patched)
+
+
+def crash() -> None:
+    raise RuntimeError("planned")
+
+
+def terminate() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def assert_same(a: Path, b: Path) -> None:
+    """A run that was asked to stop has had one more checkpoint, and one that crashed left its traceback."""
+    of_a, of_b = chaos.seen(a), chaos.seen(b)
+    for found in of_a, of_b:
+        del found["previous.pt"]
+        found["files"] = [name for name in found["files"] if name != "traceback.txt"]
+    assert chaos.differences(of_a, of_b) == []
+
+
+def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
+    """A run of six steps that crashes after one and is terminated later, beside one that is left alone."""
+
+    def again(name: str) -> runner.Outcome:
+        return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))
+
+    assert again("whole").status == "finished"
+    with pytest.MonkeyPatch.context() as patch:
+        stop(patch, "_update", WARMUP + 2, crash)
+        assert again("stopped").step == 1
+    with pytest.MonkeyPatch.context() as patch:
+        stop(patch, "_update", WARMUP + 5, terminate)
+        assert again("stopped").status == "interrupted"
+    assert again("stopped").status == "finished"
+    assert_same(root / "whole", root / "stopped")

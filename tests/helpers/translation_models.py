@@ -1,0 +1,138 @@
+"""What the tests of both translation models share: sentence pairs, and what every such model must keep."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from helpers.sites import NORMS, close
+from rmsexp import norms
+from rmsexp.models.translation import FIRST, Batch, DecoderState
+from rmsexp.tasks.translation import Model
+from rmsexp.train.randomness import stream
+
+SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
+BATCH_NORMS = ("bn", "mean_only_bn")
+ALONE = [(name, mode) for name in NORMS for mode in ("eval", "train") if mode == "eval" or name not in BATCH_NORMS]
+Pair = tuple[Tensor, Tensor]
+RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))  # lengths of source and target
+EVEN = ((4, 5),) * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteList(norms.LN):
+    """LN that keeps the names of the sites it is asked for: those it normalises, and all maps."""
+
+    normalised: list[str] = field(default_factory=list)
+    maps: list[str] = field(default_factory=list)
+
+    def normaliser(self, site: norms.Site) -> norms.LayerNorm:
+        self.normalised.append(site.name)
+        return super().normaliser(site)
+
+    def reparametrisation(self, site: norms.Site) -> None:
+        self.maps.append(site.name)
+
+    @property
+    def unnormalised(self) -> list[str]:
+        return [name for name in self.maps if name not in self.normalised]
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
+    generator = stream(0, "pairs", *name)
+
+    def tokens(size: int, length: int) -> Tensor:
+        return torch.randint(size, (length,), generator=generator)
+
+    return [(tokens(SOURCES, source), tokens(TARGETS, target)) for source, target in lengths]
+
+
+def batch_of(chosen: Sequence[Pair], padding: int = 0) -> Batch:
+    """Pairs as one batch; ``padding`` is the token where there is none."""
+
+    def padded(sentences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        joined = nn.utils.rnn.pad_sequence(list(sentences), batch_first=True, padding_value=padding)
+        lengths = torch.tensor([len(sentence) for sentence in sentences])
+        return joined, torch.arange(joined.shape[1]) < lengths.unsqueeze(1)
+
+    source, source_mask = padded([source for source, _ in chosen])
+    target, target_mask = padded([target for _, target in chosen])
+    return Batch(source, source_mask, target, target_mask, target_mask.flatten().nonzero().squeeze(1))
+
+
+def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
+    """The logits of each sentence, ``(its tokens, target_size)``."""
+    return list(logits.split(batch.target_mask.sum(1).tolist()))
+
+
+def learn_statistics(model: nn.Module) -> None:
+    """Some batches in training: the running statistics of batch norms become their own for each time step."""
+    model.train()
+    with torch.no_grad():
+        for index in range(3):
+            model(batch_of(pairs(RAGGED, str(index))))
+
+
+def assert_neighbours_change_nothing(model: nn.Module, chosen: Sequence[Pair]) -> None:
+    """A sentence alone, without padding, has the logits that it has in a batch."""
+    batch = batch_of(chosen)
+    for pair, together in zip(chosen, by_sentence(model(batch), batch), strict=True):
+        close(model(batch_of([pair])), together)
+
+
+def assert_padding_has_no_part(model: nn.Module) -> None:
+    """In training, what lies in the padding changes no logit, no gradient and no running statistic."""
+    results = []
+    for padding in (0, 5):
+        one = copy.deepcopy(model).train()
+        logits = one(batch_of(pairs(RAGGED), padding))
+        logits.square().sum().backward()
+        results.append((logits, one.state_dict(), [parameter.grad for parameter in one.parameters()]))
+    for first, second in zip(*results, strict=True):
+        close(first, second)
+
+
+def read_on(model: Model, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState]:
+    """Logits ``(batch, time, target_size)`` of what follows each of ``tokens``, ``(batch, time)``, one by one."""
+    rows = []
+    for column in tokens.unbind(1):
+        logits, state = model.step(column, state)
+        rows.append(logits)
+    return torch.stack(rows, 1), state
+
+
+def shifted(target: Tensor) -> Tensor:
+    """What the decoder reads when it predicts ``target``."""
+    return torch.cat([torch.full_like(target[:, :1], FIRST), target[:, :-1]], 1)
+
+
+def assert_steps_are_forward(model: Model, batch: Batch) -> None:
+    logits, _ = read_on(model, model.encode(batch.source, batch.source_mask), shifted(batch.target))
+    close(logits.flatten(0, 1)[batch.real], model(batch))
+
+
+def assert_select_reorders(model: Model) -> None:
+    """Hypotheses change places and go on, each with its own past; rows may be of other sentences (memory) or not."""
+    batch = batch_of(pairs(EVEN))
+    read = shifted(batch.target)
+    whole, _ = read_on(model, model.encode(batch.source, batch.source_mask), read)
+    _, state = read_on(model, model.encode(batch.source, batch.source_mask), read[:, :3])
+    rows = torch.tensor([5, 2, 2, 0])
+    close(read_on(model, state.select(rows, memory=True), read[rows, 3:])[0], whole[rows, 3:])
+
+    one = batch_of(pairs(EVEN)[:1] * 8)  # eight hypotheses of one sentence
+    start = model.encode(one.source, one.source_mask)
+    rows = torch.tensor([5, 2, 2, 0, 7, 1, 3, 3])
+    expected, _ = read_on(model, start, read[rows])
+    _, state = read_on(model, start, read[:, :3])
+    kept = state.select(rows, memory=False)
+    assert kept.memory is state.memory
+    close(read_on(model, kept, read[rows, 3:])[0], expected[:, 3:])

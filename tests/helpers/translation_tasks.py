@@ -1,0 +1,28 @@
+"""The translation tasks made small: shared by the tests of tasks, runs and commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from helpers.tasks import made
+
+TASKS = ("rnnsearch", "transformer")
+TRAIN = 310  # pairs, as conftest has it
+SIZES = {
+    "rnnsearch": ("model.embedding=8", "model.hidden=12", "batch_size=20", "pool=3"),
+    "transformer": (
+        *("model.width=16", "model.layers=1", "model.inner=16", "model.heads=2"),
+        *("tokens=200", "pool=100", "accumulate=2"),
+    ),
+}
+SHORT = ("data.max_length=16", "data.overlong=drop")  # where all of the text takes a recurrence too long
+SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2")
+
+
+def tiny(task: str) -> list[str]:
+    return [f"task={task}", *SIZES[task], *SEARCH]
+
+
+def make(root: Path, task: str, *overrides: str) -> tuple[Any, Any]:
+    return made(*tiny(task), f"data.root={root}", *overrides)

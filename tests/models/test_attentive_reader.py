@@ -1,0 +1,331 @@
+"""The attentive reader: its sites, sizes and initial values; its forward pass beside plain formulas; padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, with_gain_and_shift, without_gradient
+from helpers.tensors import digest
+from helpers.translation_models import SiteList, parameters
+from torch import Tensor, nn
+
+from rmsexp import norms
+from rmsexp.models.attentive_reader import AttentiveReader, Batch
+from rmsexp.tasks import attentive_reader
+from rmsexp.train.randomness import stream
+
+D, WORDS, DROPOUT = 3, 7, 0.75
+LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # of passage and question
+READERS = NORMS | {"bn everywhere": norms.BN(name="bn", min_examples=4, everywhere=True)}
+EVERY_READER = pytest.mark.parametrize("name", READERS)
+
+
+def make(norm: norms.Norm) -> Any:  # an AttentiveReader; what its sites have is known to the tests
+    return fill(AttentiveReader(norm, WORDS, width=D, dropout=DROPOUT))
+
+
+def batch_of(lengths: Sequence[tuple[int, int]] = LENGTHS, name: str = "", padding: str = "", more: int = 0) -> Batch:
+    """Questions named ``name``, in padding named ``padding`` with ``more`` columns than needed."""
+
+    def words(side: str, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        real, shape = torch.tensor(sizes), (len(sizes), max(sizes) + more)
+        mask = torch.arange(shape[1]) < real.unsqueeze(1)
+        tokens = torch.randint(WORDS, shape, generator=stream(0, side, "padding", padding))
+        tokens[mask] = torch.randint(WORDS, (int(real.sum()),), generator=stream(0, side, name))
+        return tokens, mask
+
+    passages, questions = zip(*lengths, strict=True)
+    return Batch(
+        *words("passage", passages), *words("question", questions), torch.zeros(len(lengths), dtype=torch.int64)
+    )
+
+
+def gradients(model: nn.Module, logits: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad((logits * draw(*logits.shape, seed=5)).sum(), list(model.parameters()))
+
+
+# --- sites and sizes
+
+LSTMS = ("passage.forward", "passage.backward", "question.forward", "question.backward")
+NORMALISED = [f"{lstm}.{part}" for lstm in LSTMS for part in ("gates_x", "gates_h", "cell")]
+OPTIONAL = ["attention.key", "attention.query", "readout.context", "readout.question", "readout.passage"]
+
+
+def test_the_12_sites() -> None:
+    sites = SiteList(name="ln")
+    model = AttentiveReader(sites, WORDS, width=D, dropout=DROPOUT)
+    assert len(NORMALISED) == 12
+    assert sites.normalised == NORMALISED
+    assert sorted(sites.unnormalised) == sorted([*OPTIONAL, "attention.similarity", "attention.score"])
+    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert own == {"embedding": (WORDS, D), "output": (WORDS, D), "output_bias": (WORDS,)}
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_batch_norm_is_at_5_more_sites_when_it_is_everywhere(everywhere: bool) -> None:
+    model = AttentiveReader(norms.BN(name="bn", everywhere=everywhere), WORDS, width=D, dropout=DROPOUT)
+    assert sum(isinstance(layer, norms.BatchNorm) for layer in model.modules()) == (17 if everywhere else 12)
+    maps = {site.site.name: site for site in model.modules() if isinstance(site, norms.Linear)}
+    more = [name for name, site in maps.items() if isinstance(site.norm, norms.BatchNorm) and name not in NORMALISED]
+    assert more == (OPTIONAL if everywhere else [])
+    biases = {name for name in OPTIONAL if (maps[name].norm if everywhere else maps[name]).bias is not None}
+    assert biases == {"attention.key", "readout.question"}
+    assert not everywhere or all(maps[name].bias is None for name in OPTIONAL)
+
+
+def size(words: int, d: int) -> int:
+    """Of the model without norm."""
+    tables = words * d + words * d + words  # embedding; output, with its bias
+    lstm = 4 * d * d + 4 * d * d + 4 * d  # of input and state, and a bias
+    initial, similarity = d, (2 * d) * (2 * d)
+    attention = (2 * d * d + d) + 2 * d * d + d  # of passage and question, score
+    readout = 2 * d * d + (2 * d * d + d) + 2 * d * d  # of context, question and mean
+    return tables + 4 * (lstm + initial) + similarity + attention + readout
+
+
+def brought(name: str, d: int) -> int:
+    """What a norm adds: gains and shifts of two joint gates and the cell in each LSTM, or gains of all maps."""
+    gains = 4 * (4 * d + 4 * d + d)
+    cell_shifts, elsewhere = 4 * d, 5 * d  # where batch norm is everywhere, its shifts are the maps' biases
+    of_maps = 4 * (4 * d + 4 * d) + 2 * d + (d + d + 1) + 3 * d
+    return {
+        "none": 0,
+        "rms": gains,
+        "prms": gains,
+        "ln": 2 * gains,
+        "bn": gains + cell_shifts,
+        "bn everywhere": gains + cell_shifts + elsewhere,
+        "wn": of_maps,
+    }[name]
+
+
+@pytest.mark.parametrize("sizes", [(WORDS, D), (65_830, 240)], ids=["small", "paper"])
+@pytest.mark.parametrize("name", ["none", "rms", "prms", "ln", "bn", "bn everywhere", "wn"])
+def test_number_of_parameters(name: str, sizes: tuple[int, int]) -> None:
+    words, d = sizes
+    with torch.device("meta"):
+        model = AttentiveReader(READERS[name], words, width=d, dropout=DROPOUT)
+    assert parameters(model) == size(words, d) + brought(name, d)
+
+
+def test_number_of_parameters_of_the_paper_s_model() -> None:
+    assert size(65_830, 240) == 34_319_350
+    extra = {"rms": 8_640, "prms": 8_640, "ln": 17_280, "bn": 9_600, "bn everywhere": 10_800, "wn": 9_361}
+    assert {name: brought(name, 240) for name in extra} == extra
+
+
+# --- initial values
+
+
+def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> AttentiveReader:
+    """Sizes at which only what the recipe calls square is square."""
+    model = AttentiveReader(NORMS[name], 90, width=24, dropout=DROPOUT)
+    config = SimpleNamespace(seed=seed, model=attentive_reader.ModelConfig(24, shared_init=shared))
+    attentive_reader.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
+    return model
+
+
+def weights(model: AttentiveReader) -> dict[str, Tensor]:
+    """All that is drawn, the blocks of the gates apart."""
+    drawn: dict[str, Tensor] = {"embedding": model.embedding, "output": model.output}
+    for name, site in model.named_modules():
+        if isinstance(site, norms.Linear):
+            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
+    return {name: weight.detach() for name, weight in drawn.items()}
+
+
+def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
+    drawn = weights(initialised())
+    square = {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]}
+    gates = {f"{lstm}_lstm.gates_{of}/{block}" for lstm in LSTMS for of in "xh" for block in range(4)}
+    assert len(drawn) == 2 + 4 * 2 * 4 + 7
+    assert square == gates | {"similarity/0"}
+    for name, weight in drawn.items():
+        if name in square:
+            torch.testing.assert_close(weight @ weight.T, 0.05**2 * torch.eye(len(weight)), rtol=0, atol=1e-8)
+            continue
+        bound = math.sqrt(1 / 24) if name == "score/0" else math.sqrt(6 / (sum(weight.shape) + 1))
+        assert 0.9 * bound < weight.abs().max() <= bound
+        few = name == "score/0"  # 24 numbers
+        assert weight.square().mean().item() == pytest.approx(bound**2 / 3, rel=0.4 if few else 0.1)
+        assert weight.mean().item() == pytest.approx(0, abs=bound * (0.3 if few else 0.05))
+
+
+def test_matrices_are_drawn_apart() -> None:
+    drawn = weights(initialised())
+    blocks = torch.stack([weight.flatten() for name, weight in drawn.items() if weight.shape == (24, 24)])
+    assert len(blocks) == 32
+    assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # of 576 elements each
+    assert len({digest(weight) for weight in drawn.values()}) == len(drawn)
+
+
+def test_with_shared_init_equal_shapes_begin_equal() -> None:
+    """But for the score, whose initialiser is its own."""
+    drawn = weights(initialised(shared=True))
+    by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
+    assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
+    assert not torch.equal(drawn["embedding"], weights(initialised())["embedding"])
+
+
+@EVERY
+def test_all_norms_start_from_the_same_weights_and_vectors_without_draws(name: str) -> None:
+    model = initialised(name)
+    first, other = ({key: digest(value) for key, value in weights(m).items()} for m in (initialised(), model))
+    assert other == first
+    reseeded = weights(initialised(name, seed=1))
+    assert all(digest(reseeded[key]) != value for key, value in first.items())
+    for key, parameter in model.named_parameters():
+        if key.endswith(("bias", "initial")):
+            assert not parameter.any(), key
+        elif key.endswith(("norm.weight", "cell.weight", "gain")):
+            assert (parameter == 1).all(), key
+
+
+# --- the forward pass, written plainly
+
+Normalise = Callable[[Any, Tensor], Tensor]
+
+
+def plain_reader(model: Any, batch: Batch, n: Normalise, kept: Sequence[Tensor]) -> Tensor:
+    """Logits ``(batch, words)``, one question after the other. ``kept``: factors of passage and question for the two
+    directions each, ``(batch, time, d)``, and of the readout.
+    """
+    rows = []
+    for row in range(len(batch.answer)):
+        forward, backward = plain_states(model, model.passage, batch.passage, batch.passage_mask, row, n, kept[:2])
+        annotations = [torch.cat(pair) for pair in zip(forward, backward, strict=True)]
+        forward, backward = plain_states(model, model.question, batch.question, batch.question_mask, row, n, kept[2:4])
+        question = torch.cat([forward[-1], backward[0]])
+        scores = []
+        for annotation in annotations:
+            similarity = (model.similarity.weight @ annotation) @ (model.similarity.weight @ question)
+            hidden = model.key.weight @ annotation + model.key.bias + model.query.weight @ question + similarity
+            scores.append(model.score.weight[0] @ torch.tanh(hidden))
+        total = sum(torch.exp(score) for score in scores)
+        context, mean = torch.zeros_like(question), torch.zeros_like(question)
+        for score, annotation in zip(scores, annotations, strict=True):
+            context = context + torch.exp(score) / total * annotation
+            mean = mean + annotation / len(annotations)
+        readout = model.of_context.weight @ context + model.of_passage.weight @ mean
+        readout = torch.tanh(readout + model.of_question.weight @ question + model.of_question.bias)
+        rows.append(model.output @ (readout * kept[4][row]) + model.output_bias)
+    return torch.stack(rows)
+
+
+def plain_states(
+    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, kept: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Hidden states of both directions, in the order of the words."""
+    real = range(int(mask[row].sum()))
+    ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in kept)
+    forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
+    return forward, plain_lstm(reader.backward_lstm, back[::-1], reader.initial[1], n)[::-1]
+
+
+def plain_lstm(lstm: Any, inputs: Sequence[Tensor], hidden: Tensor, n: Normalise) -> list[Tensor]:
+    states, cell = [], torch.zeros_like(hidden)
+    for x in inputs:
+        p = n(lstm.gates_x.norm, lstm.gates_x.weight @ x + lstm.bias)
+        p = p + n(lstm.gates_h.norm, lstm.gates_h.weight @ hidden) + lstm.bias
+        i, f, o, g = p[:D].sigmoid(), p[D : 2 * D].sigmoid(), p[2 * D : 3 * D].sigmoid(), p[3 * D :].tanh()
+        cell = f * cell + i * g
+        hidden = o * torch.tanh(n(lstm.cell, cell))
+        states.append(hidden)
+    return states
+
+
+class Recording:
+    """Dropout that remembers its factors; other noise it has none."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        assert p == DROPOUT
+        self.kept.append((draw(*x.shape, seed=40 + len(self.kept)) > 0) / (1 - p))
+        return x * self.kept[-1]
+
+
+@pytest.mark.parametrize("name", ["none", "ln", "rms"])
+@pytest.mark.parametrize("dropout", [False, True], ids=["evaluation", "dropout"])
+def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> None:
+    """With dropout: on what each direction reads, of passage and question, each apart, and on the readout; no more."""
+    model, batch, noise = make(NORMS[name]), batch_of(), Recording()
+    logits = model(batch, noise) if dropout else model(batch)
+    shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
+    assert [tuple(factor.shape) for factor in noise.kept] == (shapes if dropout else [])
+    kept = noise.kept if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
+    expected = plain_reader(model, batch, lambda layer, x: with_gain_and_shift(layer, FORMULAS[name](x)), kept)
+    close(logits, expected)
+    close(gradients(model, logits), gradients(model, expected))
+
+
+@EVERY_READER
+def test_gradients_reach_every_parameter(name: str) -> None:
+    """But, under a norm that centres over the batch, the initial states: they are the same in all of it."""
+    model = make(READERS[name])
+    logits = model(batch_of())
+    (logits * draw(*logits.shape, seed=5)).sum().backward()
+    initial = {"passage.initial", "question.initial"}
+    assert without_gradient(model) == (initial if name in ("bn", "mean_only_bn", "bn everywhere") else set())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+# --- padding and batches
+
+
+@EVERY_READER
+def test_padding_has_no_part_in_training(name: str) -> None:
+    """Neither what lies in it nor how much there is."""
+    results = []
+    for padding, more in (("some", 0), ("other", 3)):
+        model = make(READERS[name])
+        logits = model(batch_of(padding=padding, more=more))
+        statistics = {key: buffer[:5] if "question" not in key else buffer[:3] for key, buffer in model.named_buffers()}
+        results.append((logits, statistics, gradients(model, logits)))
+    close(*results)
+
+
+@EVERY_READER
+def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
+    model = make(READERS[name])
+    for index in range(2):
+        model(batch_of(name=str(index)))
+    model.eval()
+    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer than what was learnt from
+    together = model(batch)
+    for row in range(32):
+        passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()
+        here = slice(row, row + 1)
+        alone = Batch(
+            *(batch.passage[here, :passage], batch.passage_mask[here, :passage]),
+            *(batch.question[here, :question], batch.question_mask[here, :question]),
+            batch.answer[here],
+        )
+        close(model(alone), together[here])
+
+
+@pytest.mark.parametrize("padding", ["exclude", "include"])
+def test_everywhere_has_one_statistic_over_positions_of_the_passage_and_over_questions(padding: str) -> None:
+    model = make(norms.BN(name="bn", min_examples=4, momentum=1.0, everywhere=True, padding=padding))
+    seen: dict[str, Tensor] = {}
+
+    def keep(site: Any, inputs: tuple[Tensor, ...]) -> None:
+        seen[site.site.name] = inputs[0] @ site.weight.T
+
+    sites = [model.key, model.query, model.of_context, model.of_question, model.of_passage]
+    for site in sites:
+        site.register_forward_pre_hook(keep)
+    batch = batch_of()
+    model(batch)
+    seen["attention.key"] = seen["attention.key"][batch.passage_mask | (padding == "include")]
+    for site in sites:
+        rows = seen[site.site.name]
+        assert rows.dim() == 2
+        close(site.norm.running_mean, rows.mean(0, keepdim=True))
+        close(site.norm.running_var, rows.var(0, keepdim=True))

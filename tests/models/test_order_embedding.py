@@ -1,0 +1,286 @@
+"""Order-embeddings: their vectors, penalties and loss beside plain formulas; sizes and initial values."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, weight_of, with_gain_and_shift
+from helpers.translation_models import ALONE, SiteList, parameters
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models import order_embedding as order_embedding_model
+from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, cosine_penalty, order_penalty, ranking_loss
+from rmsexp.tasks import order_embedding
+from rmsexp.train.randomness import stream
+
+WORDS, FEATURES, E, H = 9, 5, 3, 4
+LENGTHS = (5, 1, 3, 5, 2, 4, 3, 2)
+BATCH = len(LENGTHS)
+
+
+def make(name: str, *, absolute: bool = True) -> Any:  # an OrderEmbedding; what its sites have is known to the tests
+    return fill(OrderEmbedding(NORMS[name], WORDS, FEATURES, embedding=E, hidden=H, absolute=absolute))
+
+
+def captions() -> list[Tensor]:
+    generator = stream(0, "captions")
+    return [torch.randint(1, WORDS, (length,), generator=generator) for length in LENGTHS]
+
+
+def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
+    """Tokens and mask."""
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    tokens = nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=fill)
+    return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
+
+
+# Vectors
+
+
+def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
+    """Of captions of one length, ``(captions, hidden)``."""
+
+    def of(site: Any, value: Tensor) -> Tensor:
+        y = value @ weight_of(site).T
+        return with_gain_and_shift(site.norm, FORMULAS[norm](y if site.bias is None else y + site.bias))
+
+    gru, h = model.gru, torch.zeros(len(tokens), H, dtype=torch.float64)
+    for column in tokens.T:
+        x = model.embedding[column]
+        gates = torch.sigmoid(of(gru.gates_x, x) + of(gru.gates_h, h))
+        r, u = gates[:, :H], gates[:, H:]
+        c = torch.tanh(of(gru.candidate_x, x) + r * of(gru.candidate_h, h))
+        h = u * h + (1 - u) * c
+    return (h / torch.sqrt((h * h).sum(1, keepdim=True))).abs()
+
+
+@EVERY
+def test_vectors_of_captions_are_the_plain_formulas(name: str) -> None:
+    model, tokens = make(name), torch.randint(WORDS, (BATCH, 5), generator=stream(0, "tokens"))
+    read = [parameter for key, parameter in model.named_parameters() if not key.startswith("image.")]
+    results = model.captions(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    expected = plain_vectors(model, tokens, name)
+    close(results, expected)
+    gradients = [torch.autograd.grad((found * draw(BATCH, H, seed=2)).sum(), read) for found in (results, expected)]
+    close(*gradients, rtol=1e-8)
+
+
+@EVERY
+def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
+    model, features = make(name), draw(BATCH, FEATURES)
+    y = features @ weight_of(model.image).T + model.image.bias
+    close(model.images(features), (y / y.square().sum(1, keepdim=True).sqrt()).abs())
+    assert (model.image.reparametrisation is not None) == (name in ("wn", "mean_only_bn"))
+
+
+def test_without_norm_it_is_the_last_state_of_torch_s_gru() -> None:
+    """With the biases of its hidden-to-hidden maps at zero."""
+    model, theirs = make("none"), nn.GRU(E, H, batch_first=True).double()
+    with torch.no_grad():
+        for parameter, kind in ((theirs.weight_ih_l0, "x"), (theirs.weight_hh_l0, "h")):
+            parameter.copy_(torch.cat([getattr(model.gru, f"{part}_{kind}").weight for part in ("gates", "candidate")]))
+        theirs.bias_ih_l0.copy_(torch.cat([model.gru.gates_x.bias, model.gru.candidate_x.bias]))
+        theirs.bias_hh_l0.zero_()
+    for caption in captions():
+        _, last = theirs(model.embedding[caption])
+        close(model.captions(caption[None], torch.ones(1, len(caption), dtype=torch.bool)), F.normalize(last).abs())
+
+
+@EVERY
+def test_vectors_have_unit_length_and_a_sign_only_without_absolute(name: str) -> None:
+    signed, plain = make(name, absolute=False).eval(), make(name).eval()
+    for with_sign, without in (
+        (signed.captions(*padded(captions())), plain.captions(*padded(captions()))),
+        (signed.images(draw(BATCH, FEATURES)), plain.images(draw(BATCH, FEATURES))),
+    ):
+        close(with_sign.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
+        assert (with_sign < 0).any()
+        close(without, with_sign.abs())
+
+
+@pytest.mark.parametrize(("name", "mode"), ALONE)
+def test_a_caption_does_not_depend_on_its_neighbours(name: str, mode: str) -> None:
+    model = make(name)
+    with torch.no_grad():
+        for seed in range(3):  # batch norms learn statistics of each time step
+            model.captions(*padded([caption.roll(seed) for caption in captions()]))
+    model.train(mode == "train")
+    alone = [model.captions(*padded([caption])) for caption in captions()]
+    close(torch.cat(alone), model.captions(*padded(captions())))
+
+
+@EVERY
+def test_what_lies_in_the_padding_has_no_part_in_training(name: str) -> None:
+    results = []
+    for filled in (0, WORDS - 1):
+        model = make(name)
+        vectors = model.captions(*padded(captions(), filled))
+        (vectors * draw(BATCH, H, seed=2)).sum().backward()
+        results.append((vectors, model.state_dict(), [p.grad for p in model.parameters() if p.grad is not None]))
+    for first, second in zip(*results, strict=True):
+        close(first, second)
+
+
+# Penalties and loss
+
+
+def test_penalties_are_the_plain_formulas() -> None:
+    s, v = draw(7, H), draw(6, H, seed=1)
+    order = [[sum(max(0.0, (a - b).item()) ** 2 for a, b in zip(c, i, strict=True)) for i in v] for c in s]
+    close(order_penalty(s, v), torch.tensor(order, dtype=torch.float64))
+    s, v = F.normalize(s), F.normalize(v)
+    cosines = [[F.cosine_similarity(c, i, dim=0).item() for i in v] for c in s]
+    close(cosine_penalty(s, v), -torch.tensor(cosines, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("captions_at_once", [1, 3, 7])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_penalty_in_blocks_of_captions(
+    dtype: torch.dtype, captions_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(order_embedding_model.BLOCK, "cpu", captions_at_once * 6 * H + 1)
+    s, v = (draw(size, H, seed=size).to(dtype).requires_grad_() for size in (7, 6))
+    plain = (s.unsqueeze(1) - v).clamp(min=0).square().sum(-1)
+    results, weights = order_penalty(s, v), draw(7, 6, seed=2).to(dtype)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(results, plain, **tolerance)
+    gradients = [torch.autograd.grad((found * weights).sum(), (s, v)) for found in (results, plain)]
+    torch.testing.assert_close(*gradients, **tolerance)
+
+
+def test_what_an_image_shows_beyond_its_caption_costs_nothing() -> None:
+    caption, image = torch.tensor([[0.6, 0.0]]), torch.tensor([[0.6, 0.8]])
+    assert order_penalty(caption, image).item() == 0
+    assert order_penalty(image, caption).item() == pytest.approx(0.64)
+
+
+def plain_loss(penalties: Tensor, margin: float) -> Tensor:
+    total = penalties.new_zeros(())
+    for i in range(len(penalties)):
+        for j in range(len(penalties)):
+            if i != j:
+                wrong_image = margin + penalties[i, i] - penalties[i, j]
+                wrong_caption = margin + penalties[i, i] - penalties[j, i]
+                total = total + max(wrong_image, 0 * total) + max(wrong_caption, 0 * total)
+    return total
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("margin", [0.05, 0.2, 3.0])
+def test_the_loss_is_the_plain_double_sum(margin: float, size: int) -> None:
+    penalties = draw(size, size).requires_grad_()
+    losses = [ranking_loss(penalties, margin), plain_loss(penalties, margin)]
+    close(*losses)
+    close(*(torch.autograd.grad(loss, penalties) for loss in losses))
+
+
+def test_the_gradient_of_the_loss_away_from_its_kinks() -> None:
+    penalties = draw(5, 5).requires_grad_()
+    right = penalties.detach().diagonal()
+    hinges = torch.stack([0.2 + right.unsqueeze(1) - penalties.detach(), 0.2 + right - penalties.detach()])
+    wrong = hinges[:, ~torch.eye(5, dtype=torch.bool)]
+    assert wrong.abs().min() > 1e-3
+    assert (wrong > 0).any()
+    assert (wrong < 0).any()
+    assert torch.autograd.gradcheck(lambda p: ranking_loss(p, 0.2), penalties)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_the_gradient_of_the_loss_by_vectors(name: str) -> None:
+    s, v = (draw(4, H, seed=seed).abs().requires_grad_() for seed in (0, 1))
+    assert torch.autograd.gradcheck(lambda s, v: ranking_loss(PENALTIES[name](s, v), 0.2), (s, v))
+
+
+def test_pairs_that_beat_all_others_by_the_margin_cost_nothing() -> None:
+    penalties = (0.06 * (1 - torch.eye(4, dtype=torch.float64))).requires_grad_()
+    loss = ranking_loss(penalties, 0.05)
+    assert loss.item() == 0
+    assert not torch.autograd.grad(loss, penalties)[0].any()
+    assert ranking_loss(penalties, 0.07).item() == pytest.approx(2 * 4 * 3 * 0.01)
+
+
+# Sites and sizes
+
+
+def test_the_4_sites() -> None:
+    sites = SiteList(name="ln")
+    OrderEmbedding(sites, WORDS, FEATURES, embedding=E, hidden=H)
+    parts = ("gates_x", "gates_h", "candidate_x", "candidate_h")
+    assert sites.normalised == [f"caption.{part}" for part in parts]
+    assert sites.unnormalised == ["image"]
+
+
+def size(words: int, e: int, h: int, features: int) -> int:
+    """Without norm: word embeddings; 3 blocks from the input, 3 from the state and 3 biases; the map of images."""
+    return words * e + 3 * (e * h + h * h + h) + features * h + h
+
+
+@pytest.mark.parametrize("sizes", [(WORDS, E, H, FEATURES), (10_000, 300, 1024, 4096)], ids=["small", "paper"])
+@pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("prms", 1), ("ln", 2)])
+def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, int, int]) -> None:
+    """A norm adds its vectors, gain or gain and bias, of 2 h units at two sites and of h at two."""
+    words, e, h, features = sizes
+    with torch.device("meta"):
+        model = OrderEmbedding(NORMS[name], words, features, embedding=e, hidden=h)
+    assert parameters(model) == size(*sizes) + vectors * 6 * h
+
+
+def test_number_of_parameters_of_the_paper_s_model() -> None:
+    """With a vocabulary of 10,000."""
+    embedding, image = 3_000_000, 4_194_304 + 1024
+    gru = (614_400 + 2048) + 2_097_152 + (307_200 + 1024) + 1_048_576
+    assert size(10_000, 300, 1024, 4096) == embedding + gru + image == 11_265_728
+
+
+# Initial values
+
+
+def initialised(name: str = "none", *, seed: int = 0) -> Any:
+    model = OrderEmbedding(NORMS[name], 70, 60, embedding=30, hidden=20)
+    order_embedding.Task.initialise(SimpleNamespace(config=SimpleNamespace(seed=seed)), model)  # type: ignore[arg-type]
+    return model
+
+
+def uniform_within(values: Tensor, bound: float) -> None:
+    """Four standard errors of mean and mean square, and the bound nearly reached."""
+    scaled = values.detach().double().flatten() / bound
+    count = len(scaled)
+    assert 1 - 20 / count < scaled.abs().max() <= 1 + 1e-6
+    assert scaled.mean().item() == pytest.approx(0, abs=4 / math.sqrt(3 * count))
+    assert scaled.square().mean().item() == pytest.approx(1 / 3, abs=4 * math.sqrt(4 / 45 / count))
+
+
+def test_initial_values_are_the_recipe_s() -> None:
+    model = initialised()
+    for values in (model.embedding, *model.gru.gates_x.weight.chunk(2), model.gru.candidate_x.weight):
+        uniform_within(values, 0.1)
+    uniform_within(model.image.weight, math.sqrt(6 / (60 + 20)))
+    orthogonal = [*model.gru.gates_h.weight.chunk(2), model.gru.candidate_h.weight]
+    for block in orthogonal:
+        torch.testing.assert_close(block @ block.T, torch.eye(20), rtol=0, atol=1e-5)
+    overlaps = torch.corrcoef(torch.stack([block.detach().flatten() for block in orthogonal]))
+    assert (overlaps - torch.eye(3)).abs().max() < 0.25  # of 400 elements each
+    for bias in (model.gru.gates_x.bias, model.gru.candidate_x.bias, model.image.bias):
+        assert not bias.any()
+
+
+@EVERY
+def test_all_norms_start_from_the_same_weights(name: str) -> None:
+    def drawn(model: Any) -> dict[str, Tensor]:
+        weights = {key: site.weight for key, site in model.named_modules() if isinstance(site, norms.Linear)}
+        return {"embedding": model.embedding, **weights}
+
+    first, other, reseeded = drawn(initialised()), drawn(initialised(name)), drawn(initialised(name, seed=1))
+    assert len(first) == 6
+    for key, weight in first.items():
+        assert torch.equal(weight, other[key])
+        assert not torch.equal(weight, reseeded[key])
+    for key, parameter in initialised(name).named_parameters():
+        if not key.endswith("embedding") and ("norm" in key or not key.endswith(".weight")):
+            assert (parameter == float(key.endswith(("norm.weight", ".gain")))).all(), key

@@ -1,0 +1,440 @@
+"""The normalised GRU and LSTM: by hand, beside torch's, beside plain formulas for every norm, and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, weight_of, with_gain_and_shift
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models.attentive_reader import AttentiveReader, Batch
+from rmsexp.models.order_embedding import OrderEmbedding
+from rmsexp.models.recurrent import GRU, LSTM
+
+E, H, TIME = 3, 4, 5
+LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # a step has 6, 5, 4, 3 and 2 of them
+BATCH, LEAST = len(LENGTHS), 4  # what NORMS have for min_examples
+UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
+BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
+EVALUATION = pytest.mark.parametrize("evaluation", ["running", "batch"])
+Unit = type[GRU] | type[LSTM]
+
+
+def make(norm: norms.Norm, unit: Unit = GRU, **options: bool) -> Any:  # which of its sites have what is known here
+    return fill(unit(norm, "unit", E, H, **options))
+
+
+def mask_of(lengths: Tensor = LENGTHS, time: int = TIME) -> Tensor:
+    return torch.arange(time) < lengths.unsqueeze(1)
+
+
+MASK = mask_of()
+
+
+def initial_of(unit: Unit, batch: int = BATCH) -> tuple[Tensor, ...]:
+    return tuple(draw(batch, H, seed=20 + i).requires_grad_() for i in range(unit.states))
+
+
+def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tensor, ...]:
+    """Of a weighted sum of the result, for each parameter of the module and then the others."""
+    weighted = (result * draw(*result.shape, seed=30)).sum()
+    return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
+
+
+# --- by hand
+
+
+def by_hand(norm: norms.Norm, x: float, state: list[float]) -> Tensor:
+    gru = GRU(norm, "gru", 1, 2).double()
+    values = {
+        "gates_x.weight": [[0], [-7], [5], [4]],
+        "gates_x.bias": [1, 0, 0, 1],
+        "gates_h.weight": [[1, 0], [2, 0], [1, 2], [3, 2]],
+        "candidate_x.weight": [[6], [1]],
+        "candidate_x.bias": [1, 0],
+        "candidate_h.weight": [[0, 1], [-4, 1]],
+    }
+    for name, value in values.items():
+        gru.get_parameter(name).data = torch.tensor(value, dtype=torch.float64)
+    if gru.candidate_h.norm.weight is not None:
+        gru.candidate_h.norm.weight.data = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    sequence, initial = (torch.tensor([value], dtype=torch.float64) for value in ([[x]], state))
+    return gru(sequence, initial=(initial,))[0, 0]
+
+
+def test_a_transition_by_hand() -> None:
+    """Gates of x (1, -0.7, 0.5, 1.4), of h (0.2, 0.4, 0.4, 0.8); candidate of x (1.6, 0.1), of h (0.1, -0.7)."""
+    r0, r1, u0, u1 = 0.7685247834990175, 0.425557483188341, 0.7109495026250039, 0.9002495108803148
+    assert torch.sigmoid(torch.tensor([1.2, -0.3, 0.9, 2.2])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
+    c0, c1 = torch.tanh(torch.tensor([1.6 + r0 * 0.1, 0.1 + r1 * -0.7])).tolist()
+    states = by_hand(NORMS["none"], 0.1, [0.2, 0.1]).tolist()
+    assert states == pytest.approx([u0 * 0.2 + (1 - u0) * c0, u1 * 0.1 + (1 - u1) * c1], rel=1e-6)
+    assert states == pytest.approx([0.41171558606022096, 0.07053900158373494], rel=1e-12)
+
+
+def test_a_transition_with_rmsnorm_by_hand() -> None:
+    """Gates of x (1, -7, 5, 5), RMS 5; of h (2, 4, 4, 8), RMS 5; candidate of x (7, 1), RMS 5; of h (1, -7), RMS 5.
+
+    Normalised: (0.2, -1.4, 1, 1) + (0.4, 0.8, 0.8, 1.6), (1.4, 0.2) and, with the gain (1, 2), (0.2, -2.8).
+    """
+    r0, r1, u0, u1 = 0.6456563062257954, 0.35434369377420455, 0.8581489350995123, 0.9308615796566533
+    assert torch.sigmoid(torch.tensor([0.6, -0.6, 1.8, 2.6])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
+    c0, c1 = torch.tanh(torch.tensor([1.4 + r0 * 0.2, 0.2 + r1 * -2.8])).tolist()
+    states = by_hand(norms.RMS(name="rms", eps=0.0), 1.0, [2.0, 1.0]).tolist()
+    assert states == pytest.approx([u0 * 2 + (1 - u0) * c0, u1 * 1 + (1 - u1) * c1], rel=1e-6)
+    assert states == pytest.approx([1.8454214634212223, 0.8852556475872541], rel=1e-12)
+
+
+# --- beside torch
+
+
+def in_torch_order(unit: Any) -> dict[str, Tensor]:
+    """The parameters of torch's layer: gates r, z = u, n = candidate of the GRU, and i, f, g, o of the LSTM."""
+    if isinstance(unit, GRU):
+        sides = {"ih": (unit.gates_x, unit.candidate_x), "hh": (unit.gates_h, unit.candidate_h)}
+        none = torch.zeros(3 * H, dtype=torch.float64)
+        weights = {f"weight_{kind}_l0": torch.cat([site.weight for site in sites]) for kind, sites in sides.items()}
+        biases = {
+            f"bias_{kind}_l0": none if sites[0].bias is None else torch.cat([site.bias for site in sites])
+            for kind, sites in sides.items()
+        }
+        return weights | biases
+    ours = {"weight_ih": unit.gates_x.weight, "weight_hh": unit.gates_h.weight, "bias_ih": unit.bias}
+    ours |= {"bias_hh": unit.bias}
+    return {f"{name}_l0": torch.cat([value.chunk(4)[gate] for gate in (0, 1, 3, 2)]) for name, value in ours.items()}
+
+
+@pytest.mark.parametrize(
+    ("unit", "options"),
+    [(GRU, {}), (GRU, {"bias_of_state": True}), (LSTM, {})],
+    ids=["GRU", "GRU with its biases at the state", "LSTM"],
+)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_without_norm_two_directions_are_torch_s(unit: Unit, options: dict[str, bool], ragged: bool) -> None:
+    units = [fill(make(NORMS["none"], unit, **options), seed=seed) for seed in (1, 50)]
+    x, initial = draw(BATCH, TIME, E).requires_grad_(), [initial_of(unit), initial_of(unit)]
+    mask, lengths = (MASK, LENGTHS) if ragged else (None, torch.full((BATCH,), TIME))
+    both = torch.cat([units[0](x, mask, initial[0]), units[1](x, mask, initial[1], reverse=True)], -1)
+
+    laid = [in_torch_order(one) for one in units]
+    theirs = {GRU: nn.GRU, LSTM: nn.LSTM}[unit](E, H, batch_first=True, bidirectional=True).double()
+    theirs.load_state_dict(laid[0] | {f"{name}_reverse": value for name, value in laid[1].items()})
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    state = [torch.stack(parts) for parts in zip(*initial, strict=True)]
+    output, _ = theirs(packed, state[0] if unit is GRU else tuple(state))
+    expected, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)
+    real = mask_of(lengths)
+    close(both[real], expected[real])
+
+    leaves = (x, *initial[0], *initial[1])
+    of_torch = gradients(expected[real], theirs, *leaves)
+    of_layers = dict(zip(dict(theirs.named_parameters()), of_torch, strict=False))
+    for one, layout, suffix in zip(units, laid, ("", "_reverse"), strict=True):
+        learnt = {name: value for name, value in layout.items() if value.requires_grad}
+        back = [of_layers[name + suffix] for name in learnt]
+        of_unit = torch.autograd.grad(list(learnt.values()), list(one.parameters()), back)
+        close(gradients(both[real], one, *leaves), (*of_unit, *of_torch[-len(leaves) :]))
+
+
+# --- beside plain formulas
+
+Normalise = Callable[[Any, Tensor, int], Tensor]  # a layer, what it is given, the time step
+State = list[Tensor]
+
+
+def gru_step(gru: GRU, x: Tensor, state: State, real: Tensor, step: int, n: Normalise) -> State:
+    h = state[0]
+    gates = n(gru.gates_x.norm, x @ weight_of(gru.gates_x).T + gru.gates_x.bias, step)
+    gates = gates + n(gru.gates_h.norm, h @ weight_of(gru.gates_h).T, step)
+    r, u = torch.sigmoid(gates[:, :H]), torch.sigmoid(gates[:, H:])
+    of_x = n(gru.candidate_x.norm, x @ weight_of(gru.candidate_x).T + gru.candidate_x.bias, step)
+    c = torch.tanh(of_x + r * n(gru.candidate_h.norm, h @ weight_of(gru.candidate_h).T, step))
+    return [torch.where(real, u * h + (1 - u) * c, h)]
+
+
+def lstm_step(lstm: LSTM, x: Tensor, state: State, real: Tensor, step: int, n: Normalise) -> State:
+    h, c = state
+    p = n(lstm.gates_x.norm, x @ weight_of(lstm.gates_x).T + lstm.bias, step)
+    p = p + n(lstm.gates_h.norm, h @ weight_of(lstm.gates_h).T, step) + lstm.bias
+    i, f, o = (torch.sigmoid(p[:, gate * H : (gate + 1) * H]) for gate in range(3))
+    carried = torch.where(real, f * c + i * torch.tanh(p[:, 3 * H :]), c)
+    return [torch.where(real, o * torch.tanh(n(lstm.cell, carried, step)), h), carried]
+
+
+def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: bool, every: bool = False) -> Tensor:
+    """The states of each sequence in turn, ``(real positions, H)``, from the state that :func:`initial_of` gives.
+
+    A step is of the sequences that are long enough, or of ``every`` one: those that have ended repeat what they have
+    read (in reverse; forward they read what lies in their padding), and their states stay.
+    """
+    transition: Callable[..., State] = gru_step if isinstance(unit, GRU) else lstm_step
+    state, columns = list(initial_of(type(unit), len(x))), []
+    for step in range(x.shape[1] if every else int(lengths.max())):
+        rows = torch.arange(len(x)) if every else (lengths > step).nonzero().squeeze(1)
+        at = lengths[rows] - 1 - step % lengths[rows] if reverse else torch.full_like(rows, step)
+        real = (lengths[rows] > step).unsqueeze(1)
+        after = transition(unit, x[rows, at], [part[rows] for part in state], real, step, n)
+        state = [part.index_put((rows,), new) for part, new in zip(state, after, strict=True)]
+        columns.append(state[0])
+    states = [row[:length] for row, length in zip(torch.stack(columns, 1), lengths.tolist(), strict=True)]
+    return torch.cat([row.flip(0) for row in states] if reverse else states)
+
+
+class PlainBatchNorm:
+    """Batch norm of each layer and time step, with the running mean and unbiased variance that it has ``known``."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, dict[int, tuple[Tensor, Tensor]]] = {}
+        self.learns = self.of_batch = True
+
+    def __call__(self, layer: Any, x: Tensor, step: int) -> Tensor:
+        known, enough = self.known.setdefault(layer, {}), len(x) >= LEAST
+        if self.learns and enough:
+            new = x.mean(0).detach(), x.var(0).detach()
+            old = known.get(step, new)
+            known[step] = 0.875 * old[0] + 0.125 * new[0], 0.875 * old[1] + 0.125 * new[1]
+        if self.of_batch and enough:
+            mean, var = x.mean(0), x.var(0, unbiased=False)
+        else:
+            mean, var = known[max(seen for seen in known if seen <= step)]
+        centred = x - mean
+        if not isinstance(layer, norms.MeanOnlyBatchNorm):
+            centred = centred / (var + 1e-5).sqrt()
+        return with_gain_and_shift(layer, centred)
+
+
+def formula_of(name: str) -> Normalise:
+    if name in ("bn", "mean_only_bn"):
+        return PlainBatchNorm()
+    return lambda layer, x, step: with_gain_and_shift(layer, FORMULAS[name](x))  # noqa: ARG005
+
+
+@EVERY
+@UNITS
+@BOTH
+def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: bool) -> None:
+    ours, x, initial = make(NORMS[name], unit), draw(BATCH, TIME, E).requires_grad_(), initial_of(unit)
+    states = ours(x, MASK, initial, reverse=reverse)[MASK]
+    expected = plainly(ours, x, LENGTHS, formula_of(name), reverse=reverse)
+    close(states, expected)
+    close(gradients(states, ours, x), gradients(expected, ours, x))
+
+
+@UNITS
+@BOTH
+@PADDING
+@EVALUATION
+@pytest.mark.parametrize("family", [norms.BN, norms.MeanOnlyBN])
+def test_batch_norm_learns_the_statistics_of_each_step(
+    family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str
+) -> None:
+    """Of batches that are longer and shorter than the ones before, and, in evaluation, than all."""
+    norm = family(name="bn", min_examples=LEAST, momentum=0.125, padding=padding, eval=evaluation)
+    ours = make(norm, unit)
+    plain, every = PlainBatchNorm(), padding == "include"
+
+    def read(lengths: list[int], time: int, seed: int) -> None:
+        x, sizes = draw(len(lengths), time, E, seed=seed), torch.tensor(lengths)
+        states = ours(x, mask_of(sizes, time), initial_of(unit, len(x)), reverse=reverse)[mask_of(sizes, time)]
+        close(states, plainly(ours, x, sizes, plain, reverse=reverse, every=every))
+
+    for seed, lengths in enumerate(([5, 1, 3, 5, 2, 4], [2, 3, 3, 2, 3, 1, 3], [6, 6, 4, 6, 5, 1])):
+        read(lengths, max(lengths), seed)
+    layers = [layer for layer in ours.modules() if isinstance(layer, norms.BatchNorm)]
+    counts = [3, 3, 3, 2, 2, 1] if every else [3, 3, 3, 1, 1, 0]  # three sentences have a sixth token
+    assert len(layers) == len(plain.known) == {GRU: 4, LSTM: 3}[unit]
+    for layer in layers:
+        assert layer.count.tolist() == counts
+        for step, (mean, var) in plain.known[layer].items():
+            close(layer.running_mean[step], mean)
+            close(layer.running_var[step], var)
+    ours.eval()
+    plain.learns, plain.of_batch = False, evaluation == "batch"
+    read([8, 1, 2, 8, 7, 3], 8, 9)
+    read([4, 8], 8, 10)
+    assert all(layer.count.tolist() == counts for layer in layers)
+
+
+# --- sequences, masks, directions
+
+
+@EVERY
+@UNITS
+def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
+    ours, initial = make(NORMS[name], unit), initial_of(unit)
+    states = ours(draw(BATCH, TIME, E), MASK, initial)
+    for row, length in zip(states, LENGTHS.tolist(), strict=True):
+        close(row[length:], row[length - 1].expand(TIME - length, H))
+        assert not torch.equal(row[length - 1], initial[0][0])
+
+
+@EVERY
+@UNITS
+@BOTH
+def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
+    """In training: neither what lies in it nor how much there is."""
+    x, results = draw(BATCH, TIME, E), []
+    other = torch.where(MASK.unsqueeze(-1), x, 100 * draw(BATCH, TIME, E, seed=5))
+    for inputs in (x, torch.cat([other, 100 * draw(BATCH, 3, E, seed=6)], 1)):
+        ours, mask = make(NORMS[name], unit), mask_of(time=inputs.shape[1])
+        states = ours(inputs, mask, initial_of(unit), reverse=reverse)[mask]
+        statistics = {key: buffer[:TIME] for key, buffer in ours.named_buffers()}
+        results.append((states, statistics, gradients(states, ours)))
+        assert all(not buffer[TIME:].any() for key, buffer in ours.named_buffers() if key.endswith("count"))
+    close(*results)
+
+
+@EVERY
+@UNITS
+@BOTH
+def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
+    """In evaluation of 32, without mask or padding; in reverse its tokens are turned round by hand."""
+    ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
+    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # the running statistics of batch norms
+    ours.eval()
+    x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
+    together = ours(x, mask_of(lengths), initial, reverse=reverse)
+    for i, length in enumerate(lengths.tolist()):
+        one, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
+        alone = ours(one.flip(1), initial=state).flip(1) if reverse else ours(one, initial=state)
+        close(alone[0], together[i, :length])
+
+
+@EVERY
+@UNITS
+def test_no_initial_state_is_zeros_and_no_mask_is_all_real(unit: Unit, name: str) -> None:
+    ours, x = make(NORMS[name], unit).eval(), draw(BATCH, TIME, E)
+    zeros = tuple(torch.zeros_like(part) for part in initial_of(unit))
+    expected = ours(x, torch.ones(BATCH, TIME, dtype=torch.bool), zeros)
+    close(ours(x), expected)
+    for i, part in enumerate(initial_of(unit)):
+        assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
+
+
+@EVERY
+def test_a_state_carries_a_sequence_on(name: str) -> None:
+    """All norms in evaluation; the time steps of batch norms begin at 0 again, so they have no statistics of steps."""
+    gru, x = make(NORMS[name]).eval(), draw(BATCH, TIME, E)
+    whole = gru(x)
+    close(torch.cat([whole[:, :2], gru(x[:, 2:], initial=(whole[:, 1],))], 1), whole)
+
+
+# --- where the norm is
+
+
+@pytest.mark.parametrize("bias_of_state", [False, True])
+@EVERY
+def test_biases_are_on_the_side_asked_for(name: str, bias_of_state: bool) -> None:
+    gru = GRU(NORMS[name], "gru", E, H, bias_of_state=bias_of_state)
+    inside = {n for n, _ in gru.named_parameters() if n.count(".") == 1 and n.endswith(".bias")}
+    side = "h" if bias_of_state else "x"
+    assert inside == {f"gates_{side}.bias", f"candidate_{side}.bias"}
+
+
+PARTS = {
+    GRU: {"gates_x": (2 * H, 2), "gates_h": (2 * H, 2), "candidate_x": (H, 1), "candidate_h": (H, 1)},
+    LSTM: {"gates_x": (4 * H, 4), "gates_h": (4 * H, 4)},
+}
+
+
+@UNITS
+def test_the_sites_and_their_blocks(unit: Unit) -> None:
+    ours = unit(NORMS["ln"], "encoder.forward", E, H)
+    sites = {module.site.name: module.site for module in ours.modules() if isinstance(module, norms.Linear)}
+    assert {name: (site.features, site.blocks) for name, site in sites.items()} == {
+        f"encoder.forward.{part}": sizes for part, sizes in PARTS[unit].items()
+    }
+
+
+GAINS = ("gates_x.norm.weight", "gates_h.norm.weight", "cell.weight")
+AFTER = {  # the LSTM's norms; batch norm leaves the shift of the gates to the model's bias
+    **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
+    **dict.fromkeys(("rms", "prms", "l2"), GAINS),
+    "bn": (*GAINS, "cell.bias"),
+    "ln": (*GAINS, "gates_x.norm.bias", "gates_h.norm.bias", "cell.bias"),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_the_lstm_has_one_bias_and_what_its_norms_bring(name: str) -> None:
+    lstm = LSTM(NORMS[name], "lstm", E, H)
+    own = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
+    maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
+    assert own == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in AFTER[name]}
+
+
+def layer_norm(site: Any, x: Tensor, parts: int = 1) -> Tensor:
+    """LN of a map's result, of all its features together or of ``parts`` apart."""
+    y = F.linear(x, site.weight, site.bias).unflatten(-1, (parts, -1))
+    return F.layer_norm(y, y.shape[-1:]).flatten(-2) * site.norm.weight + site.norm.bias
+
+
+@pytest.mark.parametrize(
+    ("parts", "reset_first", "equal"),
+    [(1, False, True), (2, False, False), (1, True, False)],
+    ids=["as documented", "each gate alone", "reset gate before the map"],
+)
+def test_gates_are_normalised_jointly_and_reset_acts_after_the_norm(parts: int, reset_first: bool, equal: bool) -> None:
+    gru, x, h = make(NORMS["ln"]), draw(BATCH, E), draw(BATCH, H, seed=2)
+    gates = layer_norm(gru.gates_x, x, parts) + layer_norm(gru.gates_h, h, parts)
+    reset, update = torch.sigmoid(gates).chunk(2, -1)
+    past = layer_norm(gru.candidate_h, reset * h) if reset_first else reset * layer_norm(gru.candidate_h, h)
+    candidate = torch.tanh(layer_norm(gru.candidate_x, x) + past)
+    expected = update * h + (1 - update) * candidate
+    assert torch.allclose(gru(x.unsqueeze(1), initial=(h,))[:, 0], expected, rtol=1e-10, atol=1e-10) == equal
+
+
+@pytest.mark.parametrize(("unit", "k"), [(GRU, 2), (LSTM, 4)])
+def test_the_partial_statistic_is_of_the_first_gate(unit: Unit, k: int) -> None:
+    """The reset gate, the input gate; p = 0.25 of all gates."""
+    ours, x = make(NORMS["prms"], unit), draw(BATCH, 1, E)
+    norm, weight = ours.gates_x.norm, ours.gates_x.weight
+
+    def normalised() -> Tensor:
+        return norm(ours.gates_x.map(x, weight))
+
+    before = normalised()
+    weight.data[k:] *= 10
+    assert torch.equal(normalised()[..., :k], before[..., :k])
+    weight.data[:k] *= 10
+    assert not torch.isclose(normalised()[..., k:], 10 * before[..., k:]).any()
+
+
+# --- what is computed once
+
+
+def read_words(model: nn.Module, time: int) -> None:
+    words, mask = torch.zeros(2, time, dtype=torch.int64), torch.ones(2, time, dtype=torch.bool)
+    if isinstance(model, AttentiveReader):
+        model(Batch(words, mask, words, mask, words[:, 0]))
+    elif isinstance(model, OrderEmbedding):
+        model.captions(words, mask)
+        model.images(torch.zeros(2, E, dtype=torch.float64))
+    else:
+        model(draw(2, time, E), mask)
+
+
+MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # and how many maps they have
+    "GRU": (lambda norm: GRU(norm, "gru", E, H), 4),
+    "LSTM": (lambda norm: LSTM(norm, "lstm", E, H), 2),
+    "AttentiveReader": (lambda norm: AttentiveReader(norm, 3, width=H, dropout=0.5), 4 * 2 + 7),
+    "OrderEmbedding": (lambda norm: OrderEmbedding(norm, 3, E, embedding=E, hidden=H), 4 + 1),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("time", [3, 30])
+def test_weights_are_normalised_once_a_sequence(model: str, time: int) -> None:
+    build, maps = MODELS[model]
+    ours, calls = fill(build(NORMS["wn"])), []
+    for module in ours.modules():
+        if isinstance(module, norms.WeightNorm):
+            module.register_forward_hook(lambda module, *_: calls.append(module))
+    read_words(ours, time)
+    assert len(calls) == len(set(calls)) == maps

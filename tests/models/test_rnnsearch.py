@@ -1,0 +1,363 @@
+"""RNNSearch: its sites, sizes and initial values; its forward pass beside plain formulas; padding, batches, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import EVERY, NORMS, close, draw, fill, without_gradient
+from helpers.tensors import digest
+from helpers.translation_models import (
+    ALONE,
+    BATCH_NORMS,
+    EVEN,
+    RAGGED,
+    SOURCES,
+    TARGETS,
+    SiteList,
+    assert_neighbours_change_nothing,
+    assert_padding_has_no_part,
+    assert_select_reorders,
+    assert_steps_are_forward,
+    batch_of,
+    by_sentence,
+    learn_statistics,
+    pairs,
+    parameters,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models import init
+from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.tasks import rnnsearch
+from rmsexp.train.randomness import stream
+
+E, H = 3, 4
+
+
+def make(norm: norms.Norm) -> Any:  # an RNNSearch; what its sites have is known to the tests
+    return fill(RNNSearch(norm, SOURCES, TARGETS, embedding=E, hidden=H))
+
+
+# --- sites and sizes
+
+NORMALISED = [
+    *("encoder.forward.gates_x", "encoder.forward.gates_h"),
+    *("encoder.forward.candidate_x", "encoder.forward.candidate_h"),
+    *("encoder.backward.gates_x", "encoder.backward.gates_h"),
+    *("encoder.backward.candidate_x", "encoder.backward.candidate_h"),
+    "initial",
+    *("decoder.first.gates_x", "decoder.first.gates_h", "decoder.first.candidate_x", "decoder.first.candidate_h"),
+    *("attention.keys", "attention.query"),
+    *("decoder.second.gates_x", "decoder.second.gates_h", "decoder.second.candidate_x", "decoder.second.candidate_h"),
+    *("readout.previous", "readout.state", "readout.context"),
+]
+
+
+def test_the_22_sites() -> None:
+    sites = SiteList(name="ln")
+    model = RNNSearch(sites, SOURCES, TARGETS, embedding=E, hidden=H)
+    assert len(NORMALISED) == 22
+    assert sorted(sites.normalised) == sorted(NORMALISED)
+    assert sites.unnormalised == ["attention.score"]
+    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert own == {"source_embedding": (SOURCES, E), "target_embedding": (TARGETS, E), "output_bias": (TARGETS,)}
+
+
+@EVERY
+def test_embeddings_are_ordinary_parameters_and_the_score_has_no_norm(name: str) -> None:
+    model = make(NORMS[name])
+    assert not list(model.score.norm.parameters())
+    assert (model.score.reparametrisation is not None) == (name in ("wn", "mean_only_bn"))
+    model.eval()
+    batch = batch_of(pairs(RAGGED))
+    before = model(batch)
+    model.output_bias.data += draw(TARGETS, seed=9)
+    close(model(batch), before + draw(TARGETS, seed=9))
+
+
+def gru_size(inputs: int, h: int) -> int:
+    """3 blocks from the input, 3 from the state, 3 biases."""
+    return 3 * h * inputs + 3 * h * h + 3 * h
+
+
+def size(e: int, h: int, source: int, target: int) -> int:
+    """Of the model without norm."""
+    tables = source * e + target * e + target  # the output matrix is the target embedding; it has a bias
+    grus = 3 * gru_size(e, h) + gru_size(2 * h, h)
+    initial, attention = 2 * h * h + h, (4 * h * h + 2 * h) + 2 * h * h + 2 * h
+    readout = (e * e + e) + (e * h + e) + (2 * e * h + e)
+    return tables + grus + initial + attention + readout
+
+
+def normalised_features(e: int, h: int) -> int:
+    """Of the 22 sites: 2 (2 h + h) in each of 4 GRUs, h, 2 times 2 h, 3 times e."""
+    return 4 * 6 * h + h + 4 * h + 3 * e
+
+
+@pytest.mark.parametrize("sizes", [(E, H, SOURCES, TARGETS), (512, 1024, 32_000, 32_000)], ids=["small", "paper"])
+@pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("ln", 2)])
+def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, int, int]) -> None:
+    e, h, source, target = sizes
+    with torch.device("meta"):
+        model = RNNSearch(NORMS[name], source, target, embedding=e, hidden=h)
+    assert parameters(model) == size(*sizes) + vectors * normalised_features(e, h)
+
+
+def test_number_of_parameters_of_the_paper_s_model() -> None:
+    assert size(512, 1024, 32_000, 32_000) == 66_635_520
+    assert normalised_features(512, 1024) == 31_232
+
+
+# --- initial values
+
+
+def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
+    """Sizes at which only what the recipe calls square is square."""
+    model = RNNSearch(NORMS[name], 70, 90, embedding=30, hidden=20)
+    config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, init_center=center))
+    rnnsearch.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
+    return model
+
+
+def weights(model: RNNSearch) -> dict[str, Tensor]:
+    """All that is drawn, the blocks of the gates apart."""
+    drawn: dict[str, Tensor] = {
+        "source_embedding": model.source_embedding,
+        "target_embedding": model.target_embedding,
+    }
+    for name, site in model.named_modules():
+        if isinstance(site, norms.Linear):
+            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
+    return {name: weight.detach() for name, weight in drawn.items()}
+
+
+SQUARE = {
+    *(f"{gru}_gru.gates_h/{i}" for gru in ("forward", "backward", "first", "second") for i in (0, 1)),
+    *(f"{gru}_gru.candidate_h/0" for gru in ("forward", "backward", "first", "second")),
+    *("keys/0", "of_previous/0"),
+}
+
+
+def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> None:
+    drawn = weights(initialised())
+    assert len(drawn) == 2 + 4 * 6 + 7
+    assert {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]} == SQUARE
+    for name in SQUARE:
+        weight = drawn[name].double()
+        torch.testing.assert_close(weight @ weight.T, torch.eye(len(weight)).double(), rtol=0, atol=1e-5)
+    blocks = [drawn[name].flatten() for name in sorted(SQUARE) if drawn[name].shape == (20, 20)]
+    overlaps = torch.corrcoef(torch.stack(blocks)) - torch.eye(len(blocks))
+    assert len(blocks) == 12
+    assert overlaps.abs().max() < 0.25  # of 400 elements each
+    small = torch.cat([weight.flatten() for name, weight in drawn.items() if name not in SQUARE])
+    assert small.mean().item() == pytest.approx(0, abs=0.0003)
+    assert small.std().item() == pytest.approx(0.01, rel=0.02)
+    assert (small.abs() < 0.01).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # of a normal distribution
+    for name, weight in drawn.items():
+        if name not in SQUARE:
+            assert weight.std().item() == pytest.approx(0.01, rel=0.5 if "score" in name else 0.15)
+
+
+def test_orthogonal_matrices_are_drawn_uniformly() -> None:
+    """Then the trace has mean 0 and variance 1; of a bare QR decomposition it has not."""
+    traces, generator = [], stream(0, "orthogonal")
+    for _ in range(400):
+        weight = torch.empty(5, 5)
+        init.orthogonal_or_small_normal(weight, generator)
+        traces.append(weight.trace())
+    assert torch.stack(traces).mean().item() == pytest.approx(0, abs=0.2)
+    assert torch.stack(traces).var().item() == pytest.approx(1, abs=0.3)
+
+
+@EVERY
+def test_all_norms_start_from_the_same_weights(name: str) -> None:
+    first, other = ({key: digest(value) for key, value in weights(initialised(n)).items()} for n in ("none", name))
+    assert other == first
+    assert len(set(first.values())) == len(first)
+    reseeded = weights(initialised(name, seed=1))
+    assert all(digest(reseeded[key]) != value for key, value in first.items())
+
+
+@EVERY
+def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
+    base, moved = (initialised(name, center=center) for center in (0.0, 0.2))
+    for key, weight in weights(base).items():
+        assert torch.equal(weights(moved)[key], weight + 0.2)
+    drawn = {"source_embedding", "target_embedding"}
+    for key, parameter in moved.named_parameters():
+        if key in drawn or (key.endswith(".weight") and "norm" not in key):
+            continue
+        gain = key.endswith(("norm.weight", ".gain"))
+        assert (parameter == float(gain)).all(), key
+
+
+# --- the forward pass, written plainly
+
+
+def plain_model(model: Any, source: list[int], target: list[int], n: Callable[[Any, Tensor], Tensor]) -> Tensor:
+    """Logits ``(len(target), V_t)`` of one pair; ``n(site, y)`` normalises."""
+
+    def gru(unit: Any, x: Tensor, h: Tensor) -> Tensor:
+        def of(site: Any, value: Tensor) -> Tensor:
+            y = site.weight @ value
+            return n(site, y if site.bias is None else y + site.bias)
+
+        gates = of(unit.gates_x, x) + of(unit.gates_h, h)
+        r, u = torch.sigmoid(gates[:H]), torch.sigmoid(gates[H:])
+        c = torch.tanh(of(unit.candidate_x, x) + r * of(unit.candidate_h, h))
+        return u * h + (1 - u) * c
+
+    zeros = torch.zeros(H, dtype=torch.float64)
+    forward: list[Tensor] = []
+    backward: list[Tensor] = []
+    h = zeros
+    for token in source:
+        h = gru(model.forward_gru, model.source_embedding[token], h)
+        forward.append(h)
+    h = zeros
+    for token in reversed(source):
+        h = gru(model.backward_gru, model.source_embedding[token], h)
+        backward.insert(0, h)
+    annotations = [torch.cat(both) for both in zip(forward, backward, strict=True)]
+    mean = sum(annotations[1:], annotations[0]) / len(annotations)
+    s = torch.tanh(n(model.initial, model.initial.weight @ mean + model.initial.bias))
+    logits = []
+    for j in range(len(target)):
+        y = model.target_embedding[target[j - 1]] if j else torch.zeros(E, dtype=torch.float64)
+        between = gru(model.first_gru, y, s)
+        scores = []
+        for annotation in annotations:
+            key = n(model.keys, model.keys.weight @ annotation + model.keys.bias)
+            scores.append(model.score.weight[0] @ torch.tanh(key + n(model.query, model.query.weight @ between)))
+        exponentials = [torch.exp(score) for score in scores]
+        alphas = [exponential / sum(exponentials) for exponential in exponentials]
+        context = sum((a * h for a, h in zip(alphas, annotations, strict=True)), torch.zeros_like(annotations[0]))
+        s = gru(model.second_gru, context, between)
+        t = torch.tanh(
+            n(model.of_previous, model.of_previous.weight @ y + model.of_previous.bias)
+            + n(model.of_state, model.of_state.weight @ s + model.of_state.bias)
+            + n(model.of_context, model.of_context.weight @ context + model.of_context.bias)
+        )
+        logits.append(model.target_embedding @ t + model.output_bias)
+    return torch.stack(logits)
+
+
+REFERENCES: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "none": lambda site, y: y,  # noqa: ARG005
+    "ln": lambda site, y: F.layer_norm(y, y.shape, site.norm.weight, site.norm.bias, 1e-5),
+    "rms": lambda site, y: y / torch.sqrt((y * y).mean() + 1e-5) * site.norm.weight,
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_the_forward_pass_is_the_plain_formulas(name: str) -> None:
+    model, chosen = make(NORMS[name]), pairs(RAGGED[:5])
+    batch = batch_of(chosen)
+    results = by_sentence(model(batch), batch)
+    expected = [plain_model(model, s.tolist(), t.tolist(), REFERENCES[name]) for s, t in chosen]
+    close(results, expected)
+    gradients = [
+        torch.autograd.grad(torch.cat(list(logits)).square().sum(), list(model.parameters()))
+        for logits in (results, expected)
+    ]
+    close(*gradients, rtol=1e-8)
+
+
+# --- padding and batches
+
+
+@pytest.mark.parametrize(("name", "mode"), ALONE)
+def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_neighbours_change_nothing(model.train(mode == "train"), pairs(RAGGED))
+
+
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4))
+
+
+@EVERY
+def test_what_lies_in_the_padding_has_no_part_in_training(name: str) -> None:
+    assert_padding_has_no_part(make(NORMS[name]))
+
+
+def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
+    """Of the keys over all source positions at once, of recurrences and readout over each time step."""
+    norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
+    model, batch = make(norm), batch_of(pairs(RAGGED))
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        return lambda module, inputs: seen.update({name: F.linear(inputs[0], module.weight, module.bias)})
+
+    model.keys.register_forward_pre_hook(keep("keys"))
+    model.of_context.register_forward_pre_hook(keep("context"))
+    model(batch)
+    keys = seen["keys"][batch.source_mask]
+    close(model.keys.norm.running_mean[0], keys.mean(0))
+    close(model.keys.norm.running_var[0], keys.var(0))
+    lengths = batch.target_mask.sum(1)
+    for step in range(4):
+        real = seen["context"][:, step][lengths > step]
+        assert len(real) >= norm.min_examples
+        close(model.of_context.norm.running_mean[step], real.mean(0))
+    sites = (module for module in model.modules() if isinstance(module, norms.Linear) and module is not model.score)
+    counts: dict[str, Any] = {site.site.name: site.norm.count for site in sites}
+    at_once = ("initial", "attention.keys")  # of the others the last step has two sentences, too few
+    expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
+    assert {name: count.tolist() for name, count in counts.items()} == expected
+
+
+# --- decoding
+
+
+@EVERY
+def test_steps_of_the_decoder_are_the_forward_pass(name: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
+
+
+@EVERY
+def test_selected_rows_go_on_with_their_own_past(name: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_select_reorders(model.eval())
+
+
+@pytest.mark.parametrize("past", [0, 3])
+def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
+    model, batch = make(NORMS["ln"]), batch_of(pairs(EVEN))
+    target = batch.target.clone()
+    target[:, past] = (target[:, past] + 1) % TARGETS
+    before, after = (model(one).unflatten(0, batch.target.shape) for one in (batch, batch._replace(target=target)))
+    assert torch.equal(before[:, : past + 1], after[:, : past + 1])
+    assert not torch.isclose(before[:, past + 1], after[:, past + 1]).any()
+
+
+# --- gradients
+
+
+@EVERY
+def test_gradients_reach_every_parameter(name: str) -> None:
+    """But the biases inside a norm that centres over the batch: it takes away what they add."""
+    model = make(NORMS[name])
+    batch = batch_of(pairs(EVEN))
+    logits = model(batch)
+    (logits * draw(*logits.shape, seed=5)).sum().backward()
+    inside = {
+        f"{key}.bias" for key, site in model.named_modules() if isinstance(site, norms.Linear) and site.bias is not None
+    }
+    assert len(inside) == 8 + 1 + 1 + 3
+    assert without_gradient(model) == (inside if name in BATCH_NORMS else set())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -1,0 +1,448 @@
+"""The Transformer: its sites, sizes and initial values; its layers beside torch's; masks, batches, steps, dropout."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from helpers.sites import EVERY, NORMS, close, draw, fill, without_gradient
+from helpers.translation_models import (
+    ALONE,
+    BATCH_NORMS,
+    EVEN,
+    RAGGED,
+    SOURCES,
+    TARGETS,
+    SiteList,
+    assert_neighbours_change_nothing,
+    assert_padding_has_no_part,
+    assert_select_reorders,
+    assert_steps_are_forward,
+    batch_of,
+    learn_statistics,
+    pairs,
+    parameters,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    SelfAttention,
+    Sizes,
+    Transformer,
+    positions,
+)
+from rmsexp.tasks import transformer
+from rmsexp.train.randomness import StreamNoise, seed_of
+
+W = 8
+PRE = pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-norm"])
+
+
+def sizes(**other: Any) -> Sizes:
+    """Of a small model; without dropout where no rate is given."""
+    rates = dict.fromkeys(("dropout", "attention_dropout", "relu_dropout"), 0.0)
+    return Sizes(**{"width": W, "heads": 2, "layers": 2, "inner": 12} | rates | other)
+
+
+def make(norm: norms.Norm, **other: Any) -> Any:  # a Transformer; what its sites have is known to the tests
+    return fill(Transformer(norm, SOURCES, TARGETS, sizes(**other)))
+
+
+# --- sites and sizes
+
+NORMALISED = [
+    *("encoder.0.attended", "encoder.0.fed", "encoder.1.attended", "encoder.1.fed"),
+    *("encoder.2.attended", "encoder.2.fed", "encoder.3.attended", "encoder.3.fed"),
+    *("encoder.4.attended", "encoder.4.fed", "encoder.5.attended", "encoder.5.fed"),
+    *("decoder.0.attended", "decoder.0.informed", "decoder.0.fed"),
+    *("decoder.1.attended", "decoder.1.informed", "decoder.1.fed"),
+    *("decoder.2.attended", "decoder.2.informed", "decoder.2.fed"),
+    *("decoder.3.attended", "decoder.3.informed", "decoder.3.fed"),
+    *("decoder.4.attended", "decoder.4.informed", "decoder.4.fed"),
+    *("decoder.5.attended", "decoder.5.informed", "decoder.5.fed"),
+]
+UNNORMALISED = {
+    "encoder": ("attention.joint", "attention.output", "feed_forward.up", "feed_forward.down"),
+    "decoder": (
+        *("attention.joint", "attention.output", "feed_forward.up", "feed_forward.down"),
+        *("to_source.query", "to_source.key", "to_source.value", "to_source.output"),
+    ),
+}
+
+
+@PRE
+def test_the_30_sites(pre_norm: bool) -> None:
+    sites = SiteList(name="ln")
+    model = Transformer(sites, SOURCES, TARGETS, sizes(layers=6, pre_norm=pre_norm))
+    ends = ["encoder.end", "decoder.end"] if pre_norm else []
+    assert sorted(sites.normalised) == sorted([*NORMALISED, *ends])
+    assert len(sites.normalised) == (32 if pre_norm else 30)
+    maps = {f"{side}.{layer}.{part}" for side, parts in UNNORMALISED.items() for layer in range(6) for part in parts}
+    assert set(sites.unnormalised) == maps
+    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert own == {"source_embedding": (SOURCES, W), "target_embedding": (TARGETS, W), "embedding_bias": (W,)}
+
+
+def size(d: int, inner: int, layers: int, source: int, target: int) -> int:
+    """Of the model without norm."""
+    attention = 4 * (d * d + d)  # query, key and value, in one map or three; output
+    feed_forward = (d * inner + inner) + (inner * d + d)
+    layer_pairs = (attention + feed_forward) + (2 * attention + feed_forward)
+    return source * d + target * d + d + layers * layer_pairs  # the output matrix is the target embedding; no bias
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("ln", 2)])
+@PRE
+def test_number_of_parameters(name: str, vectors: int, pre_norm: bool) -> None:
+    with torch.device("meta"):
+        model = Transformer(NORMS[name], 32_000, 32_000, Sizes(pre_norm=pre_norm))
+    assert parameters(model) == size(512, 2048, 6, 32_000, 32_000) + vectors * 512 * (32 if pre_norm else 30)
+
+
+def test_number_of_parameters_of_the_base_model() -> None:
+    assert size(512, 2048, 6, 32_000, 32_000) == 76_876_288
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"width": 0}, "model.width must be at least 1, got 0"),
+        ({"heads": 0}, "model.heads must be at least 1, got 0"),
+        ({"layers": 0}, "model.layers must be at least 1, got 0"),
+        ({"inner": 0}, "model.inner must be at least 1, got 0"),
+        ({"heads": 3}, "model.heads=3 does not divide model.width=8"),
+        ({"width": 9, "heads": 3}, "model.width=9: positions need an even number, at least 4"),
+        ({"width": 2, "heads": 1}, "model.width=2: positions need an even number, at least 4"),
+        ({"dropout": 1.0}, r"model.dropout must lie in \[0, 1\), got 1.0"),
+        ({"attention_dropout": -0.1}, r"model.attention_dropout must lie in \[0, 1\), got -0.1"),
+        ({"relu_dropout": math.nan}, r"model.relu_dropout must lie in \[0, 1\), got nan"),
+    ],
+)
+def test_sizes_that_cannot_be(mistake: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sizes(**mistake)
+
+
+# --- initial values
+
+
+def initialised(name: str = "none", *, seed: int = 0, **other: Any) -> Transformer:
+    model = Transformer(NORMS[name], 300, 200, sizes(**other))
+    config = SimpleNamespace(seed=seed, model=model.sizes)
+    transformer.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
+    return model
+
+
+def test_initial_values_at_base_sizes() -> None:
+    model = initialised(width=512, inner=2048, layers=1, heads=8)
+    bounds = {"joint": 0.0541, "output": 0.0765, "query": 0.0765, "key": 0.0765, "value": 0.0765}
+    bounds |= {"up": 0.0484, "down": 0.0484}  # sqrt(6 / (n_in + n_out))
+    for name, site in model.named_modules():
+        if isinstance(site, norms.Linear):
+            bound = bounds[name.rsplit(".", 1)[1]]
+            assert site.weight.abs().max().item() == pytest.approx(bound, abs=6e-5)
+            assert site.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+            assert site.weight.mean().item() == pytest.approx(0, abs=0.001)
+            assert site.bias is not None
+            assert (site.bias == 0).all()
+    for table in (model.source_embedding, model.target_embedding):
+        assert table.std().item() == pytest.approx(0.0442, rel=0.01)
+        assert (table.abs() < 0.0442).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # normal
+    assert model.embedding_bias.abs().max().item() == pytest.approx(0.0765, rel=0.02)
+    assert model.embedding_bias.abs().max() < 0.07655
+    assert model.embedding_bias.std().item() == pytest.approx(0.0765 / math.sqrt(3), rel=0.05)
+
+
+@EVERY
+def test_all_norms_start_from_the_same_weights(name: str) -> None:
+    first, other, reseeded = (initialised("none"), initialised(name), initialised(name, seed=1))
+    drawn = {key: value for key, value in first.named_parameters() if not key.endswith(".bias")}
+    assert len(drawn) == 3 + 2 * (4 + 8)
+    for key, value in drawn.items():
+        assert torch.equal(other.get_parameter(key), value)
+        assert not torch.isclose(reseeded.get_parameter(key), value).all()
+    for key, value in other.named_parameters():
+        if key not in drawn:
+            assert (value == float(not key.endswith(".bias"))).all(), key  # biases and gains
+
+
+# --- layers beside torch's
+
+MASK = torch.arange(5) < torch.tensor([5, 1, 3, 4]).unsqueeze(1)
+CAUSAL = torch.ones(4, 4, dtype=torch.bool).triu(1)
+
+
+def give(theirs: nn.Module, values: dict[str, Tensor]) -> None:
+    theirs.double().load_state_dict({name: value.detach() for name, value in values.items()})
+
+
+def map_of(prefix: str, site: Any) -> dict[str, Tensor]:
+    return {f"{prefix}.weight": site.weight, f"{prefix}.bias": site.bias}
+
+
+def normalisers(theirs: Any, *ours: Any) -> dict[str, Tensor]:
+    """Their values; where ours has none (no norm), torch's gives way to the identity."""
+    values: dict[str, Tensor] = {}
+    for number, residual in enumerate(ours, 1):
+        if residual.norm.weight is None:
+            setattr(theirs, f"norm{number}", nn.Identity())
+        else:
+            values |= {f"norm{number}.weight": residual.norm.weight, f"norm{number}.bias": residual.norm.bias}
+    return values
+
+
+def of_self_attention(ours: Any) -> dict[str, Tensor]:
+    values = {"self_attn.in_proj_weight": ours.joint.weight, "self_attn.in_proj_bias": ours.joint.bias}
+    return values | map_of("self_attn.out_proj", ours.output)
+
+
+@PRE
+@pytest.mark.parametrize("name", ["ln", "none"])
+def test_an_encoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
+    ours = fill(EncoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
+    theirs = nn.TransformerEncoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
+    values = normalisers(theirs, ours.attended, ours.fed) | of_self_attention(ours.attention)
+    feed_forward = map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down)
+    give(theirs, values | feed_forward)
+    results, d = [], draw(4, 5, W, seed=7) * MASK.unsqueeze(-1)
+    for run in (lambda x: ours(x, MASK, None), lambda x: theirs(x, src_key_padding_mask=~MASK)):
+        x = draw(4, 5, W).requires_grad_()
+        y = run(x)
+        y.backward(d)
+        results.append((y[MASK], x.grad))
+    close(*results)
+    close(ours.attention.joint.weight.grad, theirs.self_attn.in_proj_weight.grad)
+
+
+@PRE
+@pytest.mark.parametrize("name", ["ln", "none"])
+def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
+    ours = fill(DecoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
+    theirs = nn.TransformerDecoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
+    source: Any = ours.to_source
+    values = normalisers(theirs, ours.attended, ours.informed, ours.fed) | of_self_attention(ours.attention)
+    joint = (source.query, source.key, source.value)
+    values |= {
+        "multihead_attn.in_proj_weight": torch.cat([site.weight for site in joint]),
+        "multihead_attn.in_proj_bias": torch.cat([site.bias for site in joint]),
+        **map_of("multihead_attn.out_proj", source.output),
+    }
+    give(theirs, values | map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down))
+    results, d = [], draw(4, 4, W, seed=7)
+
+    def run_ours(x: Tensor, memory: Tensor) -> Tensor:
+        return ours(x, None, *source.key_and_value(memory), MASK, None)[0]
+
+    def run_theirs(x: Tensor, memory: Tensor) -> Tensor:
+        return theirs(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=~MASK)
+
+    for run in (run_ours, run_theirs):
+        x, memory = draw(4, 4, W).requires_grad_(), draw(4, 5, W, seed=2).requires_grad_()
+        y = run(x, memory)
+        y.backward(d)
+        results.append((y, x.grad, memory.grad))
+    close(*results)
+
+
+# --- embeddings and positions
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_positions_are_sines_then_cosines(start: int) -> None:
+    found = positions(start, 4, 512, torch.zeros((), dtype=torch.float64))
+    assert found.shape == (4, 512)
+    for row in range(4):
+        angles = [(start + row) * 10_000 ** (-i / 255) for i in range(256)]
+        expected = [*map(math.sin, angles), *map(math.cos, angles)]
+        torch.testing.assert_close(found[row], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=2e-6)
+    assert positions(0, 1, 512, torch.zeros(()))[0].tolist() == [0.0] * 256 + [1.0] * 256
+
+
+def test_what_enters_the_layers() -> None:
+    """Embeddings times the root of the width, plus the bias; a zero vector before the target's; then positions."""
+    model, batch = make(NORMS["ln"]), batch_of(pairs(RAGGED))
+    entered: list[Tensor] = []
+    for layers in (model.encoder, model.decoder):
+        layers[0].register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+    model(batch)
+    place = positions(0, 5, W, draw(1))
+    close(entered[0], model.source_embedding[batch.source] * math.sqrt(W) + model.embedding_bias + place)
+    close(entered[1][:, 0], place[0].expand(len(RAGGED), W))
+    read = model.target_embedding[batch.target[:, :-1]] * math.sqrt(W) + model.embedding_bias
+    close(entered[1][:, 1:], read + place[1:])
+
+
+def test_the_output_matrix_is_the_target_embedding() -> None:
+    model, batch = make(NORMS["ln"]), batch_of(pairs(RAGGED))
+    left: list[Tensor] = []
+    model.decoder[-1].register_forward_hook(lambda _, inputs, output: left.append(output[0]))  # noqa: ARG005
+    logits = model(batch)
+    close(logits, left[0][batch.target_mask] @ model.target_embedding.T)
+
+
+# --- masks and batches
+
+
+@PRE
+@pytest.mark.parametrize("name", ["ln", "none"])
+@pytest.mark.parametrize("past", [0, 3])
+def test_a_later_target_token_changes_no_earlier_logit(name: str, pre_norm: bool, past: int) -> None:
+    model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
+    target = batch.target.clone()
+    target[:, past] = (target[:, past] + 1) % TARGETS
+    before, after = (model(one).unflatten(0, batch.target.shape) for one in (batch, batch._replace(target=target)))
+    close(before[:, : past + 1], after[:, : past + 1])
+    assert (before[:, past + 1] - after[:, past + 1]).abs().amax(-1).min() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "mode"), ALONE)
+@PRE
+def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str, pre_norm: bool) -> None:
+    model = make(NORMS[name], pre_norm=pre_norm)
+    learn_statistics(model)
+    assert_neighbours_change_nothing(model.train(mode == "train"), pairs(RAGGED))
+
+
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4))
+
+
+@EVERY
+@PRE
+def test_what_lies_in_the_padding_has_no_part_in_training(name: str, pre_norm: bool) -> None:
+    assert_padding_has_no_part(make(NORMS[name], pre_norm=pre_norm))
+
+
+def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
+    """Over all positions at once: the Transformer has no recurrence."""
+    model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
+    seen: list[Tensor] = []
+    sites = (model.encoder[0].attended.norm, model.decoder[1].fed.norm)
+    for site in sites:
+        site.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(batch)
+    for site, x, mask in zip(sites, seen, (batch.source_mask, batch.target_mask), strict=True):
+        close(site.running_mean, x[mask].mean(0, keepdim=True))
+        close(site.running_var, x[mask].var(0, keepdim=True))
+        assert site.count.tolist() == [1]
+
+
+# --- decoding
+
+
+@EVERY
+@PRE
+def test_steps_of_the_decoder_are_the_forward_pass(name: str, pre_norm: bool) -> None:
+    model = make(NORMS[name], pre_norm=pre_norm)
+    learn_statistics(model)
+    assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
+
+
+@EVERY
+def test_selected_rows_go_on_with_their_own_past(name: str) -> None:
+    model = make(NORMS[name])
+    learn_statistics(model)
+    assert_select_reorders(model.eval())
+
+
+# --- dropout
+
+
+class CountingNoise:
+    """Notes where dropout is asked for: the last axis and the rate; a rate of the attention's as such."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, float] | str] = []
+
+    def gaussian(self, x: Tensor, std: float) -> NoReturn:  # noqa: ARG002
+        raise AssertionError("the recipe has no Gaussian noise")
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        self.asked.append((x.shape[-1], p))
+        return x
+
+    def seed_default(self, device: torch.device) -> None:
+        assert device.type == "cpu"
+        self.asked.append("attention")
+
+
+def test_where_dropout_is() -> None:
+    noise = CountingNoise()
+    model = make(NORMS["ln"], layers=2, dropout=0.1, attention_dropout=0.2, relu_dropout=0.3)
+    with torch.random.fork_rng(devices=[]):
+        model(batch_of(pairs(RAGGED)), noise)
+    embedding, branch, relu = (W, 0.1), (W, 0.1), (12, 0.3)
+    encoder = ["attention", branch, relu, branch]
+    decoder = ["attention", branch, "attention", branch, relu, branch]
+    assert noise.asked == [embedding, *encoder * 2, embedding, *decoder * 2]
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "relu_dropout"])
+def test_dropout_is_a_function_of_its_stream(kind: str) -> None:
+    model, batch = make(NORMS["ln"], **{kind: 0.3}), batch_of(pairs(RAGGED))
+
+    def run(step: int, seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return model(batch, StreamNoise(0, "noise", step, 0))
+
+    first = run(0, 1)
+    assert torch.equal(run(0, 2), first)  # torch's own generator has no part
+    other, without = run(1, 1), model(batch)
+    for result in (other, without):
+        assert (result - first).abs().max() > 1e-3
+    assert torch.equal(model.eval()(batch), without)  # evaluation gives no noise
+
+
+def test_dropout_of_the_attention_is_torch_s_from_the_stream_s_seed() -> None:
+    attention = fill(SelfAttention(NORMS["none"], "a", sizes(attention_dropout=0.3)))
+    query, key, value = (draw(4, 2, 5, W // 2, seed=seed) for seed in range(3))
+    noise = StreamNoise(3, "noise", 5, 0)
+    for call in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            found = attention(query, key, value, noise, mask=MASK)
+            torch.manual_seed(seed_of(3, "noise", 5, 0, "default", call))
+            mask = MASK[:, None, None]
+            expected = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=0.3)
+        close(found, attention.output(expected.transpose(1, 2).flatten(2)))
+
+
+def test_dropout_in_the_sublayers() -> None:
+    """Of the ReLU's result, and of a branch before it meets its input."""
+    feed_forward, x = fill(FeedForward(NORMS["none"], "f", sizes(relu_dropout=0.4))), draw(4, 5, W)
+    inner = torch.relu(feed_forward.up(x))
+    close(feed_forward(x, StreamNoise(0, "a")), feed_forward.down(StreamNoise(0, "a").dropout(inner, 0.4)))
+    layer = fill(EncoderLayer(NORMS["ln"], "0", sizes(dropout=0.4)))
+    noise, sublayer = StreamNoise(0, "a"), draw(4, 5, W, seed=2)
+    expected = layer.fed.norm(x + StreamNoise(0, "a").dropout(sublayer, 0.4))
+    close(layer.fed(x, MASK, noise, lambda _: sublayer), expected)
+
+
+# --- gradients
+
+UNSEEN = ("to_source.key.bias",)  # adds the same to all scores of a query
+CENTRED_AWAY = ("output.bias", "to_source.value.bias", "down.bias")  # add the same to all positions
+END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # so, in keys and values
+
+
+@EVERY
+@PRE
+def test_gradients_reach_every_parameter(name: str, pre_norm: bool) -> None:
+    """But biases that a softmax does not see, and those that a norm over the batch takes away."""
+    model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
+    logits = model(batch)
+    (logits * draw(*logits.shape, seed=5)).sum().backward()
+    dead = (*UNSEEN, *CENTRED_AWAY, END_OF_ENCODER[pre_norm]) if name in BATCH_NORMS else UNSEEN
+    assert without_gradient(model) == {key for key, _ in model.named_parameters() if key.endswith(dead)}
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

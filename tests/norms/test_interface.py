@@ -1,0 +1,291 @@
+"""What models ask of a norm, for every norm: blocks and tied matrices built from its sites; an outside norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from helpers.sites import (
+    BATCH,
+    EMBED,
+    EVERY,
+    FORMULAS,
+    HIDDEN,
+    NORMS,
+    TIME,
+    close,
+    draw,
+    fill,
+    with_gain_and_shift,
+    without_gradient,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models.recurrent import GRU, LSTM
+
+
+def dead_before_centring(name: str, bias: str) -> set[str]:
+    """Centring over the batch removes what a bias inside the norm added."""
+    return {bias} if name in ("bn", "mean_only_bn") else set()
+
+
+# --- a tied matrix beside normalised sites
+
+
+class TiedModel(nn.Module):
+    def __init__(self, norm: norms.Norm, vocabulary: int) -> None:
+        super().__init__()
+        self.tied = nn.Parameter(torch.empty(vocabulary, EMBED))
+        self.hidden = norm.linear("hidden", EMBED, EMBED)
+
+    def forward(self, tokens: Tensor, table: Tensor, softmax: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.hidden(table[tokens])), softmax)
+
+
+@EVERY
+def test_tied_matrix_stays_an_ordinary_parameter(name: str) -> None:
+    model = TiedModel(NORMS[name], 6)
+    model.tied.data.zero_()
+    fill(model)
+    tokens, d = torch.arange(6).repeat(2), draw(12, 6)
+    before = model.tied.detach().clone()
+
+    def gradient(table: Tensor, softmax: Tensor) -> Tensor:
+        return torch.autograd.grad((model(tokens, table, softmax) * d).sum(), model.tied)[0]
+
+    fixed = model.tied.detach()
+    as_table, as_softmax = gradient(model.tied, fixed), gradient(fixed, model.tied)
+    assert min(as_table.norm(), as_softmax.norm()) > 0
+    close(gradient(model.tied, model.tied), as_table + as_softmax)
+    assert torch.equal(model.tied, before)
+    assert {n for n, _ in model.named_parameters() if not n.startswith("hidden.")} == {"tied"}
+
+
+# --- the post-norm block of task 6, value and plain
+
+
+class Block(nn.Module):
+    def __init__(self, norm: norms.Norm) -> None:
+        super().__init__()
+        self.up = norm.plain("up", EMBED, 2 * EMBED)
+        self.down = norm.plain("down", 2 * EMBED, EMBED)
+        self.norm = norm.value("out", EMBED)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.norm(x + self.down(torch.relu(self.up(x))), mask=mask)
+
+
+@EVERY
+def test_post_norm_block(name: str) -> None:
+    block, x = fill(Block(NORMS[name])), draw(BATCH, TIME, EMBED)
+    y = block(x)
+    y.backward(draw(*y.shape, seed=1))
+    assert without_gradient(block) == dead_before_centring(name, "down.bias")
+    inner = torch.relu(F.linear(x, block.up.effective_weight(), block.up.bias))
+    residual = x + F.linear(inner, block.down.effective_weight(), block.down.bias)
+    if name in ("none", "wn"):
+        close(y, residual)
+        assert not list(block.norm.parameters())
+    elif name == "mean_only_bn":
+        close(y.mean((0, 1)), block.norm.bias)
+        assert block.norm.weight is None
+    elif name == "ln":
+        reference = nn.LayerNorm(EMBED).double()
+        reference.load_state_dict(block.norm.state_dict())
+        close(y, reference(residual))
+    elif name == "bn":
+        close(y.var((0, 1), unbiased=False), block.norm.weight.square(), rtol=1e-4)
+    else:
+        assert (y - residual).norm() > 0.1 * residual.norm()
+    weight_norm = name in ("wn", "mean_only_bn")
+    parameters = {"weight", "bias", "reparametrisation.gain"} if weight_norm else {"weight", "bias"}
+    assert {n for n, _ in block.up.named_parameters()} == parameters
+    if weight_norm:
+        close(block.up.effective_weight().norm(dim=1), block.up.reparametrisation.gain.abs())
+    else:
+        assert block.up.effective_weight() is block.up.weight
+
+
+# --- parameters of a site
+
+OWN = {  # besides weight, bias (inside) and, where the norm always or never has it, norm.bias (after)
+    "none": set(),
+    "wn": {"reparametrisation.gain"},
+    "mean_only_bn": {"reparametrisation.gain"},
+    "nonparametric_ln": set(),
+    **{name: {"norm.weight"} for name in ("bn", "ln", "rms", "prms", "l2")},
+}
+SHIFTED = {  # for which values of ``shift`` there is a bias after the norm
+    **dict.fromkeys(("bn", "mean_only_bn", "ln"), (None, True)),
+    **dict.fromkeys(("rms", "prms", "l2"), (True,)),
+    **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("shift", [None, True, False])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool, kernel_size: int | None) -> None:
+    site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
+    has_bias = bias or (bool(shift) and name in ("none", "wn"))  # with no norm between them the two are one
+    expected = {"weight"} | OWN[name] | ({"bias"} if has_bias else set())
+    assert {n for n, _ in site.named_parameters()} == expected | ({"norm.bias"} if shift in SHIFTED[name] else set())
+    assert site.weight.shape == (HIDDEN, EMBED, *([] if kernel_size is None else [3, 3]))
+    assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
+
+
+@EVERY
+def test_where_the_model_adds_a_bias_batch_norm_has_no_shift(name: str) -> None:
+    sites = [NORMS[name].linear("a", EMBED, HIDDEN, then_bias=then_bias) for then_bias in (False, True)]
+    alone, followed = ({n for n, _ in site.named_parameters()} for site in sites)
+    assert alone - followed == ({"norm.bias"} if name == "bn" else set())
+    assert followed <= alone
+
+
+@EVERY
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+def test_an_optional_map_is_plain(name: str, bias: bool) -> None:
+    plain, optional = (fill(ask("a", EMBED, HIDDEN, bias=bias)) for ask in (NORMS[name].plain, NORMS[name].optional))
+    close(optional.state_dict(), plain.state_dict())
+    close(optional(draw(BATCH, EMBED)), plain(draw(BATCH, EMBED)))
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+def test_batch_norm_everywhere_has_the_bias_of_an_optional_map_after_the_norm(bias: bool) -> None:
+    site = fill(norms.BN(name="bn", everywhere=True).optional("a", EMBED, HIDDEN, bias=bias))
+    assert {n for n, _ in site.named_parameters()} == {"weight", "norm.weight"} | ({"norm.bias"} if bias else set())
+    x = draw(BATCH, EMBED)
+    close(site(x), with_gain_and_shift(site.norm, FORMULAS["bn"](x @ site.weight.T)))
+
+
+@pytest.mark.parametrize("gain", [None, 0.1])
+def test_gains_of_batch_norm_begin_at_the_initial_gain(gain: float | None) -> None:
+    norm = norms.BN(name="bn", everywhere=True, **({} if gain is None else {"initial_gain": gain}))
+    maps = (norm.linear("a", 3, 4), norm.linear("a", 3, 4, kernel_size=3), norm.optional("a", 3, 4))
+    for layer in (norm.value("a", 4), *(site.norm for site in maps)):
+        close(layer.weight, torch.full((4,), gain or 1.0))
+        close(layer.bias, torch.zeros(4))
+
+
+@pytest.mark.parametrize("family", [norms.RMS, norms.PRMS, norms.L2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_bias_of_rms_overrides_the_recipe(family: type[norms.RMS], bias: bool) -> None:
+    norm = family(name="rms", bias=bias)
+    normalisers = [norm.value("a", 3), *(norm.linear("a", 3, 3, shift=shift).norm for shift in (None, True, False))]
+    assert [n.bias is not None for n in normalisers] == [bias] * 4
+
+
+@EVERY
+def test_weights_are_nan_until_drawn(name: str) -> None:
+    for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):
+        assert site.weight.isnan().all()
+        assert site(torch.ones(8, 3)).isnan().all()
+        assert all(p.isfinite().all() for n, p in site.named_parameters() if n != "weight")
+
+
+def test_fixed_gain_without_norm_only_where_data_initialises() -> None:
+    site = NORMS["none"].linear("a", 3, 4, data_init=True)
+    assert not site.reparametrisation.gain.requires_grad
+    assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
+
+
+@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn", "ln", "rms"])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) -> None:
+    site = NORMS[name].linear("a", 3, 4, shift=True, kernel_size=kernel_size, data_init=True).double()
+    site.weight.data = draw(*site.weight.shape)
+    x, axes = (2 + draw(50, 3), 0) if kernel_size is None else (2 + draw(6, 3, 5, 5), (0, 2, 3))
+    y = site(x).detach()
+    site.standardise_(y.mean(axes), y.std(axes, unbiased=False))
+    close(site(x).mean(axes), torch.zeros(4, dtype=torch.float64))
+    close(site(x).var(axes, unbiased=False), torch.ones(4, dtype=torch.float64))
+
+
+# --- mistakes
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "p=0": (lambda: norms.PRMS(name="prms", p=0.0), r"norm.p must lie in \(0, 1\], got 0.0"),
+    "p=1.5": (lambda: norms.PRMS(name="prms", p=1.5), r"norm.p must lie in \(0, 1\], got 1.5"),
+    "p of a layer": (lambda: norms.RMSNorm(4, p=1.5), r"p must lie in \(0, 1\], got 1.5"),
+    "impl": (lambda: norms.RMS(name="rms", impl="eagr"), r"norm.impl=eagr is not known; did you mean eager\?"),
+    "impl of a layer": (lambda: norms.RMSNorm(4, impl="quick"), "impl=quick is not known"),
+    "k_rounding": (lambda: norms.PRMS(name="prms", k_rounding="round"), "norm.k_rounding=round .*one of ceil, floor"),
+    "padding": (lambda: norms.BN(name="bn", padding="exlude"), "norm.padding=exlude .*did you mean exclude"),
+    "eval": (lambda: norms.MeanOnlyBN(name="mean_only_bn", eval="population"), "norm.eval=population is not known"),
+    "momentum": (lambda: norms.BN(name="bn", momentum=0.0), r"norm.momentum must lie in \(0, 1\]"),
+    "min_examples": (lambda: norms.BN(name="bn", min_examples=0), "norm.min_examples must be at least 1, got 0"),
+    "initial_gain": (
+        lambda: norms.BN(name="bn", initial_gain=0.0),
+        "norm.initial_gain must be greater than 0, got 0.0",
+    ),
+    "axes": (lambda: norms.LN(name="ln", axes=[1]), r"norm.axes must be \[2,3\]"),
+    "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be at least 0"),
+    "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be at least 0"),
+    "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be at least 0"),
+    "input of rms": (lambda: norms.RMSNorm(4)(torch.ones(2, 3)), r"expected .* \(4,\), got \(2, 3\)"),
+    "input of ln": (lambda: norms.LayerNorm((2, 4))(torch.ones(4)), r"expected .* \(2, 4\), got \(4,\)"),
+    "gain": (
+        lambda: NORMS["nonparametric_ln"].linear("head", 3, 4).standardise_(torch.ones(4), torch.ones(4)),
+        "head: initialising from data needs a norm with a gain",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_value_errors_that_name_the_key(mistake: str) -> None:
+    call, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- a norm from outside the package
+
+
+class DynamicTanh(norms.Normaliser):
+    """``y = gain * tanh(alpha * x) + shift``, alpha one learned number."""
+
+    def __init__(self, site: norms.Site, alpha: float) -> None:
+        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
+        y = self.broadcast(self.weight) * torch.tanh(self.alpha * x)
+        return y if self.bias is None else y + self.broadcast(self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyT(norms.Norm):
+    alpha: float = 0.5
+
+    def normaliser(self, site: norms.Site) -> DynamicTanh:
+        return DynamicTanh(site, self.alpha)
+
+
+@pytest.mark.parametrize("shift", [None, False])
+@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
+def test_an_outside_norm(kernel_size: int | None, shift: bool | None) -> None:
+    site = fill(DyT(name="dyt").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
+    x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
+    a = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
+    gain, after = (
+        torch.zeros(()) if v is None else v.view(-1, *[1] * (a.dim() - 2)) for v in (site.norm.weight, site.norm.bias)
+    )
+    y = site(x)
+    close(y, gain * torch.tanh(site.norm.alpha * a) + after)
+    y.square().sum().backward()
+    assert not without_gradient(site)
+
+
+@pytest.mark.parametrize("unit", [GRU, LSTM])
+def test_an_outside_norm_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
+    ours, plain = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
+    x = draw(BATCH, TIME, EMBED)
+    states = ours(x)
+    states.square().sum().backward()
+    assert not without_gradient(ours)
+    assert not torch.allclose(states, plain(x))

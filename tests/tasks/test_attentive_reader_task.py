@@ -1,0 +1,340 @@
+"""The attentive reader's task: batches and entities, objective, evaluation by hand, chance, the paper's setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reading_and_retrieval import make
+from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from helpers.tensors import digest
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import config
+from rmsexp.data import Source
+from rmsexp.data.cloze import NIL, RESERVED, UNK, Cloze, Examples
+from rmsexp.data.sequences import Sequences
+from rmsexp.models.attentive_reader import Batch
+from rmsexp.tasks import attentive_reader
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.task import Target
+
+pytestmark = pytest.mark.usefixtures("small_twins")
+
+TRAIN, VALID = 74, 13
+FIRST = len(RESERVED)
+WORDS = [*RESERVED, *(f"name{i}" for i in range(TRAIN))]
+for i in range(8):  # entities among other words
+    WORDS += [f"@entity{i}", f"word{i}"]
+ENTITIES = np.arange(FIRST + TRAIN, len(WORDS), 2)
+
+
+def examples(rows: list[tuple[list[int], list[int], int]]) -> Examples:
+    passages, questions, answers = zip(*rows, strict=True)
+    return Examples(Sequences.of(passages), Sequences.of(questions), np.array(answers, dtype=np.int32))
+
+
+def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
+    cloze = Cloze(WORDS, ENTITIES, splits)
+    return lambda *_: Source("by hand", "0", False, lambda _: cloze)
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> Examples:
+    """Training questions that can be told apart by the first word of passage and question alike."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(TRAIN):
+        texts = [
+            [FIRST + i, *rng.integers(FIRST + TRAIN, len(WORDS), rng.integers(*lengths)).tolist()]
+            for lengths in ((3, 12), (1, 6))
+        ]
+        rows.append((*texts, int(rng.choice(ENTITIES))))
+    split = examples(rows)
+    monkeypatch.setitem(attentive_reader.SOURCES, "stories", source(train=split, valid=split))
+    return split
+
+
+def parts(batch: Batch) -> list[Tensor]:
+    return list(vars(batch).values())
+
+
+def chosen(batch: Batch) -> list[int]:
+    """Which of the numbered questions are in a batch."""
+    assert torch.equal(batch.passage[:, 0], batch.question[:, 0])
+    return (batch.passage[:, 0] - FIRST).tolist()
+
+
+def order(task: Any, number: int) -> list[int]:
+    """Which of the numbered questions the batches of an epoch hold, one after the other."""
+    return [i for step in steps_of(task, number) for batch in task.batches(step) for i in chosen(batch)]
+
+
+def alone(split: Examples, i: int) -> Batch:
+    passage, question = (torch.from_numpy(of[i].astype("int64"))[None] for of in (split.passages, split.questions))
+    masks = [torch.ones_like(words).bool() for words in (passage, question)]
+    return Batch(passage, masks[0], question, masks[1], torch.tensor([int(split.answers[i])]))
+
+
+# Batches
+
+
+def test_batches_follow_from_seed_and_step() -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, "attentive_reader"), parts)
+
+
+@pytest.mark.usefixtures("numbered")
+@pytest.mark.parametrize(("size", "steps"), [(10, 7), (37, 2), (74, 1)])
+def test_an_epoch_has_each_question_once_but_for_what_fills_no_batch(size: int, steps: int) -> None:
+    task, _ = make("attentive_reader", f"batch_size={size}")
+    assert task.steps_per_epoch == steps
+    orders = [order(task, number) for number in (0, 3)]
+    for one in orders:
+        assert len(set(one)) == len(one) == size * steps
+        assert one != sorted(one)
+    assert orders[0] != orders[1]
+    assert [task.examples(batch) for step in steps_of(task, 0) for batch in task.batches(step)] == [size] * steps
+
+
+def test_entities_change_places_alike_in_a_whole_batch_and_other_words_never(numbered: Examples) -> None:
+    task, _ = make("attentive_reader", "batch_size=37")
+    tables = []
+    for step in range(4):
+        (batch,) = task.batches(step)
+        table: dict[int, int] = {}
+        for row, i in enumerate(chosen(batch)):
+            sides = (
+                (batch.passage[row][batch.passage_mask[row]], numbered.passages[i]),
+                (batch.question[row][batch.question_mask[row]], numbered.questions[i]),
+                (batch.answer[row : row + 1], numbered.answers[i : i + 1]),
+            )
+            for seen, stored in sides:
+                for new, old in zip(seen.tolist(), stored.tolist(), strict=True):
+                    assert table.setdefault(old, new) == new
+        assert sorted(table[entity] for entity in ENTITIES) == ENTITIES.tolist()
+        assert {old for old, new in table.items() if old != new} <= set(ENTITIES.tolist())
+        tables.append(tuple(table[entity] for entity in ENTITIES))
+    assert len({*tables, tuple(ENTITIES.tolist())}) == 5  # another one each step, none of them nothing
+
+
+def test_padding_repeats_what_it_follows_and_is_masked(numbered: Examples) -> None:
+    task, _ = make("attentive_reader")
+    (batch,) = task.batches(0)
+    for words, mask, stored in (
+        (batch.passage, batch.passage_mask, numbered.passages),
+        (batch.question, batch.question_mask, numbered.questions),
+    ):
+        lengths = mask.sum(1)
+        assert words.dtype == torch.int64
+        assert lengths.tolist() == [len(stored[i]) for i in chosen(batch)]
+        assert lengths.min() < lengths.max() == words.shape[1]
+        assert torch.equal(mask, torch.arange(words.shape[1]) < lengths[:, None])
+        for row, length in zip(words.tolist(), lengths.tolist(), strict=True):
+            cycle = [*row[:length], NIL]
+            assert row == [cycle[position % len(cycle)] for position in range(len(row))]
+
+
+@pytest.mark.usefixtures("numbered")
+@pytest.mark.parametrize("pool", [1, 3])
+def test_without_shuffling_questions_come_as_they_are_but_for_the_order_within_a_pool(pool: int) -> None:
+    task, _ = make("attentive_reader", "shuffle=false", f"pool={pool}")
+    first = order(task, 0)
+    assert order(task, 1) == first
+    for start in range(0, 70, 10 * pool):
+        assert sorted(first[start : start + 10 * pool]) == list(range(start, min(start + 10 * pool, 70)))
+
+
+@pytest.mark.parametrize("shuffle", ["true", "false"])
+def test_a_pool_is_sorted_by_length_longest_first(numbered: Examples, shuffle: str) -> None:
+    task, _ = make("attentive_reader", f"shuffle={shuffle}", "pool=3")
+    lengths = [len(numbered.passages[i]) + len(numbered.questions[i]) for i in order(task, 1)]
+    for start in range(0, 70, 30):
+        assert lengths[start : start + 30] == sorted(lengths[start : start + 30], reverse=True)
+    assert lengths != sorted(lengths, reverse=True)
+
+
+# The objective
+
+
+def test_the_objective_is_the_mean_of_its_plain_formula_and_the_loss_is_in_nats() -> None:
+    """From sure answers to ones whose probability is no number of float32."""
+    task, _ = make("attentive_reader")
+    (batch,) = task.batches(0)
+    logits = torch.zeros(10, 50)
+    logits[torch.arange(10), batch.answer % 50] = torch.tensor([30.0, 8, 2, 0.1, -4, -14, -18, -22, -90, -300])
+    logits.requires_grad_()
+    batch = Batch(*parts(batch)[:4], batch.answer % 50)
+    found = task.objective(lambda *_: logits, batch, StreamNoise(0))
+    exact = logits.detach().double().requires_grad_()
+    losses = -torch.log_softmax(exact, 1)[torch.arange(10), batch.answer]
+    expected = -torch.log(torch.exp(-losses) + 1e-8).mean()
+    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert found.sums["loss"].item() == pytest.approx(losses.sum().item(), rel=1e-6)
+    assert found.sums["error"] == 6
+    assert found.count == 10
+    (gradient,), (by_formula,) = torch.autograd.grad(found.loss, logits), torch.autograd.grad(expected, exact)
+    torch.testing.assert_close(gradient.double(), by_formula, rtol=1e-4, atol=1e-8)
+
+
+def test_to_answer_that_a_word_is_unknown_is_an_error() -> None:
+    task, _ = make("attentive_reader")
+    (batch,) = task.batches(0)
+    answers = torch.tensor([UNK, 5, 5, UNK, 6, 7, 8, 9, 10, 11])
+    said = torch.tensor([UNK, 5, UNK, 5, 6, 7, 8, 9, 10, 10])
+    logits = 20 * F.one_hot(said, 50).float()
+    found = task.objective(lambda *_: logits, Batch(*parts(batch)[:4], answers), StreamNoise(0))
+    assert found.sums["error"] == 4
+    assert found.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # that of the unknown word that was said is 0
+
+
+# Evaluation
+
+
+class Seer(nn.Module):
+    """Keeps what it is shown, and answers with the first word of the passage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Batch] = []
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.shown.append(batch)
+        return F.one_hot(batch.passage[:, 0], len(WORDS)).float()
+
+
+def test_held_out_questions_come_in_order_all_of_them_as_they_are(numbered: Examples) -> None:
+    task, _ = make("attentive_reader")
+    seer = Seer()
+    assert task.evaluate(seer)["valid"]["error"] == 1
+    shown = [(batch, row) for batch in seer.shown for row in range(len(batch.answer))]
+    assert len(shown) == TRAIN
+    for i, (batch, row) in enumerate(shown):
+        expected = alone(numbered, i)
+        assert torch.equal(batch.passage[row][batch.passage_mask[row]], expected.passage[0])
+        assert torch.equal(batch.question[row][batch.question_mask[row]], expected.question[0])
+        assert torch.equal(batch.answer[row], expected.answer[0])
+
+
+@torch.enable_grad()
+def trained(*overrides: str) -> tuple[Any, Any]:
+    """In float64, with weights whose answers are entities and differ, and running statistics; in evaluation mode."""
+    task, model = make("attentive_reader", *overrides)
+    shake(model)
+    train(task, model, 2)
+    with torch.no_grad():
+        model.output *= 5
+        model.output_bias[task._cloze.entities] += 30
+    return task, model.eval().double()
+
+
+def by_hand(model: Any, batches: list[Batch]) -> dict[str, float]:
+    logits, answers = torch.cat([model(batch) for batch in batches]), torch.cat([batch.answer for batch in batches])
+    losses, wrong = F.cross_entropy(logits, answers, reduction="none"), logits.argmax(1) != answers
+    assert losses.std() > 0.1
+    return {"loss": losses.mean().item(), "error": wrong.double().mean().item()}
+
+
+def close(found: dict[str, float], expected: dict[str, float]) -> None:
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["ln", "rms", "none"])
+def test_evaluation_is_that_of_each_question_alone(norm: str) -> None:
+    task, model = trained(f"norm={norm}")
+    valid = task._cloze.splits["valid"]
+    results = task.evaluate(model)
+    assert list(results) == ["valid"]
+    close(results["valid"], by_hand(model, [alone(valid, i) for i in range(VALID)]))
+
+
+@pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])
+def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
+    task, model = trained(f"norm={norm}", "norm.min_examples=2")
+    with torch.no_grad():
+        first = task.evaluate(model)["valid"]
+        assert task.evaluate(model)["valid"] == first  # the statistics are put back
+        valid = task._cloze.splits["valid"]
+        running = by_hand(model, [alone(valid, i) for i in range(VALID)])
+        published, other = make("attentive_reader", f"norm={norm}", "norm.min_examples=2", "norm.eval=batch")
+        other.eval().double().load_state_dict(model.state_dict())
+        seer = Seer()
+        published.evaluate(seer)
+        batch = by_hand(other, seer.shown)
+        assert abs(batch["loss"] - running["loss"]) > 0.01
+        close(first, running | {f"{name}_batch": value for name, value in batch.items()})
+        close(published.evaluate(other)["valid"], batch | {f"{name}_running": value for name, value in running.items()})
+    assert task.notes["batch norm"].startswith("error and loss are with the statistics of norm.eval")
+
+
+def test_the_best_model_is_that_of_the_lowest_validation_error() -> None:
+    assert attentive_reader.Task.target == Target("valid", "error", "min", "valid", "nats")
+
+
+# Chance
+
+
+def test_chance_is_to_name_an_entity_of_the_passage() -> None:
+    task, _ = make("attentive_reader")
+    valid, entities = task._cloze.splits["valid"], set(task._cloze.entities.tolist())
+    right = sum(Fraction(1, len(entities & set(valid.passages[i].tolist()))) for i in range(VALID))
+    expected = f"error of naming an entity of the passage at random: valid {float(1 - right / VALID):.2%}"
+    assert task.notes["chance"] == expected
+
+
+def test_chance_where_the_passage_lacks_the_answer_and_a_test_set_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c, word = *map(int, ENTITIES[:3]), FIRST
+    rows = [
+        ([a, b, a, a], [word], a),  # one of two, however often they come
+        ([a, b, c], [word], b),
+        ([b, word], [c], c),  # the answer is elsewhere
+        ([word, word], [a], a),  # nobody to name
+    ]
+    splits = {"train": examples(rows), "valid": examples(rows), "test": examples(rows[:1])}
+    monkeypatch.setitem(attentive_reader.SOURCES, "stories", source(**splits))
+    said: list[str] = []
+    task, model = make("attentive_reader", "batch_size=4")
+    task.prepare(said.append)
+    assert task.notes["chance"].endswith(f": valid {1 - (1 / 2 + 1 / 3) / 4:.2%}; test 50.00%")
+    assert said == [task.notes["chance"]]
+    results = task.evaluate(model.eval())
+    assert list(results) == ["valid", "test"]
+    assert all(math.isfinite(metrics["loss"]) for metrics in results.values())
+
+
+# Settings
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^batch_size=75 is more than the 74 training examples$"):
+        make("attentive_reader", "batch_size=75")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_shared_init_makes_the_lstms_begin_equal(shared: bool) -> None:
+    task, model = make("attentive_reader", f"model.shared_init={str(shared).lower()}")
+    lstms = [lstm for one in (model.passage, model.question) for lstm in (one.forward_lstm, one.backward_lstm)]
+    blocks = [block for lstm in lstms for site in (lstm.gates_x, lstm.gates_h) for block in site.weight.chunk(4)]
+    assert len({digest(block) for block in blocks}) == (1 if shared else 32)
+    before = [digest(block) for block in blocks]
+    train(task, model, 1)
+    assert all(digest(block) != old for block, old in zip(blocks, before, strict=True))
+
+
+def test_the_papers_reader() -> None:
+    job = config.job(["task=attentive_reader", "scale=paper", "norm=rms"])
+    cfg, model, optim = job.config, job.config.model, job.config.optim
+    assert (model.width, model.dropout, cfg.batch_size, cfg.data.name, cfg.data.sentences) == (240, 0.5, 64, "top4", 4)
+    assert (optim.lr, optim.beta1, optim.beta2, optim.eps) == (8e-5, 0.9, 0.999, 1e-8)
+    assert (optim.clip, optim.clipping) == (10, "by_root")
+    assert (cfg.schedule.steps, cfg.eval_every, job.norm.eps) == (300_000, 1000, 1e-5)
+    assert [cfg.schedule.at(step)["lr"] for step in (0, 299_999)] == [1, 1]
+    of_bn = config.job(["task=attentive_reader", "scale=paper", "norm=bn"]).norm
+    assert (of_bn.initial_gain, of_bn.eps, of_bn.everywhere) == (0.1, 1e-5, False)

@@ -1,0 +1,301 @@
+"""The CIFAR-10 task: batches, objective and evaluation by hand; what two norms share; every norm trains."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.tensors import digest
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import config, record, runner
+from rmsexp.norms import Linear
+from rmsexp.tasks import cifar10
+from rmsexp.train.randomness import StreamNoise, permutation
+
+NORMS = config.options("norm")
+SMALL = ("model.width=0.05", "batch_size=8")
+TRAIN, TEST = 5000, 1000
+
+
+def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, nn.Module]:
+    """A task with its data, and its model, initialised."""
+    job = config.job([f"norm={norm}", f"data.root={root}", *SMALL, *overrides])
+    task = cifar10.Task(job.config, torch.device("cpu"))
+    task.prepare(lambda _: None)
+    model = task.build(job.norm)
+    task.initialise(model)
+    return task, model
+
+
+def weights(model: nn.Module) -> dict[str, str]:
+    """The digest of each map's own weight."""
+    return {name: digest(m.weight) for name, m in model.named_modules() if isinstance(m, Linear)}
+
+
+def rows_of(images: Tensor) -> list[bytes]:
+    """Something that tells the images of a batch apart."""
+    return [image.tobytes() for image in images[:, :, 16, 12:20].contiguous().numpy()]
+
+
+# What runs with one seed share
+
+
+@pytest.mark.parametrize(
+    "alike", [("rms", "ln", "prms", "none", "l2", "nonparametric_ln"), ("bn", "wn", "mean_only_bn")], ids=lambda x: x[0]
+)
+def test_norms_with_one_initialiser_start_from_the_same_weights(data_root: Path, alike: tuple[str, ...]) -> None:
+    first, *rest = (weights(make(data_root, norm)[1]) for norm in alike)
+    assert len(set(first.values())) == 10
+    assert all(other == first for other in rest)
+    other_seed = weights(make(data_root, alike[0], "seed=1")[1])
+    assert all(other_seed[name] != value for name, value in first.items())
+
+
+def test_initialisers_differ(data_root: Path) -> None:
+    assert not set(weights(make(data_root, "rms")[1]).values()) & set(weights(make(data_root, "bn")[1]).values())
+
+
+def test_weights_do_not_depend_on_the_memory_format(data_root: Path) -> None:
+    formats = ("contiguous", "channels_last")
+    models = [make(data_root, "wn", f"model.memory_format={name}")[1] for name in formats]
+    assert models[1].conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    assert weights(models[0]) == weights(models[1])
+
+
+def test_batches_are_a_function_of_seed_and_step(data_root: Path) -> None:
+    steps = [0, 1, 623, 624, 625, 626, 1249, 1250, 1875]  # 625 batches an epoch
+
+    def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
+        task, _ = make(data_root, norm, *overrides)
+        return {step: digest(*task.batches(step)[0]) for step in order}
+
+    expected = batches("rms", steps)
+    assert len(set(expected.values())) == len(steps)
+    for norm in ("ln", "bn", "none"):
+        assert batches(norm, steps) == expected
+    assert batches("rms", [1250, 0, 625, 1875, 626, 1, 625, 624, 1249, 623]) == expected
+    assert batches("rms", steps, "model.memory_format=contiguous") == expected
+    assert not set(batches("rms", steps, "seed=1").values()) & set(expected.values())
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_norms_see_the_same_noise_whatever_the_memory_layout(data_root: Path, step: int) -> None:
+    class Recorder(StreamNoise):
+        def gaussian(self, x: Tensor, std: float) -> Tensor:
+            noisy = super().gaussian(x, std)
+            drawn.append(digest(noisy))
+            return noisy
+
+        def dropout(self, x: Tensor, p: float) -> Tensor:
+            drawn.append(digest(super().dropout(torch.ones_like(x), p)))
+            return x
+
+    seen = []
+    for norm, memory_format in (("rms", "contiguous"), ("ln", "channels_last"), ("bn", "channels_last")):
+        drawn: list[str] = []
+        task, model = make(data_root, norm, f"model.memory_format={memory_format}")
+        task.objective(model, task.batches(step)[0], Recorder(0, "noise", step, 0))
+        seen.append(drawn)
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 3
+
+
+# Batches
+
+
+def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Path) -> None:
+    task, _ = make(data_root, "rms", "batch_size=64")
+    assert task.steps_per_epoch == TRAIN // 64 == 78
+    labels = dict(
+        zip(rows_of(torch.from_numpy(task._images.train_x.copy())), task._images.train_y.tolist(), strict=True)
+    )
+    assert len(labels) == TRAIN  # they can be told apart
+    epochs = []
+    for epoch in range(2):
+        order: list[bytes] = []
+        for step in range(epoch * 78, (epoch + 1) * 78):
+            (images, truth), *others = task.batches(step)
+            assert not others
+            assert images.shape == (64, 3, 32, 32)
+            assert task.examples((images, truth)) == 64
+            rows = rows_of(images)
+            assert truth.tolist() == [labels[row] for row in rows]
+            order += rows
+        assert len(set(order)) == len(order) == 78 * 64
+        epochs.append(order)
+    assert epochs[0] != epochs[1]
+    assert set(epochs[0]) != set(epochs[1])  # other images are left out
+
+
+def test_images_are_in_the_memory_format_of_the_model(data_root: Path) -> None:
+    for name, memory_format in cifar10.MEMORY_FORMATS.items():
+        task, model = make(data_root, "rms", f"model.memory_format={name}")
+        assert task.batches(0)[0][0].is_contiguous(memory_format=memory_format)
+        assert model.conv3.weight.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("batch_size", [TRAIN + 1, 10**6])
+def test_a_batch_larger_than_the_data_is_refused(data_root: Path, batch_size: int) -> None:
+    message = f"batch_size={batch_size} is more than the {TRAIN} training images"
+    with pytest.raises(ValueError, match=message):
+        make(data_root, "rms", f"batch_size={batch_size}")
+
+
+def test_a_batch_may_be_all_of_the_data(data_root: Path) -> None:
+    task, _ = make(data_root, "rms", f"batch_size={TRAIN}")
+    assert task.steps_per_epoch == 1
+    assert len(set(rows_of(task.batches(3)[0][0]))) == TRAIN
+
+
+# Objective and evaluation
+
+
+@pytest.mark.parametrize("norm", ["rms", "bn", "none"])
+def test_the_objective_by_hand(data_root: Path, norm: str) -> None:
+    task, model = make(data_root, norm, "batch_size=32")
+    batch = images, labels = task.batches(5)[0]
+    objective = task.objective(model, batch, StreamNoise(0, "noise"))
+    logits = model(images, StreamNoise(0, "noise")).double()
+    each = logits.logsumexp(1) - logits[torch.arange(32), labels]
+    assert objective.count == 32
+    assert objective.loss.item() == pytest.approx(each.mean().item(), rel=1e-5)
+    assert objective.sums["loss"].item() == pytest.approx(each.sum().item(), rel=1e-5)
+    wrong = sum(row.argmax().item() != label.item() for row, label in zip(logits, labels, strict=True))
+    assert 0 < wrong <= 32
+    assert objective.sums["error"].item() == wrong
+    assert objective.loss.requires_grad
+
+
+@pytest.mark.parametrize("batch", [1000, 300, 999])
+@pytest.mark.parametrize("norm", ["rms", "bn"])
+def test_evaluation_counts_every_test_image_once(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str, batch: int
+) -> None:
+    monkeypatch.setattr(cifar10, "EVALUATION_BATCH", batch)
+    task, model = make(data_root, norm)
+    task.objective(model, task.batches(0)[0], StreamNoise(0, "noise"))  # moves running statistics
+    model.eval()
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    with torch.no_grad():
+        results = task.evaluate(model)
+        assert sum(sizes) == TEST
+        assert len(sizes) == math.ceil(TEST / batch)
+        logits = model(torch.from_numpy(task._images.test_x.copy()))
+    truth = torch.from_numpy(task._images.test_y)
+    assert results.keys() == {"test"}
+    assert results["test"]["loss"] == pytest.approx(F.cross_entropy(logits, truth).item(), rel=1e-4)
+    assert results["test"]["error"] == pytest.approx((logits.argmax(1) != truth).double().mean().item(), abs=0.0015)
+
+
+@pytest.mark.parametrize("norm", ["rms", "ln", "bn", "wn"])
+def test_memory_formats_compute_the_same(data_root: Path, norm: str) -> None:
+    losses, gradients = [], []
+    for name in cifar10.MEMORY_FORMATS:
+        task, model = make(data_root, norm, f"model.memory_format={name}")
+        objective = task.objective(model, task.batches(2)[0], StreamNoise(0, "noise", 2, 0))
+        objective.loss.backward()
+        losses.append(objective.loss.item())
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-2, atol=1e-4, msg=name)
+
+
+# Initialisation and optimiser
+
+
+@pytest.mark.parametrize("norm", ["wn", "none", "mean_only_bn"])
+def test_500_shuffled_images_with_noise_set_the_initial_scale(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str
+) -> None:
+    inputs: list[Tensor] = []
+    forward = cifar10.ConvPool.forward
+
+    def spy(model: cifar10.ConvPool, x: Tensor, noise: object = None) -> Tensor:
+        assert isinstance(noise, StreamNoise)
+        inputs.append(x)
+        return forward(model, x, noise)
+
+    monkeypatch.setattr(cifar10.ConvPool, "forward", spy)
+    task, model = make(data_root, norm)
+    images = task._images.train_x[permutation(TRAIN, 0, "calibration")[:500].numpy()]
+    assert [tuple(x.shape) for x in inputs] == [(500, 3, 32, 32)]
+    assert torch.equal(inputs[0], torch.from_numpy(images))
+    logits = forward(model, inputs[0], StreamNoise(0, "calibration noise"))
+    torch.testing.assert_close(logits.mean(0), torch.zeros(10), atol=1e-3, rtol=0)
+    torch.testing.assert_close(logits.std(0, correction=0), torch.ones(10), atol=1e-3, rtol=0)
+    _, again = make(data_root, norm)
+    assert digest(*model.parameters()) == digest(*again.parameters())
+
+
+@pytest.mark.parametrize("norm", ["rms", "ln", "bn"])
+def test_other_norms_are_not_initialised_from_data(data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str) -> None:
+    def forward(*_: object) -> None:
+        raise AssertionError("no forward pass is due")
+
+    monkeypatch.setattr(cifar10.ConvPool, "forward", forward)
+    _, model = make(data_root, norm)
+    assert not any(parameter.isnan().any() for parameter in model.parameters())
+
+
+def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> None:
+    task, model = make(data_root, "none")
+    before = copy.deepcopy(model)
+    optimizer = task.optimizer(model)
+    task.objective(model, task.batches(0)[0], StreamNoise(0, "noise")).loss.backward()
+    optimizer.step()
+    moved = {
+        name.rsplit(".")[-1]
+        for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True)
+        if not torch.equal(old, new)
+    }
+    assert moved == {"weight", "bias"}
+    assert all(torch.equal(p, before.get_parameter(n)) for n, p in model.named_parameters() if n.endswith("gain"))
+
+
+# Whole runs
+
+
+def execute(root: Path, results: Path, *overrides: str) -> record.Record:
+    options = [f"data.root={root}", f"results={results}", "threads=1", "log_every=1", "eval_every=1000", "device=cpu"]
+    job = config.job([*SMALL, "max_steps=3", *options, *overrides])
+    outcome = runner.execute(job)
+    assert (outcome.status, outcome.step, outcome.error) == ("finished", 3, None)
+    return record.read(job.folder)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_norm_trains(data_root: Path, tmp_path: Path, norm: str) -> None:
+    read = execute(data_root, tmp_path, f"norm={norm}")
+    training = [row for row in read.metrics if row["split"] == "train"]
+    assert [row["step"] for row in training] == [1, 2, 3]
+    for row in training:
+        assert math.isfinite(row["loss"])
+        assert math.isfinite(row["grad_norm"])
+        assert row["grad_norm"] > 0
+    test = [row for row in read.metrics if row["split"] == "test"]
+    assert [row["step"] for row in test] == [0, 3]
+    assert test[0]["loss"] != test[1]["loss"]
+    assert read.run["norm"] == norm
+    assert read.run["dataset"]["builtin"] is True
+
+
+@pytest.mark.parametrize("norm", ["rms", "bn"])
+def test_bfloat16_trains_near_float32(data_root: Path, tmp_path: Path, norm: str) -> None:
+    read = execute(data_root, tmp_path, f"norm={norm}", "precision=bfloat16")
+    assert read.run["setting"] == "demo+batch_size=8+model.width=0.05+precision=bfloat16"
+    losses = [row["loss"] for row in read.metrics if row["split"] == "train"]
+    assert len(losses) == 3
+    assert all(math.isfinite(loss) for loss in losses)
+    task, model = make(data_root, norm)
+    exact = task.objective(model, task.batches(0)[0], StreamNoise(0, "noise", 0, 0)).loss.item()
+    assert losses[0] == pytest.approx(exact, abs=0.05)
+    assert losses[0] != exact
+    saved = torch.load(read.folder / record.CHECKPOINTS / "last.pt", weights_only=True)
+    assert {value.dtype for value in saved["model"].values() if value.is_floating_point()} == {torch.float32}

@@ -1,0 +1,304 @@
+"""Order-embedding's task: batches, evaluation by hand, bias correction, chance, the paper's setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.reading_and_retrieval import make
+from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from torch import Tensor
+
+from rmsexp import config
+from rmsexp.data import Source
+from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, Captions, Described
+from rmsexp.data.sequences import Sequences
+from rmsexp.data.synthetic import scenes
+from rmsexp.models.order_embedding import PENALTIES
+from rmsexp.tasks import order_embedding
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.task import Target
+
+pytestmark = pytest.mark.usefixtures("small_twins")
+
+TRAIN, VALID, TEST = 46, 12, 14
+
+
+@pytest.fixture
+def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Image i has a one at place i, and its caption j is the word ``2 + 5 i + j`` up to seven times."""
+    rng = np.random.default_rng(0)
+    captions = [[*[len(NAMES) + number] * int(rng.integers(1, 8)), EOS] for number in range(PER_IMAGE * TRAIN)]
+    split = Described(np.eye(TRAIN, dtype=np.float32), Sequences.of(captions))
+    words = [*NAMES, *(f"word{number}" for number in range(len(captions)))]
+    found = Captions(words, dict.fromkeys(("train", "valid", "test"), split))
+    source = Source("by hand", "0", False, lambda _: found)
+    monkeypatch.setitem(order_embedding.SOURCES, "scenes", lambda *_: source)
+
+
+@pytest.fixture
+def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in images with features in float64, as a model in float64 needs them."""
+    source = scenes.scenes(TRAIN, VALID, TEST)
+    found = source.load(lambda _: None)
+    splits = {name: Described(split.features.astype(float), split.captions) for name, split in found.splits.items()}
+    wide = dataclasses.replace(source, load=lambda _: Captions(found.words, splits))
+    monkeypatch.setitem(order_embedding.SOURCES, "scenes", lambda *_: wide)
+
+
+def images_of(batch: order_embedding.Batch) -> list[int]:
+    return batch.features.argmax(1).tolist()
+
+
+# Batches
+
+
+def test_batches_follow_from_seed_and_step() -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, "order_embedding"))
+
+
+@pytest.mark.usefixtures("numbered")
+@pytest.mark.parametrize(("size", "steps"), [(9, 5), (12, 3), (23, 1), (45, 1)])
+def test_an_epoch_has_an_image_once_and_drops_the_batch_that_the_last_one_is_in(size: int, steps: int) -> None:
+    task, _ = make("order_embedding", f"batch_size={size}")
+    assert task.steps_per_epoch == steps
+    epochs = [[batch for step in steps_of(task, number) for batch in task.batches(step)] for number in (0, 3)]
+    orders = [[image for batch in batches for image in images_of(batch)] for batches in epochs]
+    for one in orders:
+        assert len(set(one)) == len(one) == size * steps
+        assert one != sorted(one)
+    assert orders[0] != orders[1]
+    assert [task.examples(batch) for batch in epochs[0]] == [size] * steps
+
+
+@pytest.mark.usefixtures("numbered")
+def test_a_caption_belongs_to_its_image_and_each_of_the_five_has_its_turn() -> None:
+    task, _ = make("order_embedding")
+    drawn = [task.batches(step)[0] for number in range(20) for step in steps_of(task, number)]
+    told: Counter[int] = Counter()
+    for tokens, mask, features in drawn:
+        lengths = mask.sum(1)
+        assert tokens.dtype == torch.int64
+        assert features.shape == (9, TRAIN)
+        assert lengths.max() == tokens.shape[1]  # no more padding than is needed
+        assert torch.equal(mask, torch.arange(tokens.shape[1]) < lengths[:, None])
+        assert torch.equal(tokens == EOS, torch.arange(tokens.shape[1]) >= lengths[:, None] - 1)  # the first one counts
+        number = tokens[:, 0] - len(NAMES)
+        assert torch.equal(number // PER_IMAGE, features.argmax(1))
+        assert torch.equal(features, torch.eye(TRAIN)[features.argmax(1)])
+        told.update((number % PER_IMAGE).tolist())
+    assert sorted(told) == list(range(PER_IMAGE))
+    assert min(told.values()) > 180 - 5 * math.sqrt(900 * 0.2 * 0.8)
+    first = [
+        drawn[step].tokens[images_of(drawn[step]).index(0), 0] for step in range(100) if 0 in images_of(drawn[step])
+    ]
+    assert len(set(map(int, first))) == PER_IMAGE  # of one image too
+
+
+# The objective
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_the_objective_is_the_sum_of_hinges_and_the_loss_is_per_pair(penalty: str) -> None:
+    task, model = make("order_embedding", f"penalty={penalty}", "margin=0.3")
+    (batch,) = task.batches(0)
+    found = task.objective(model, batch, StreamNoise(0))
+    with torch.no_grad():
+        captions, images = model.captions(batch.tokens, batch.mask), model.images(batch.features)
+    expected = plain_loss(plain_penalties(captions, images, penalty), 0.3)
+    assert found.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert (found.sums["loss"].item(), found.count) == (found.loss.item(), 9)
+    assert (captions < 0).any() == (images < 0).any() == (penalty == "cosine")
+
+
+# Evaluation
+
+
+def plain_penalties(captions: Tensor, images: Tensor, penalty: str) -> Tensor:
+    apart = captions[:, None] - images[None]
+    if penalty == "order":
+        return torch.where(apart > 0, apart**2, 0.0).sum(-1)
+    return apart.square().sum(-1) / 2 - 1  # of unit vectors the negative cosine
+
+
+def plain_loss(penalties: Tensor, margin: float) -> float:
+    total, n = 0.0, len(penalties)
+    for right in range(n):
+        for wrong in set(range(n)) - {right}:
+            total += max(0.0, margin + float(penalties[right, right] - penalties[right, wrong]))
+            total += max(0.0, margin + float(penalties[right, right] - penalties[wrong, right]))
+    return total
+
+
+def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
+    """Of each caption's image and of each image's best caption; some captions of different images are alike."""
+    assert all(row.unique().numel() == row.numel() for row in penalties)
+    of_images = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
+    of_captions = []
+    for i, column in enumerate(penalties.T):
+        own = column[PER_IMAGE * i : PER_IMAGE * (i + 1)]
+        right = int((own == own.min()).sum())
+        wrong = int((column == own.min()).sum()) - right
+        of_captions.append(1 + int((column < own.min()).sum()) + wrong / (right + 1))
+    return of_images, of_captions
+
+
+def summary(folds: list[Tensor]) -> dict[str, float]:
+    """The mean over folds, each given by its penalties."""
+    values: dict[str, list[float]] = {}
+    for fold in folds:
+        for name, ranks in zip(("image", "caption"), plain_ranks(fold), strict=True):
+            recalls = {k: sum(rank <= k for rank in ranks) / len(ranks) for k in (1, 5, 10)}
+            row = {f"r{k}": recall for k, recall in recalls.items()}
+            row |= {"recall": sum(recalls.values()) / 3, "mean_rank": sum(ranks) / len(ranks)}
+            row |= {"median_rank": float(math.floor(np.median(ranks)))}
+            for key, value in row.items():
+                values.setdefault(f"{name}_{key}", []).append(value)
+    return {name: sum(of_folds) / len(of_folds) for name, of_folds in values.items()}
+
+
+@torch.enable_grad()
+def trained(*overrides: str) -> tuple[Any, Any]:
+    """In float64, with weights whose vectors differ, and running statistics; in evaluation mode."""
+    task, model = make("order_embedding", *overrides)
+    shake(model)
+    model.double()
+    train(task, model, 2)
+    return task, model.eval()
+
+
+def embedded(model: Any, split: Described) -> tuple[Tensor, Tensor]:
+    """Each caption and each image alone."""
+    tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
+    captions = [model.captions(one, torch.ones_like(one).bool()) for one in tokens]
+    images = [model.images(torch.from_numpy(row)[None]) for row in split.features]
+    return torch.cat(captions), torch.cat(images)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("doubled")
+@pytest.mark.parametrize(
+    ("norm", "words", "sizes", "parts"),
+    [
+        ("rms", ("penalty=order",), (VALID, [range(14)]), ([6, 6], [7, 7])),
+        ("bn", ("penalty=order", "data.fold=5"), (VALID, [range(5), range(5, 10)]), ([6, 6], [7, 7])),
+        ("ln", ("penalty=cosine", "margin=0.2", "data.fold=99"), (VALID, [range(14)]), ([6, 6], [7, 7])),
+        ("none", ("data.valid_images=7", "batch_size=4"), (7, [range(14)]), ([4, 3], [4, 4, 3, 3])),
+    ],
+)
+def test_evaluation_by_hand(
+    norm: str, words: tuple[str, ...], sizes: tuple[int, list[range]], parts: tuple[list[int], ...]
+) -> None:
+    """``parts``: sizes of the batches that the losses of valid and test are of."""
+    task, model = trained(f"norm={norm}", *words)
+    results, source = task.evaluate(model), scenes.scenes(TRAIN, VALID, TEST).load(lambda _: None).splits
+    assert list(results) == ["valid", "test"]
+    for name, folds, batches in (("valid", [range(sizes[0])], parts[0]), ("test", sizes[1], parts[1])):
+        split = source[name]
+        captions, images = embedded(model, Described(split.features.astype(float), split.captions))
+        penalties = plain_penalties(captions, images, task.config.penalty)
+        cut = [penalties[PER_IMAGE * fold.start : PER_IMAGE * fold.stop, fold.start : fold.stop] for fold in folds]
+        total, start = 0.0, 0
+        for size in batches:
+            for which in range(PER_IMAGE):
+                rows = torch.arange(start, start + size)
+                total += plain_loss(penalties[PER_IMAGE * rows + which][:, rows], task.config.margin)
+            start += size
+        expected = {"loss": total / (PER_IMAGE * start), **summary(cut)}
+        assert results[name] == pytest.approx(expected, rel=1e-5)
+        assert 0 < results[name]["image_recall"] < 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["rms", "bn"])
+@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+def test_results_do_not_depend_on_how_many_captions_are_read_at_once(
+    norm: str, wide: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if wide:
+        request.getfixturevalue("doubled")
+    task, model = make("order_embedding", f"norm={norm}")
+    shake(model)
+    with torch.enable_grad():
+        train(task, model.double() if wide else model, 2)
+    model.eval()
+    found = []
+    for number in (500, 7, 1):
+        monkeypatch.setattr(order_embedding, "ENCODED_AT_ONCE", number)
+        found.append(task.evaluate(model))
+    for split in ("valid", "test"):
+        for other in found[1:]:
+            for metric, value in found[0][split].items():
+                # in float32 two penalties may change places, and a median rank moves by a whole one
+                inexact = {"abs": 1.0} if metric.endswith("median_rank") else {"rel": 0.02}
+                assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
+
+
+def test_the_best_model_is_that_of_the_highest_recall_of_images_on_the_validation_set() -> None:
+    assert order_embedding.Task.target == Target("test", "image_recall", "max", "valid", "per pair")
+
+
+# Notes
+
+
+@pytest.mark.parametrize(
+    ("words", "valid", "test"),
+    [((), VALID, TEST), (("data.fold=6", "data.valid_images=11"), 11, 6), (("data.fold=99",), VALID, TEST)],
+)
+def test_notes_tell_the_recall_of_chance(words: tuple[str, ...], valid: int, test: int) -> None:
+    def expected(images: int) -> str:
+        captions = PER_IMAGE * images
+        of_images = sum(min(1, k / images) for k in (1, 5, 10)) / 3
+        of_captions = 1 - sum(math.comb(captions - 5, k) / math.comb(captions, k) for k in (1, 5, 10)) / 3
+        return (
+            f"with {images} images chance has a mean recall of {of_images:.2%} of images "
+            f"and {of_captions:.2%} of captions"
+        )
+
+    task, _ = make("order_embedding", *words)
+    assert task.notes["retrieval"] == f"valid: {expected(valid)}; test: {expected(test)}"
+    said: list[str] = []
+    task.prepare(said.append)
+    assert said == [task.notes["retrieval"]]
+
+
+# The optimiser
+
+
+@pytest.mark.parametrize(
+    ("correction", "rate"), [("standard", 1), ("published", math.sqrt(1 - 0.001) / (1 - 0.1) * 0.1 / math.sqrt(0.001))]
+)
+def test_the_bias_correction_reaches_the_first_step(correction: str, rate: float) -> None:
+    task, model = make("order_embedding", f"optim.bias_correction={correction}", "optim.lr=0.001")
+    optimizer, before = task.optimizer(model.double()), model.image.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, -0.5)
+    optimizer.step()
+    torch.testing.assert_close(model.image.weight - before, torch.full_like(before, 0.001 * rate), rtol=1e-5, atol=0)
+
+
+# Settings
+
+
+@pytest.mark.parametrize("size", [46, 47])
+def test_a_batch_of_all_images_or_more_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=rf"^batch_size={size} must be less than the 46 training images$"):
+        make("order_embedding", f"batch_size={size}")
+
+
+def test_the_papers_order_embedding() -> None:
+    job = config.job(["task=order_embedding", "scale=paper", "norm=rms"])
+    cfg, optim = job.config, job.config.optim
+    assert (cfg.model.embedding, cfg.model.hidden, cfg.batch_size) == (300, 1024, 128)
+    assert (cfg.penalty, cfg.margin, job.norm.eps) == ("order", 0.05, 1e-5)
+    assert (optim.lr, optim.beta1, optim.beta2, optim.eps) == (1e-3, 0.9, 0.999, 1e-8)
+    assert (optim.clip, optim.clipping, optim.bias_correction) == (2, "per_tensor", "published")
+    assert (cfg.data.name, cfg.data.valid_images, cfg.data.fold) == ("coco_release", 1000, 1000)
+    assert (cfg.schedule.steps, cfg.eval_every) == (100 * ((113_287 - 1) // 128), 300)
+    assert [cfg.schedule.at(step)["lr"] for step in (0, 88_499)] == [1, 1]

@@ -1,0 +1,156 @@
+"""The objectives of the translation tasks against their formulas, written out for each token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import close, draw
+from helpers.translation_models import EVEN, RAGGED, TARGETS, batch_of, by_sentence, pairs
+from torch import Tensor
+from torch.nn import functional as F
+
+from rmsexp.models.cross_entropy import token_losses
+from rmsexp.models.translation import Batch
+from rmsexp.tasks import rnnsearch, transformer
+from rmsexp.tasks.translation import real_targets
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.task import Objective
+
+TASKS: dict[str, Any] = {"rnnsearch": rnnsearch.Task, "transformer": transformer.Task}
+BOTH = pytest.mark.parametrize("task", TASKS)
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+
+
+def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Objective:
+    """Of a model that puts out ``logits``."""
+    noise = StreamNoise(0, "noise")
+
+    def model(given: Batch, given_noise: StreamNoise) -> Tensor:
+        assert given is batch
+        assert given_noise is noise
+        return logits
+
+    stub = SimpleNamespace(config=SimpleNamespace(label_smoothing=smoothing))
+    return TASKS[task].objective(stub, model, batch, noise)
+
+
+def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
+    """A batch and logits, in float32, in which losses are taken."""
+    batch = batch_of(pairs(lengths), padding=3)
+    return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
+
+
+def cross_entropy(scores: list[float], target: int, true: float, other: float) -> float:
+    """Of one token against the probability ``true`` for the target and ``other`` for each other word."""
+    log_total = math.log(sum(math.exp(score) for score in scores))
+    return -sum((true if word == target else other) * (score - log_total) for word, score in enumerate(scores))
+
+
+def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
+    """Scores and target of each token, a sentence at a time."""
+    targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
+    scores = [part.tolist() for part in by_sentence(logits, batch)]
+    return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
+
+
+def nematus(batch: Batch, logits: Tensor, e: float) -> float:
+    """Summed over tokens, averaged over sentences; 1 - e + e / V for the true word, e / V for the others."""
+    true, other = 1 - e + e / TARGETS, e / TARGETS
+    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
+    return sum(cross_entropy(*token, true, other) for token in tokens) / len(batch.target)
+
+
+def zero(batch: Batch, logits: Tensor, e: float) -> float:
+    """Averaged over a sentence's tokens, then over sentences; 1 - e and e / (V - 1), less the entropy of these."""
+    true, other = 1 - e, e / (TARGETS - 1)
+    entropy = -sum(p * math.log(p) for p in [true, *[other] * (TARGETS - 1)] if p)
+    means = [
+        sum(cross_entropy(*token, true, other) - entropy for token in sentence) / len(sentence)
+        for sentence in sentences(batch, logits)
+    ]
+    return sum(means) / len(means)
+
+
+FORMULAS: dict[str, Callable[[Batch, Tensor, float], float]] = {"rnnsearch": nematus, "transformer": zero}
+
+
+@BOTH
+@SMOOTHINGS
+def test_the_objective_is_the_formula(task: str, smoothing: float) -> None:
+    batch, logits = example()
+    found = objective(task, logits, batch, smoothing)
+    assert found.loss.item() == pytest.approx(FORMULAS[task](batch, logits, smoothing), rel=1e-5)
+
+
+@BOTH
+@SMOOTHINGS
+def test_the_loss_is_the_plain_cross_entropy_per_token(task: str, smoothing: float) -> None:
+    batch, logits = example()
+    found = objective(task, logits, batch, smoothing)
+    assert found.count == batch.target_mask.sum() == sum(target for _, target in RAGGED)
+    assert found.sums.keys() == {"loss"}
+    mean = found.sums["loss"] / found.count
+    torch.testing.assert_close(mean, F.cross_entropy(logits, batch.target[batch.target_mask]))
+
+
+def test_without_smoothing_the_two_differ_in_the_mean_alone() -> None:
+    batch, logits = example(EVEN)
+    of_sentence, of_token = (objective(task, logits, batch, 0.0).loss for task in TASKS)
+    torch.testing.assert_close(of_sentence, EVEN[0][1] * of_token)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.3])
+def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
+    """For the Transformer its objective is 0, for RNNSearch the entropy; and there the gradient vanishes."""
+    batch, _ = example()
+    hot = F.one_hot(real_targets(batch), TARGETS).double()
+    others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
+    for task, other in others.items():
+        probabilities = torch.where(hot == 1, 1 - other * (TARGETS - 1), other)
+        logits = probabilities.log().float().requires_grad_()
+        loss = objective(task, logits, batch, smoothing).loss
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert gradient.abs().max() < 1e-6
+        entropy = -(probabilities * probabilities.log()).sum() / len(batch.target)
+        assert loss.item() == pytest.approx(0 if task == "transformer" else entropy.item(), abs=2e-6, rel=1e-5)
+
+
+@BOTH
+def test_each_sentence_weighs_alike_or_by_its_tokens(task: str) -> None:
+    """The gradient of a token's logits, at equal logits: 1 / (tokens x sentences) of it, or 1 / sentences."""
+    batch, _ = example()
+    logits = torch.zeros(len(batch.real), TARGETS, requires_grad=True)
+    (gradient,) = torch.autograd.grad(objective(task, logits, batch, 0.0).loss, logits)
+    lengths = batch.target_mask.sum(1)
+    at_target = gradient.gather(1, real_targets(batch).unsqueeze(1)).squeeze(1)
+    shares = (1 / lengths if task == "transformer" else torch.ones(len(lengths))).repeat_interleave(lengths)
+    torch.testing.assert_close(at_target, (1 / TARGETS - 1) * shares / len(lengths))
+
+
+@BOTH
+def test_losses_are_taken_in_float32(task: str) -> None:
+    batch, logits = example()
+    found, wide = (objective(task, value, batch, 0.1) for value in (logits.bfloat16(), logits.bfloat16().float()))
+    assert found.loss.dtype == found.sums["loss"].dtype == torch.float32
+    assert torch.equal(found.loss, wide.loss)
+
+
+def test_real_targets_are_those_of_the_mask() -> None:
+    batch, _ = example()
+    assert real_targets(batch).tolist() == [token for _, target in pairs(RAGGED) for token in target.tolist()]
+
+
+def test_token_losses_are_the_formula() -> None:
+    batch, logits = example()
+    plain, smoothed = token_losses(logits, real_targets(batch), 0.2, 0.03)
+    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
+    close(plain.tolist(), [cross_entropy(*token, 1.0, 0.0) for token in tokens], rtol=1e-5, atol=1e-6)
+    close(smoothed.tolist(), [cross_entropy(*token, 0.8, 0.03) for token in tokens], rtol=1e-5, atol=1e-6)
+    unsmoothed = token_losses(logits, real_targets(batch), 0.0, 0.0)
+    assert torch.equal(unsmoothed[0], plain)
+    assert torch.equal(unsmoothed[1], plain)

@@ -1,0 +1,252 @@
+"""The translation tasks: batches, initial weights, evaluation and decoding by hand, the paper's setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tasks import NORMS, assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from helpers.tensors import digest
+from helpers.translation_tasks import SHORT, TASKS, TRAIN, make
+from torch.nn import functional as F
+
+from rmsexp import config
+from rmsexp.data.subwords import EOS, PAD
+from rmsexp.data.synthetic import phrases
+from rmsexp.metrics import bleu
+from rmsexp.models.translation import Batch
+from rmsexp.tasks import translation
+
+
+def pairs_of(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The sentence pairs of a batch, without padding."""
+    sides = [
+        [tuple(row[real].tolist()) for row, real in zip(tokens, mask, strict=True)]
+        for tokens, mask in ((batch.source, batch.source_mask), (batch.target, batch.target_mask))
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def longer_sides(batch: Batch) -> list[int]:
+    return [max(len(source), len(target)) for source, target in pairs_of(batch)]
+
+
+# Batches
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_batches_follow_from_seed_and_step(text_root: Path, name: str) -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, text_root, name))
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("name", TASKS)
+def test_an_epoch_has_every_pair_once(text_root: Path, name: str, epoch: int) -> None:
+    task, _ = make(text_root, name)
+    train = task.text.train
+    expected = Counter((tuple(map(int, train.source[i])), tuple(map(int, train.target[i]))) for i in range(TRAIN))
+    assert len(expected) == TRAIN  # they can be told apart
+    batches = [batch for step in steps_of(task, epoch) for batch in task.batches(step)]
+    assert Counter(pair for batch in batches for pair in pairs_of(batch)) == expected
+    assert [task.examples(batch) for batch in batches] == [len(pairs_of(batch)) for batch in batches]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_a_batch_is_made_of(text_root: Path, name: str) -> None:
+    task, _ = make(text_root, name)
+    batches = [*task.batches(0), *task.batches(5), *task.held_out_batches("valid")]
+    for batch in batches:
+        for tokens, mask in ((batch.source, batch.source_mask), (batch.target, batch.target_mask)):
+            lengths = mask.sum(1)
+            assert tokens.dtype == torch.int64
+            assert tokens.shape[1] == lengths.max()  # no more padding than is needed
+            assert torch.equal(mask, torch.arange(tokens.shape[1]) < lengths[:, None])
+            assert (tokens[~mask] == PAD).all()
+            assert torch.equal((tokens == EOS).nonzero(), torch.stack([torch.arange(len(tokens)), lengths - 1], 1))
+        assert torch.equal(batch.real, batch.target_mask.flatten().nonzero().squeeze(1))
+        assert len(set(longer_sides(batch))) > 1 or len(batch.source) == 1
+    held_out = [pair for batch in task.held_out_batches("valid") for pair in pairs_of(batch)]
+    assert len(held_out) == 16
+    assert [len(target) for _, target in held_out] == sorted((len(target) for _, target in held_out), reverse=True)
+
+
+def test_rnnsearch_reads_pools_and_takes_the_longest_first(text_root: Path) -> None:
+    task, _ = make(text_root, "rnnsearch")
+    batches = [task.batches(step) for step in steps_of(task, 0)]
+    assert all(len(micro) == 1 for micro in batches)
+    assert [len(batch.source) for (batch,) in batches] == [20] * 15 + [10]
+    assert task.steps_per_epoch == 16
+    lengths = [length for (batch,) in batches for length in longer_sides(batch)]
+    pools = [lengths[start : start + 60] for start in range(0, TRAIN, 60)]
+    assert all(pool == sorted(pool, reverse=True) for pool in pools)
+    assert lengths != sorted(lengths, reverse=True)
+
+
+def test_a_transformers_batches(text_root: Path) -> None:
+    task, _ = make(text_root, "transformer")
+    epochs = []
+    for epoch in range(2):
+        batches = [task.batches(step) for step in steps_of(task, epoch)]
+        assert {len(micro) for micro in batches[:-1]} == {2}
+        assert len(batches[-1]) in (1, 2)
+        epochs.append([batch for micro in batches for batch in micro])
+    for batch in epochs[0]:
+        assert len(batch.source) * max(longer_sides(batch)) <= 200
+    pools: list[list[set[frozenset[Any]]]] = []
+    for batches in epochs:
+        pools.append([set() for _ in range(math.ceil(TRAIN / 100))])
+        read = 0
+        for batch in batches:
+            pools[-1][read // 100].add(frozenset(pairs_of(batch)))
+            read += len(batch.source)
+    assert pools[0] == pools[1]  # no batch has moved to another pool or changed
+    assert all(sum(map(len, pool)) == 100 for pool in pools[0][:3])
+    assert [pairs_of(batch) for batch in epochs[0]] != [pairs_of(batch) for batch in epochs[1]]
+
+
+def test_a_sentence_longer_than_the_limit_is_a_batch_of_its_own(text_root: Path) -> None:
+    task, _ = make(text_root, "transformer", "tokens=20")
+    batches = [batch for step in steps_of(task, 0) for batch in task.batches(step)]
+    beyond = [batch for batch in batches if max(longer_sides(batch)) > 20]
+    assert beyond
+    assert {len(batch.source) for batch in beyond} == {1}
+
+
+# Initial weights
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_norms_start_from_the_same_weights(text_root: Path, name: str) -> None:
+    def drawn(norm: str, *overrides: str) -> dict[str, str]:
+        parameters = make(text_root, name, f"norm={norm}", *overrides)[1].named_parameters()
+        return {key: digest(value) for key, value in parameters if not value.isnan().any()}
+
+    first, *rest = (drawn(norm) for norm in NORMS)
+    for other in rest:
+        shared = first.keys() & other.keys()
+        assert {key: first[key] for key in shared} == {key: other[key] for key in shared}
+        assert len([key for key in shared if key.endswith("weight")]) > 10
+    random = {key for key, value in drawn(NORMS[0], "seed=1").items() if value != first[key]}
+    model = make(text_root, name)[1]
+    constant = {key for key, value in model.named_parameters() if (value == value.flatten()[0]).all()}
+    assert random == {key for key, _ in model.named_parameters()} & first.keys() - constant
+
+
+# Evaluation
+
+
+def blocks(text: str) -> dict[str, dict[str, str]]:
+    """``translations.txt`` by heading, such as "valid 1"."""
+    found = {}
+    for block in text.split("\n\n"):
+        heading, *lines = block.rstrip("\n").split("\n")
+        found[heading] = {line.split()[0]: line[14:] for line in lines}
+    return found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    corpus = phrases.phrases(TRAIN, 16, 16)
+    more = dataclasses.replace(corpus, splits={**corpus.splits, "test2017": corpus.splits["valid"]})
+    monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: more)
+    task, model = make(text_root, name, "norm=ln", "data.tests=[test,test2017]", "decoding.valid_beam=1")
+    shake(model)
+    model.eval()
+    results = task.evaluate(model)
+    assert list(results) == ["valid", "test", "test2017"]
+    assert results["test2017"]["loss"] == results["valid"]["loss"]
+    assert results["test"]["loss"] != results["valid"]["loss"]
+    for split, beam in (("valid", 1), ("test", 2)):
+        assert results[split].keys() == {"loss", "perplexity", "bleu", "chrf"}
+        total, tokens, held_out = 0.0, 0, task.text.held_out[split]
+        for i in range(len(held_out.references)):
+            source, target = (
+                torch.from_numpy(side[i].astype("int64"))[None]
+                for side in (held_out.pairs.source, held_out.pairs.target)
+            )
+            real = torch.arange(target.shape[1])
+            logits = model(Batch(source, torch.ones_like(source).bool(), target, torch.ones_like(target).bool(), real))
+            total += F.cross_entropy(logits.double(), target[0], reduction="sum").item()
+            tokens += len(real)
+        assert results[split]["loss"] == pytest.approx(total / tokens, rel=1e-5)
+        assert results[split]["perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
+        hypotheses = task.translate(model, held_out.sources, beam)
+        scores = bleu.score(hypotheses, held_out.references)
+        assert (results[split]["bleu"], results[split]["chrf"]) == (scores.bleu, scores.chrf)
+        assert len(set(hypotheses)) > 5
+        shown = {key: value for key, value in blocks(task.files["translations.txt"]).items() if key.split()[0] == split}
+        assert len(shown) == 10
+        for heading, lines in shown.items():
+            i = int(heading.split()[1]) - 1
+            expected = {"source": held_out.sources, "reference": held_out.references, "translation": hypotheses}
+            assert lines == {kind: of[i] for kind, of in expected.items()}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_notes_tell_how_bleu_was_computed(text_root: Path, name: str) -> None:
+    task, _ = make(text_root, name, "decoding.valid_beam=3")
+    assert "lang:en-de|case:mixed|eff:no|tok:13a|smooth:exp|version:" in task.notes["bleu"]
+    assert task.notes["decoding"] == "beam 2 on test sets, 3 on the validation set"
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", TASKS)
+def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, norm: str) -> None:
+    task, model = make(text_root, name, f"norm={norm}", *SHORT, "decoding.beam=3")
+    shake(model)
+    train(task, model, 2)
+    model.eval().double()  # with such weights a recurrence makes much of the last bits
+    found = []
+    for size in (1, 32):
+        task.config.decoding.batch_size = size
+        found.append((task.evaluate(model), blocks(task.files["translations.txt"])))
+    (alone, shown_alone), (together, shown_together) = found
+    for split in ("valid", "test"):
+        assert alone[split]["loss"] == pytest.approx(together[split]["loss"], rel=1e-6)
+        assert alone[split]["chrf"] == together[split]["chrf"]
+    assert shown_alone == shown_together
+    assert len({lines["translation"] for lines in shown_alone.values()}) > 3
+
+
+# The paper's setting
+
+
+def test_the_papers_rnnsearch() -> None:
+    cfg = config.job(["task=rnnsearch", "scale=paper", "norm=rms"]).config
+    assert (cfg.model.embedding, cfg.model.hidden, cfg.batch_size, cfg.pool) == (512, 1024, 80, 20)
+    assert (cfg.label_smoothing, cfg.model.init_center, cfg.model.dropout) == (0.1, 0.0, 0.0)
+    optim = cfg.optim
+    assert (optim.lr, optim.beta1, optim.beta2, optim.eps, optim.clip) == (1e-4, 0.9, 0.999, 1e-8, 1.0)
+    assert [cfg.schedule.at(step)["lr"] for step in (0, 10**6)] == [1, 1]
+    assert (cfg.decoding.beam, cfg.decoding.normalisation, cfg.decoding.max_length) == (12, "length", 200)
+    assert (cfg.data.max_length, cfg.data.overlong) == (80, "drop")
+    assert_paper_data(cfg)
+
+
+def test_the_papers_transformer() -> None:
+    job = config.job(["task=transformer", "scale=paper", "norm=rms"])
+    cfg, model = job.config, job.config.model
+    assert (model.width, model.heads, model.layers, model.inner, model.pre_norm) == (512, 8, 6, 2048, False)
+    assert (model.dropout, model.attention_dropout, model.relu_dropout, cfg.label_smoothing) == (0.1,) * 4
+    assert (cfg.tokens, cfg.accumulate, cfg.pool, job.norm.eps) == (6250, 4, 60_000, 1e-8)
+    assert (cfg.optim.beta1, cfg.optim.beta2, cfg.optim.eps, cfg.optim.clip) == (0.9, 0.98, 1e-8, None)
+    for step in (1, 2000, 4000, 300_000):
+        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert cfg.optim.lr * cfg.schedule.at(step - 1)["lr"] == pytest.approx(expected)
+    decoding = cfg.decoding
+    assert (decoding.beam, decoding.normalisation, decoding.alpha, decoding.beyond_source) == (4, "gnmt", 0.6, 50)
+    assert decoding.forbid_empty
+    assert (cfg.data.max_length, cfg.data.overlong, cfg.schedule.steps) == (256, "cut", 300_000)
+    assert_paper_data(cfg)
+
+
+def assert_paper_data(cfg: Any) -> None:
+    data = cfg.data
+    assert (data.name, data.source, data.target, data.tests) == ("wmt14", "en", "de", ["test", "test2017"])
+    assert (data.subwords, data.vocabulary, data.threshold) == ("moses_bpe", 32_000, 50)

@@ -1,0 +1,159 @@
+"""Streams and noise: functions of the seed and a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from helpers.tensors import digest
+
+from rmsexp.train.randomness import StreamNoise, choices, permutation, seed_of, stream
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+STREAM_SEEDS = (7157283324590418078, 4823566900274488176)
+FIRST_ORDER = [1, 6, 0, 8, 7, 9, 5, 3, 2, 4]
+FIRST_CHOICES = [4, 4, 4, 0, 4, 4, 4, 1, 0, 0]
+UNIFORM_DIGEST = "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
+
+
+def test_a_stream_is_known_for_all_time() -> None:
+    assert stream(0, "init", "conv1.weight").initial_seed() == STREAM_SEEDS[0]
+    assert stream(7, "noise", 3, 0).initial_seed() == STREAM_SEEDS[1]
+    assert permutation(10, 0, "order", 0).tolist() == FIRST_ORDER
+    assert choices(10, 5, 0, "captions", 0).tolist() == FIRST_CHOICES
+    assert digest(torch.empty(1000).uniform_(generator=stream(0, "x"))) == UNIFORM_DIGEST
+
+
+def test_streams_differ_by_every_part_of_their_name() -> None:
+    names = [(0, "noise", 1, 0), (0, "noise", 0, 1), (1, "noise", 1, 0), (0, "init", 1, 0), (0, "noise", 1), (0,)]
+    names += [(0, "noise", 11, 0), (0, "noise", 1, 10), (10, "noise", 1, 0)]
+    assert len({stream(*name).initial_seed() for name in names}) == len(names)
+
+
+def test_a_stream_has_no_history() -> None:
+    def draw() -> str:
+        return digest(StreamNoise(3, "noise", 5, 0).dropout(torch.ones(4, 5), 0.5), permutation(50, 3, "order", 1))
+
+    first = draw()
+    torch.manual_seed(17)
+    StreamNoise(3, "noise", 4, 0).gaussian(torch.ones(7), 1.0)
+    torch.rand(3)
+    state = torch.get_rng_state()
+    assert draw() == first
+    assert torch.equal(torch.get_rng_state(), state)  # and it leaves none
+
+
+def test_a_permutation_is_one() -> None:
+    order = permutation(1000, 0, "order", 0)
+    assert order.sort().values.tolist() == list(range(1000))
+    assert order.tolist() != list(range(1000))
+    assert order.tolist() != permutation(1000, 0, "order", 1).tolist()
+
+
+@pytest.mark.parametrize("options", [1, 2, 5, 128])
+def test_choices_are_each_as_likely_and_independent(options: int) -> None:
+    """Within five standard errors: each option's share, and that of two the same one after the other."""
+    chosen = choices(20_000, options, 0, "captions", 0)
+    assert (chosen.dtype, chosen.shape) == (torch.int64, (20_000,))
+    counts = chosen.bincount().tolist()
+    deviation = (20_000 * (1 / options) * (1 - 1 / options)) ** 0.5
+    assert counts == pytest.approx([20_000 / options] * options, abs=5 * deviation)
+    assert (chosen[1:] == chosen[:-1]).sum().item() == pytest.approx(19_999 / options, abs=5 * deviation)
+
+
+def test_choices_are_a_function_of_their_name() -> None:
+    first = choices(50, 5, 3, "captions", 7)
+    torch.manual_seed(17)
+    choices(9, 5, 3, "captions", 8)
+    assert torch.equal(choices(50, 5, 3, "captions", 7), first)
+    for other in ((3, "captions", 8), (4, "captions", 7), (3, "order", 7)):
+        assert not torch.equal(choices(50, 5, *other), first)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 8, 8), (2, 3, 5, 7), (5, 7), (2, 5, 3)])
+@pytest.mark.parametrize("kind", ["gaussian", "dropout"])
+def test_noise_is_the_same_in_every_layout_and_keeps_it(kind: str, shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape, generator=stream(0, "x")) + 0.5
+    results = []
+    for layout in LAYOUTS.values() if len(shape) == 4 else [torch.contiguous_format]:
+        placed = x.contiguous(memory_format=layout)
+        noise = StreamNoise(0, "noise", 3, 0)
+        result = [getattr(noise, kind)(placed, 0.3) for _ in range(2)]
+        assert all(part.is_contiguous(memory_format=layout) for part in result)
+        assert not torch.equal(*result)  # one after the other from one stream
+        results.append(digest(*result))
+    assert len(set(results)) == 1
+    assert digest(x) not in results
+
+
+def test_gaussian_noise_has_its_deviation() -> None:
+    noise = StreamNoise(0, "noise").gaussian(torch.full((100, 100), 3.0), 0.15) - 3
+    assert noise.mean().item() == pytest.approx(0, abs=0.005)
+    assert noise.std().item() == pytest.approx(0.15, rel=0.02)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_scales_the_rest(p: float) -> None:
+    x = torch.rand(200, 200, generator=stream(0, "x")) + 0.5
+    dropped = StreamNoise(0, "noise").dropout(x, p)
+    kept = dropped != 0
+    assert 1 - kept.double().mean().item() == pytest.approx(p, abs=0.01)
+    torch.testing.assert_close(dropped[kept], x[kept] / (1 - p))
+    assert x.min() >= 0.5  # the input is left alone
+
+
+def test_noise_in_bfloat16_is_that_of_float32() -> None:
+    x = torch.ones(50, 50)
+    wide, narrow = (StreamNoise(0, "noise").dropout(x.to(dtype), 0.5) for dtype in (torch.float32, torch.bfloat16))
+    assert narrow.dtype == torch.bfloat16
+    assert torch.equal(narrow.float(), wide)
+    wide, narrow = (StreamNoise(0, "noise").gaussian(x.to(dtype), 0.1) for dtype in (torch.float32, torch.bfloat16))
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), wide, atol=0.01, rtol=0.01)
+
+
+def test_gradients_of_dropout_pass_where_it_kept() -> None:
+    x = torch.rand(30, 30, generator=stream(0, "x")).requires_grad_()
+    dropped = StreamNoise(0, "noise").dropout(x, 0.5)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, 2 * (dropped != 0).float())
+
+
+@pytest.fixture
+def default_generator() -> Iterator[torch.Generator]:
+    """torch's own, put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        yield torch.default_generator
+
+
+def test_seeds_of_the_default_generator_follow_from_the_stream_and_the_place(
+    default_generator: torch.Generator,
+) -> None:
+    def seeds(seed: int, *name: str | int) -> list[int]:
+        noise, found = StreamNoise(seed, *name), []
+        for _ in range(3):
+            noise.seed_default(torch.device("cpu"))
+            found.append(default_generator.initial_seed())
+            torch.rand(5)  # what is drawn in between has no part
+        return found
+
+    first = seeds(3, "noise", 5, 0)
+    assert first == [seed_of(3, "noise", 5, 0, "default", number) for number in (1, 2, 3)]
+    torch.manual_seed(17)
+    assert seeds(3, "noise", 5, 0) == first
+    all_seeds = {*first, *seeds(3, "noise", 5, 1), *seeds(3, "noise", 6, 0), *seeds(4, "noise", 5, 0)}
+    assert len(all_seeds) == 12
+
+
+def test_seeding_the_default_generator_leaves_the_stream_alone(default_generator: torch.Generator) -> None:
+    x, results = torch.ones(4, 5), []
+    for seeded in (False, True):
+        noise = StreamNoise(3, "noise", 5, 0)
+        if seeded:
+            noise.seed_default(torch.device("cpu"))
+        results.append(digest(noise.dropout(x, 0.5), noise.gaussian(x, 1.0)))
+    assert results[0] == results[1]
+    assert default_generator.initial_seed() == seed_of(3, "noise", 5, 0, "default", 1)
