@@ -149,12 +149,12 @@ def measure(arguments: argparse.Namespace, command: str) -> Path:
     """Measures shape after shape and writes the record; returns its folder."""
     import torch
 
-    from rmsexp import runner
     from rmsexp.train import provenance
+    from rmsexp.train.device import set_up_device
 
     results: Path = arguments.results.expanduser()
     threads = "null" if arguments.threads is None else arguments.threads
-    device = runner.set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
+    device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
     results.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the measuring
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}

@@ -140,11 +140,11 @@ def _check(options: Options, series: Sequence[Series]) -> None:
 def measure(options: Options, series: Sequence[Series]) -> Path:
     """Times the series by turns and writes the record; returns its folder."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler, which tells the memory, talks
-    from rmsexp import runner
     from rmsexp.train import provenance
+    from rmsexp.train.device import set_up_device
 
     cfg = series[0].job.config
-    device = runner.set_up_device(cfg)
+    device = set_up_device(cfg)
     say(f"timing task={cfg.task} scale={series[0].job.setting}: {', '.join(one.name for one in series)}")
     turns, kept, dataset = contestants(options, series, device)
     turns.warm_up()
@@ -189,8 +189,8 @@ def contestants(
 
     Returns the series that have something to time, and what the record says of the data.
     """
-    from rmsexp import runner
     from rmsexp.measure.interleaved import Contestant, Interleaved
+    from rmsexp.train.device import compile_model
     from rmsexp.train.step import Settings, Stepper
 
     kept: list[Series] = []
@@ -203,7 +203,7 @@ def contestants(
         source = source or task
         model: nn.Module = task.build(one.job.norm)
         task.initialise(model)
-        runner.compile_model(model, cfg)
+        compile_model(model, cfg)
         contestant: Contestant = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         if options.timing.layers:
             replay = _replay(contestant, source.batches)

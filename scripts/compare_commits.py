@@ -23,11 +23,12 @@ from rmsexp.compare.timing import paired_ratio
 WORKER = """
 import sys, time
 from importlib import import_module
-from rmsexp import config, runner
+from rmsexp import config
+from rmsexp.train.device import set_up_device
 from rmsexp.train.step import Settings, Stepper
 job = config.job(sys.argv[1:])
 cfg = job.config
-device = runner.set_up_device(cfg)
+device = set_up_device(cfg)
 task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)

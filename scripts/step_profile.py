@@ -18,8 +18,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from rmsexp import config, runner
+from rmsexp import config
 from rmsexp.train import provenance
+from rmsexp.train.device import set_up_device
 from rmsexp.train.randomness import StreamNoise
 
 WARMUP = 3
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
-    cfg, device = job.config, runner.set_up_device(job.config)
+    cfg, device = job.config, set_up_device(job.config)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
     task.prepare(lambda text: print(text, file=sys.stderr))
     model = task.build(job.norm)

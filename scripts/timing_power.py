@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rmsexp import runner, timing
+from rmsexp import timing
+from rmsexp.train.device import set_up_device
 
 
 class Slowed:
@@ -41,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     own = [f"timing.target_width={arguments.target_width}", f"timing.budget={arguments.budget}"]
     options, (series,) = timing.parse(["norms=[rms]", "timing.reference=rms", *own, *arguments.overrides])
-    device = runner.set_up_device(series.job.config)
+    device = set_up_device(series.job.config)
     trials: list[dict[str, Any]] = []
     for kind in ["same"] * arguments.same + ["slower"] * arguments.slower:
         turns, _, _ = timing.contestants(options, [series, series._replace(name="other")], device)

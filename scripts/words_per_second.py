@@ -11,7 +11,8 @@ from importlib import import_module
 
 import numpy as np
 
-from rmsexp import config, runner
+from rmsexp import config
+from rmsexp.train.device import set_up_device
 from rmsexp.train.step import Settings, Stepper
 
 WARM_UP, STEPS = 3, 60
@@ -20,7 +21,7 @@ WARM_UP, STEPS = 3, 60
 def main() -> None:
     job = config.job([config.expand_home(word) for word in sys.argv[1:]])
     cfg = job.config
-    device = runner.set_up_device(cfg)
+    device = set_up_device(cfg)
     task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
     task.prepare(lambda text: print(text, file=sys.stderr))
     model = task.build(job.norm)

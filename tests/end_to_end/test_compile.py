@@ -13,9 +13,10 @@ from helpers.translation_tasks import SEARCH, SIZES
 from torch import Tensor, nn
 
 import rmsexp
-from rmsexp import config, runner
+from rmsexp import config
 from rmsexp.models import transformer
 from rmsexp.record import CHECKPOINTS, Record
+from rmsexp.train.device import compile_model
 from rmsexp.train.randomness import StreamNoise
 
 IMAGES = ("model.width=0.03", "batch_size=8")
@@ -66,7 +67,7 @@ def test_generated_kernels() -> None:
     torch.compiler.reset()
     sizes = transformer.Sizes(width=8, heads=2, inner=12, attention_dropout=0.0)
     eager, compiled = (fill(transformer.EncoderLayer(NORMS["ln"], "layer", sizes)) for _ in range(2))
-    runner.compile_model(compiled, config.job(["compile=true"]).config)
+    compile_model(compiled, config.job(["compile=true"]).config)
     x, mask = draw(3, 5, 8), torch.tensor([[True] * length + [False] * (5 - length) for length in (5, 3, 1)])
     results = [layer(x, mask, StreamNoise(0, "noise")) for layer in (eager, compiled)]
     close(*results)
