@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rmsexp import kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.per_example import ExampleNorm, ExampleNormOptions
+from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 
 
-class LayerNorm(ExampleNorm):
+class LayerNorm(PerExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, the variance biased.
 
     Arguments are those of ``torch.nn.LayerNorm``, which is always one fused kernel; this one, like every norm here, is
@@ -52,7 +52,7 @@ class LayerNorm(ExampleNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LN(ExampleNormOptions):
+class LN(PerExampleNormOptions):
     """Options of LayerNorm."""
 
     def normaliser(self, site: Site) -> LayerNorm:
@@ -61,7 +61,7 @@ class LN(ExampleNormOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonparametricLN(ExampleNormOptions):
+class NonparametricLN(PerExampleNormOptions):
     """Options of LayerNorm with neither gain nor bias."""
 
     def normaliser(self, site: Site) -> LayerNorm:

@@ -15,7 +15,7 @@ from rmsexp import checks, kernels
 from rmsexp.norms.base import IMPLS, REDUCED, Norm, Normaliser, Site, affine
 
 
-class ExampleNorm(Normaliser):
+class PerExampleNorm(Normaliser):
     """``y = standardise(x) * gain + shift`` with statistics over the trailing axes of each example.
 
     ``normalized_shape`` names those axes and the shape of gain and shift, as in ``torch.nn.LayerNorm``. With ``axes``
@@ -108,7 +108,7 @@ def first(x: Tensor, dims: int, k: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleNormOptions(Norm):
+class PerExampleNormOptions(Norm):
     """``axes``: those of the statistics of maps ``(batch, channels, height, width)``; other input has the last axis."""
 
     eps: float = 1e-5

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from rmsexp import checks, kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.per_example import ExampleNorm, ExampleNormOptions, first
+from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first
 
 ROUNDING = ("ceil", "floor")
 
 
-class RMSNorm(ExampleNorm):
+class RMSNorm(PerExampleNorm):
     """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, a drop-in for ``torch.nn.RMSNorm``.
 
     Args:
@@ -28,7 +28,7 @@ class RMSNorm(ExampleNorm):
         eps_inside: False gives the form of the authors' PyTorch class, ``x / (rms + eps)``.
         k_rounding: how ``p * n`` becomes a number of units (at least 1): "ceil" (paper) or "floor" (its code).
         impl: "eager", elementary tensor operations, or "fused", one kernel.
-        axes: statistics over these axes of maps instead, and one gain a channel (see :class:`ExampleNorm`).
+        axes: statistics over these axes of maps instead, and one gain a channel (see :class:`PerExampleNorm`).
 
     Raises: ValueError for options that cannot work and for input of another shape.
     """
@@ -101,7 +101,7 @@ class L2Norm(RMSNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMS(ExampleNormOptions):
+class RMS(PerExampleNormOptions):
     """Options of RMSNorm. ``bias``: whether a shift follows the gain; None: where the recipe has one."""
 
     eps_inside: bool = True
