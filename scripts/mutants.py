@@ -1,0 +1,285 @@
+"""Plants faults in the package, one at a time, and counts how many the tests detect (mutation testing).
+
+    python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite] [--list]
+
+COVERAGE is the data file of ``pytest --cov=rmsexp --cov-branch --cov-context=test``, and JUNIT.xml of ``--junitxml``.
+The faults are drawn with the seed, spread over the areas below. Each is planted in a separate checkout of HEAD and
+meets the tests that executed its line, quickest first, up to the first failure and for at most 60 seconds. With
+``--suite`` the survivors meet the whole suite. Faults in the C++ kernels meet the tests of the kernels, as coverage
+sees no C++; faults in the Triton kernels meet theirs, which Triton's interpreter executes in a process of its own.
+Prints one line per fault; writes all of them as JSON to ``--output``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import coverage
+
+SECONDS = 60.0
+AREAS = {  # share of the faults, and the files that they are planted in
+    "norms": (12, r"norms/(?!calls)\w+\.py"),
+    "models": (10, r"models/\w+\.py"),
+    "loop": (8, r"train/(loop|step|optim|schedule|clock|randomness|device)\.py"),
+    "checkpoint": (6, r"(train/(checkpoint|interrupt)|record|runner|run_folder)\.py"),
+    "statistics": (6, r"compare/(stats|paired|rates|targets|records/statistics|tables/\w+)\.py"),
+    "timing": (
+        5,
+        r"(train/(interleaved|contention)|norms/calls|measure/\w+|compare/timing|compare/records/tim\w+)\.py",
+    ),
+    "readers": (5, r"(data/\w+|compare/load|compare/records/load)\.py"),
+    "kernels": (5, r"kernels/(\w+/)?(?!__init__)\w+\.py"),
+    "C++": (3, r"kernels/cpp/\w+\.cpp"),
+}
+CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
+NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
+
+
+@dataclass
+class Mutant:
+    """One fault: the text between ``start`` and ``end`` (offsets) of a file becomes ``new``."""
+
+    area: str
+    kind: str
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+    tests: int = 0
+    result: str = ""
+    test: str = ""
+
+
+def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
+    """Every fault that can be planted in a Python file."""
+    lines = [0]
+    for line in text.encode().splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    source = text.encode()
+
+    def offset(line: int, column: int) -> int:
+        return lines[line - 1] + column
+
+    def span(node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+
+    def mutant(kind: str, line: int, start: int, end: int, new: str) -> Mutant:
+        return Mutant(area, kind, file, line, start, end, source[start:end].decode(), new)
+
+    def operator(left: ast.expr, right: ast.expr, old: str, new: str, kind: str) -> Iterator[Mutant]:
+        start, end = span(left)[1], span(right)[0]
+        place = source[start:end].find(old.encode())
+        if place >= 0:
+            yield mutant(kind, left.lineno, start + place, start + place + len(old), new)
+
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.BinOp(left=left, op=ast.Add(), right=right) if ast.unparse(right) in ("eps", "self.eps"):
+                yield mutant("eps", left.lineno, span(left)[1], span(right)[1], "")
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                yield from operator(left, right, "+", "-", "sign")
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                yield from operator(left, right, "-", "+", "sign")
+            case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
+                yield mutant("sign", node.lineno, span(node)[0], span(operand)[0], "")
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() as op], comparators=[right]):
+                old = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}[type(op)]
+                yield from operator(left, right, old, old[0] if len(old) == 2 else f"{old}=", "bound")
+            case ast.keyword(arg="dim" | "axis", value=ast.Constant(value=int()) as value):
+                yield mutant("axis", value.lineno, *span(value), "0" if value.value else "-1")
+            case ast.keyword(arg="dim" | "axis", value=ast.UnaryOp() as value):
+                yield mutant("axis", value.lineno, *span(value), "0")
+            case ast.Call(func=ast.Attribute(value=value, attr="detach"), args=[]):
+                yield mutant("detach", node.lineno, span(value)[1], span(node)[1], "")
+            case ast.Call(func=function, args=[first, second, *_]) if not any(
+                isinstance(argument, ast.Starred | ast.Constant) for argument in (first, second)
+            ):
+                texts = [source[slice(*span(argument))].decode() for argument in (first, second)]
+                if texts[0] != texts[1] and ast.unparse(function) not in NOT_SWAPPED:
+                    between = source[span(first)[1] : span(second)[0]].decode()
+                    new = texts[1] + between + texts[0]
+                    yield mutant("swapped", node.lineno, span(first)[0], span(second)[1], new)
+
+
+def cpp_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
+    """Operators in the bodies of C++ functions; comments, includes and template headers stay."""
+    position = 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        code = line.split("//")[0]
+        if code.startswith((" ", "\t")) and "template" not in code:
+            for pattern, new in CPP:
+                for found in re.finditer(pattern, code):
+                    start, end = (len(text[: position + place].encode()) for place in found.span())
+                    yield Mutant(area, "C++", file, number, start, end, found.group(), new)
+        position += len(line)
+
+
+def draw(root: Path, seed: int, count: int) -> list[Mutant]:
+    """``count`` faults: each area has its share, and within an area all kinds of faults are equally likely."""
+    generator = random.Random(seed)
+    shares = sum(share for share, _ in AREAS.values())
+    drawn: list[Mutant] = []
+    for area, (share, pattern) in AREAS.items():
+        kinds: dict[str, list[Mutant]] = {}
+        for path in sorted((root / "rmsexp").rglob("*")):
+            file = path.relative_to(root).as_posix()
+            if not re.fullmatch(rf"rmsexp/{pattern}", file):
+                continue
+            text = path.read_text()
+            find = python_mutants if path.suffix == ".py" else cpp_mutants
+            for candidate in find(area, file, text):
+                kinds.setdefault(candidate.kind, []).append(candidate)
+        for _ in range(round(count * share / shares)):
+            kind = generator.choice(sorted(kinds))
+            drawn.append(kinds[kind].pop(generator.randrange(len(kinds[kind]))))
+            kinds = {name: left for name, left in kinds.items() if left}
+    return drawn
+
+
+class Tests:
+    """Which tests executed a line, in the order of their durations."""
+
+    def __init__(self, data: Path, durations: Path, root: Path) -> None:
+        self._data = coverage.CoverageData(str(data))
+        self._data.read()
+        self._root = root
+        self._files = {re.sub(r".*/(rmsexp/.*)", r"\1", name): name for name in self._data.measured_files()}
+        self._seconds = {
+            f"{case.get('classname')}.{case.get('name')}": float(case.get("time", 0))
+            for case in ElementTree.parse(durations).iter("testcase")
+        }
+
+    def of(self, mutant: Mutant) -> list[str]:
+        if mutant.file.endswith(".cpp"):
+            tests = [test for test in self._all() if re.search("kernels.*(norms|recurrences)", test.split("::")[0])]
+        elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:  # executed by a process of its own
+            tests = [test for test in self._all() if "triton" in test.split("::")[0]]
+        else:
+            contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
+            tests = self._names(contexts.get(mutant.line, [])) or self._around(mutant, contexts)
+        return sorted(tests, key=self._duration)
+
+    def _around(self, mutant: Mutant, contexts: dict[int, list[str]]) -> list[str]:
+        """The tests of the innermost function around a line that only an import executes, such as a constant's."""
+        tree = ast.parse((self._root / mutant.file).read_text())
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        inner = [node for node in functions if node.lineno <= mutant.line <= (node.end_lineno or 0)]
+        lines = range(1, 10**6) if not inner else range(inner[-1].lineno, (inner[-1].end_lineno or 0) + 1)
+        return self._names([context for line in lines if line in contexts for context in contexts[line]])
+
+    def _all(self) -> list[str]:
+        return self._names(self._data.measured_contexts())
+
+    @staticmethod
+    def _names(contexts: object) -> list[str]:
+        assert isinstance(contexts, list | set)
+        return sorted({context.rsplit("|", 1)[0] for context in contexts if "::" in context})
+
+    def _duration(self, test: str) -> float:
+        file, _, name = test.partition("::")
+        return self._seconds.get(f"{file.removesuffix('.py').replace('/', '.')}.{name.replace('::', '.')}", 1.0)
+
+
+def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
+    """The exit status (None: the time was over) and the first test that failed."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command, cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status: int | None = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            status = None
+        output.seek(0)
+        failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output.read(), re.M)
+    return status, failed.group(1) if failed else ""
+
+
+def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite: bool) -> None:
+    """Plants a fault, runs its tests, takes it out again, and notes in ``mutant`` what came of it."""
+    path = root / mutant.file
+    original = path.read_bytes()
+    path.write_bytes(original[: mutant.start] + mutant.new.encode() + original[mutant.end :])
+    skipped = [word for name in deselected for word in ("--deselect", name)]
+    selected = tests.of(mutant)
+    mutant.tests = len(selected)
+    try:
+        if path.suffix == ".cpp":  # built before, so that the 60 seconds are the tests'
+            load = [sys.executable, "-c", "from rmsexp import kernels; raise SystemExit(not kernels.load())"]
+            if subprocess.run(
+                load, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True
+            ).returncode:
+                mutant.result, mutant.test = "killed", "the kernels are not built"
+                return
+        if selected:
+            with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+                file.write("\n".join(selected))
+                file.flush()
+                status, mutant.test = pytest(root, [*skipped, f"@{file.name}"], SECONDS)
+            mutant.result = {None: "survived (60 s)", 0: "survived"}.get(status, "killed")
+        else:
+            mutant.result = "survived (no test)"
+        if suite and mutant.result != "killed":
+            status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
+            mutant.result = "survived the suite" if status == 0 else "killed by the suite"
+    finally:
+        path.write_bytes(original)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("coverage", type=Path)
+    parser.add_argument("--durations", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--tree", type=Path, default=Path(__file__).parents[1], help="a checkout; its HEAD is tested")
+    parser.add_argument("--deselect", action="append", default=[], help="a test that fails without a fault")
+    parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="(mutants.json)")
+    parser.add_argument("--suite", action="store_true")
+    parser.add_argument("--list", action="store_true", help="print the faults and plant none")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch, "tree")
+        git = ["git", "-C", str(arguments.tree), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(root), "HEAD"], check=True)
+        try:
+            mutants = draw(root, arguments.seed, arguments.count)
+            tests = Tests(arguments.coverage, arguments.durations, root)
+            for number, mutant in enumerate(mutants, 1):
+                if not arguments.list:
+                    judge(mutant, root, tests, arguments.deselect, arguments.suite)
+                change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
+                print(f"{number:3} {mutant.area:10} {mutant.kind:8} {mutant.file}:{mutant.line}  {change}", flush=True)
+                if not arguments.list:
+                    print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)
+                    arguments.output.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1) + "\n")
+        finally:
+            subprocess.run([*git, "remove", "--force", str(root)], check=True)
+    if not arguments.list:
+        killed = sum(mutant.result.startswith("killed") for mutant in mutants)
+        print(f"{killed} of {len(mutants)} detected")
+
+
+if __name__ == "__main__":
+    main()
