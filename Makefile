@@ -1,6 +1,6 @@
 # Every target sets up what it needs: a virtual environment in .venv, made by uv, with the versions of constraints.txt.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit notebooks format constraints clean
+.PHONY: help setup demo check test test-full lint types quick unit notebooks format constraints clean
 
 # torch is large: without bytecode on disk each start would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -9,9 +9,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/uv
+# a worker per core; a worker that is done takes tests from the others
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## create .venv and install rmsexp with all that its checks need
 
@@ -25,7 +27,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## train CIFAR-10's built-in twin with RMSNorm and draw its curves (about a minute)
 	$(BIN)/python -m rmsexp task=cifar10 norm=rms
 
+check: setup ## lint, types and the quick tests: a minute and a half
+	$(MAKE) --no-print-directory -j 2 lint types quick
+
 test: setup lint types unit notebooks ## every check that CI runs
+
+test-full: test ## all of that, then the numerical tests with other vector instructions and with two threads
+	for capability in default avx2 avx512; do \
+	  for threads in 1 2; do \
+	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
+	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) -m "not alone" \
+	      tests/norms tests/kernels tests/models tests/metrics tests/tasks || exit 1; \
+	  done; \
+	done
 
 lint: setup ## ruff, and the direction of imports
 	$(BIN)/ruff check .
@@ -35,11 +49,15 @@ lint: setup ## ruff, and the direction of imports
 types: setup ## mypy
 	$(BIN)/mypy
 
-unit: setup ## pytest
-	$(BIN)/pytest
+quick: setup
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone" --durations=0 --durations-min=5
+
+unit: setup ## pytest: first what can run side by side, then what measures time or memory
+	$(BIN)/pytest $(PARALLEL) -m "not alone"
+	$(BIN)/pytest -m alone
 
 notebooks: setup ## run the notebooks
-	$(BIN)/pytest --nbmake notebooks
+	$(BIN)/pytest $(PARALLEL) --nbmake notebooks
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .

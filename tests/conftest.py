@@ -20,14 +20,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors on a busy machine: threads would wait for each other longer than they compute."""
+def threads_of_torch() -> Iterator[None]:
+    """Small tensors on a busy machine: threads would wait for each other longer than they compute.
+
+    ``make test-full`` sets RMSEXP_TEST_THREADS to 2 to see that results do not depend on the number.
+    """
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(os.environ.get("RMSEXP_TEST_THREADS", "1")))
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

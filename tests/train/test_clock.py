@@ -105,6 +105,7 @@ finally:
 """
 
 
+@pytest.mark.alone
 @readable
 def test_a_rival_on_the_same_processor_is_seen() -> None:
     done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)
