@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from rmsexp import bench
-from rmsexp.bench import ALONE, BOTH, Call
 from rmsexp.compare import bench as compared
 from rmsexp.compare.bench import Measured, Summary
 from rmsexp.compare.timing import paired_ratio
-from rmsexp.measure import interleaved
+from rmsexp.measure import interleaved, layers
+from rmsexp.measure.layers import LayerPass
+from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
 
 # Command lines
 
@@ -50,42 +51,39 @@ def test_mistake_is_named_in_a_line(words: str, message: str, capsys: pytest.Cap
     assert said.count("\n") == 1
 
 
-def test_a_place_that_cannot_be_written_is_known_before_the_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert bench.main(["norms", "--results", str(tmp_path / "file")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_shapes_that_are_measured_are_written_as_they_are_asked_for() -> None:
-    for what, benchmark in bench.BENCHMARKS.items():
-        asked = bench.parse([what, "--shapes", *benchmark.shapes])
-        assert list(bench.parse([what]).shapes) == asked.shapes
+def test_default_shapes_are_valid_arguments() -> None:
+    for what, shapes in SHAPES.items():
+        assert list(bench.parse([what]).shapes) == bench.parse([what, "--shapes", *shapes.default]).shapes
 
 
-def test_a_command_line_is_read_without_torch() -> None:
+def test_parsing_a_command_line_does_not_import_torch() -> None:
     code = "import sys; from rmsexp import bench; bench.parse(['norms']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# Calls
+# Passes through a layer
 
 
-def test_a_call_computes_gradients_of_input_and_parameters_and_leaves_none() -> None:
+def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them() -> None:
     layer = torch.nn.Linear(3, 2)
     x, gradient = torch.arange(12.0).reshape(4, 3).requires_grad_(), torch.arange(8.0).reshape(4, 2)
-    leaves, seen = [x, *layer.parameters()], []
+    leaves, recorded = [x, *layer.parameters()], []
     for leaf in leaves:
-        leaf.register_post_accumulate_grad_hook(lambda of: seen.append((of, of.grad)))
-    call = Call(layer, x, gradient, layer.parameters())
-    for _ in range(2):  # a gradient that stayed would be added to
-        call.take(0, ())
-        found = {id(leaf): value for leaf, value in seen}
+        leaf.register_post_accumulate_grad_hook(lambda leaf: recorded.append((leaf, leaf.grad)))
+    layer_pass = LayerPass(layer, x, gradient, layer.parameters())
+    for _ in range(2):  # the second would add to a gradient left by the first
+        layer_pass.take(0, ())
+        gradients = {id(leaf): value for leaf, value in recorded}
         expected = torch.autograd.grad(layer(x), leaves, gradient)
-        assert all(torch.equal(found[id(leaf)], of) for leaf, of in zip(leaves, expected, strict=True))
+        assert all(torch.equal(gradients[id(leaf)], value) for leaf, value in zip(leaves, expected, strict=True))
         assert [leaf.grad for leaf in leaves] == [None] * 3
-        seen.clear()
+        recorded.clear()
 
 
 # What is said
@@ -111,10 +109,10 @@ def test_ratios_side_by_side_are_of_the_passes_and_sizes_asked_for() -> None:
         measured(str(size), size, BOTH, {"a": pace, "b": [factor * one for one in pace]})
         for size, factor in ((1, 9.0), (10, 0.5), (20, 2.0), (30, 8.0))
     ]
-    alone = measured("20", 20, ALONE, {"a": pace, "b": pace[::-1]})
+    alone = measured("20", 20, FORWARD, {"a": pace, "b": pace[::-1]})
     pairs = (("b", "a"), ("a", "b"))
     shown = compared.summaries(
-        [Summary(BOTH, pairs, 10), Summary(ALONE, pairs), Summary(ALONE, pairs, 21)], [*both, alone]
+        [Summary(BOTH, pairs, 10), Summary(FORWARD, pairs), Summary(FORWARD, pairs, 21)], [*both, alone]
     )
     assert list(shown) == ["Ratios, forward + backward", "Ratios, forward"]
     table = shown["Ratios, forward + backward"].set_index("shape")
@@ -165,17 +163,17 @@ def test_norm_layers_are_recorded_whole(
     cases = [(one["shape"], one["passes"], one["elements"], one["reference"]) for one in stored["measurements"]]
     assert cases == [
         ("3x32", BOTH, 96, "nn.LayerNorm"),
-        ("3x32", ALONE, 96, "copy"),
+        ("3x32", FORWARD, 96, "copy"),
         ("5x16", BOTH, 80, "nn.LayerNorm"),
-        ("5x16", ALONE, 80, "copy"),
+        ("5x16", FORWARD, 80, "copy"),
     ]
     said = capsys.readouterr()
     text = (tmp_path / "norms0" / "bench.md").read_text()
     for one in stored["measurements"]:
-        assert set(one["seconds"]) == NORMS | ({"copy"} if one["passes"] == ALONE else set())
+        assert set(one["seconds"]) == NORMS | ({"copy"} if one["passes"] == FORWARD else set())
         rounds = {len(seconds) for seconds in one["seconds"].values()}
         assert len(rounds) == 1
-        assert rounds.pop() >= bench.FEWEST_ROUNDS
+        assert rounds.pop() >= FEWEST_BENCH_ROUNDS
         assert min(min(seconds) for seconds in one["seconds"].values()) > 0
         assert f"{one['shape']}, {one['passes']}" in said.out
         assert f"## {one['shape']}, {one['passes']}" in text
@@ -185,7 +183,7 @@ def test_norm_layers_are_recorded_whole(
         assert f"| {cell} |" in text
     assert "geometric mean" in said.out
     assert "Ratios, forward\n" not in said.out  # none of the shapes is large
-    assert said.err.count("layers by turns") == 4
+    assert said.err.count(" layers, interleaved") == 4
 
 
 def test_a_repetition_is_another_record(run: Any, tmp_path: Path) -> None:
@@ -209,7 +207,7 @@ def test_recurrences_are_recorded_whole(run: Any, tmp_path: Path) -> None:
 
 def test_layers_of_a_shape_are_those_that_they_are_called() -> None:
     """What is compared computes alike: each of a norm's layers is the same function of the same input."""
-    both, alone = bench.norm_layers("4x32", torch.float64, torch.device("cpu"))
+    both, alone = layers.norm_cases("4x32", torch.float64, torch.device("cpu"))
     x = both.layers["rms eager"].x
     assert torch.equal(alone.layers["copy"].layer(x), x)
     of = {name: call.layer(x) for name, call in both.layers.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,8 +20,9 @@ from helpers.sites import close
 
 from rmsexp import config, timing
 from rmsexp.compare import timing as records
-from rmsexp.measure import interleaved, replay
-from rmsexp.measure.interleaved import Interleaved
+from rmsexp.measure import interleaved, replay, steps
+from rmsexp.measure.interleaved import InterleavedTimer
+from rmsexp.measure.options import TimingConfig
 
 CPU = torch.device("cpu")
 
@@ -31,7 +33,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["norm=ln"], "norms to compare are named together: norms=[ln,rms]"),
+        (["norm=ln"], "norm= names a single norm; list all norms to compare: norms=[ln,rms]"),
         (["norms=[ln,ln]"], "norms and impl name ln twice"),
         (["norms=[none,rms]"], "timing.reference=ln is not one of none, rms"),
         (["norms=[ln,rmss]"], "norm=rmss is not known"),
@@ -53,19 +55,19 @@ def test_mistake_is_named_in_a_line(words: list[str], message: str, capsys: pyte
 
 
 def test_series_are_those_of_runs_and_all_of_one_setting() -> None:
-    _, series = timing.parse(["norms=[ln,prms,prms+p=0.5]", "task=rnnsearch", "scale=small", "optim.lr=0.1"])
-    assert [one.name for one in series] == ["ln", "prms", "prms+p=0.5"]
-    assert {one.job.setting for one in series} == {"small+optim.lr=0.1"}
-    assert [getattr(one.job.norm, "p", None) for one in series] == [None, 0.0625, 0.5]
+    _, jobs = timing.parse(["norms=[ln,prms,prms+p=0.5]", "task=rnnsearch", "scale=small", "optim.lr=0.1"])
+    assert list(jobs) == ["ln", "prms", "prms+p=0.5"]
+    assert {job.setting for job in jobs.values()} == {"small+optim.lr=0.1"}
+    assert [getattr(job.norm, "p", None) for job in jobs.values()] == [None, 0.0625, 0.5]
 
 
 def test_implementations_share_an_axis_only_where_each_is_labelled() -> None:
-    fused = SimpleNamespace(norm=SimpleNamespace(impl="fused"))
-    eager = SimpleNamespace(norm=SimpleNamespace(impl="eager"))
-    series: list[Any] = [timing.Series("ln", eager), timing.Series("rms+impl=fused", fused)]  # type: ignore[arg-type]
-    with pytest.raises(config.ConfigError, match=r"impl=\[eager,fused\] does so"):
-        timing._check(timing.Options(), series)
-    timing._check(timing.Options(impl=["eager", "fused"]), series)
+    eager = SimpleNamespace(series="ln", norm=SimpleNamespace(impl="eager"))
+    fused = SimpleNamespace(series="rms+impl=fused", norm=SimpleNamespace(impl="fused"))
+    jobs: list[Any] = [eager, fused]
+    with pytest.raises(config.ConfigError, match=r"write impl=\[eager,fused\]"):
+        timing._check(timing.Options(), jobs)
+    timing._check(timing.Options(impl=["eager", "fused"]), jobs)
     names = records.labels(
         pd.DataFrame({"series": ["ln", "rms+impl=fused", "prms+p=0.5"], "impl": ["eager", "fused", "eager"]})
     )
@@ -139,17 +141,17 @@ Log = list[tuple[str, int, Any]]
 
 def turns_of(
     monkeypatch: pytest.MonkeyPatch, seconds: Sequence[Iterator[float]], data: float = 0.0
-) -> tuple[Interleaved, Log]:
+) -> tuple[InterleavedTimer, Log]:
     machine, log = Machine(), list[tuple[str, int, Any]]()
     monkeypatch.setattr(interleaved, "Stopwatch", machine.stopwatch)
-    monkeypatch.setattr("rmsexp.train.clock.Stopwatch", machine.stopwatch)
+    monkeypatch.setattr(steps, "Stopwatch", machine.stopwatch)
 
     def batches(step: int) -> list[str]:
         machine.now += data
         return [f"batch {step}"]
 
     workers = [Worker(machine, of, log, name) for of, name in zip(seconds, "abc", strict=False)]
-    return Interleaved(workers, batches, CPU, seed=0), log
+    return InterleavedTimer(workers, batches, CPU, seed=0), log
 
 
 def test_in_a_round_each_takes_the_same_steps_in_an_order_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +163,7 @@ def test_in_a_round_each_takes_the_same_steps_in_an_order_that_changes(monkeypat
     found = list(itertools.islice(turns.rounds(), 12))
     for one in found:
         assert one.seconds == pytest.approx([0.02, 0.03, 0.04])
-        assert one.data == pytest.approx(0.001)
+        assert one.data_seconds == pytest.approx(0.001)
     orders = set()
     for number in range(12):
         block = log[9 * number : 9 * number + 9]
@@ -186,9 +188,13 @@ def noisy(seconds: float, share: float, seed: int) -> Iterator[float]:
     return (seconds * float(1 + share * rng.standard_normal()) for _ in itertools.count())
 
 
-def measured(turns: Interleaved, **options: float) -> timing.Measured:
+def report(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def measured(turns: InterleavedTimer, **options: float) -> steps.Measurement:
     turns.warm_up()
-    return timing.take_turns(timing.Options(timing=timing.TimingConfig(reference="a", **options)), turns, ["a", "b"])
+    return steps.measure_ratios(turns, ["a", "b"], TimingConfig(reference="a", **options), report)
 
 
 def test_a_planted_slowdown_is_found_and_equals_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,12 +305,12 @@ def test_the_calls_of_a_step_are_those_of_its_norms() -> None:
     """Two maps of the input, once; two of the state, at each time step."""
     task, model = make("order_embedding", "norm=rms")
     batch = task.batches(0)[0]
-    with replay.recorded(model) as found:
+    with replay.record_calls(model) as found:
         task.objective(model, batch, interleaved_noise())
     time = batch.tokens.shape[1] if hasattr(batch, "tokens") else batch[0].shape[1]
     shapes = [tuple(call.shape) for call in found]
     assert shapes == [(9, time, 12), (9, time, 6), *[(9, 12), (9, 6)] * time]
-    with replay.recorded(make("order_embedding", "norm=none")[1]) as none:
+    with replay.record_calls(make("order_embedding", "norm=none")[1]) as none:
         task.objective(model, batch, interleaved_noise())
     assert none == []
 
@@ -318,7 +324,7 @@ def interleaved_noise() -> Any:
 def test_layers_alone_compute_what_they_compute_in_the_model() -> None:
     norm = torch.nn.Sequential(config.job(["norm=ln"]).norm.value("a", 4), config.job(["norm=rms"]).norm.value("b", 4))
     x = torch.arange(12.0).reshape(3, 4)
-    with replay.recorded(norm) as found:
+    with replay.record_calls(norm) as found:
         norm(x)
     seen: list[torch.Tensor] = []
     handles = [layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output)) for layer in norm]

@@ -1,0 +1,135 @@
+"""Benchmarks of layers alone: norm layers and recurrences of given shapes beside torch's own, interleaved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rmsexp import norms
+from rmsexp.measure.interleaved import InterleavedTimer
+from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD
+from rmsexp.models import recurrent
+from rmsexp.models.init import initialise, uniform
+from rmsexp.train.clock import Stopwatch
+from rmsexp.train.randomness import standard_normal, stream
+from rmsexp.train.step import Batches, Part
+
+IMPLS = ("eager", "fused")
+
+
+class LayerPass:
+    """One call of a layer on ``x``: forward and, if there is a ``gradient`` of its output, backward."""
+
+    def __init__(
+        self,
+        layer: Callable[[Tensor], Tensor],
+        x: Tensor,
+        gradient: Tensor | None = None,
+        parameters: Iterable[Tensor] = (),
+    ) -> None:
+        self.layer, self.x, self.gradient, self.leaves = layer, x, gradient, [x, *parameters]
+
+    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> None:  # noqa: ARG002
+        output = self.layer(self.x)
+        if self.gradient is not None:
+            output.backward(self.gradient)
+            for leaf in self.leaves:
+                leaf.grad = None
+
+
+class Case(NamedTuple):
+    """Layers, by name, that are timed on the same input of ``elements`` values; ratios are to the ``reference``."""
+
+    passes: str
+    elements: int
+    reference: str
+    layers: dict[str, LayerPass]
+
+
+def measure(
+    what: str,
+    shapes: Sequence[str],
+    dtype: torch.dtype,
+    budget: float,
+    device: torch.device,
+    report: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """Yield the measurement of each case of each shape as the record stores it, each takes ``budget`` seconds."""
+    for number, shape in enumerate(shapes, 1):
+        for case in CASES[what](shape, dtype, device):
+            report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
+            yield {"shape": shape, **_measure_case(case, budget, device)}
+
+
+def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, Any]:
+    timer = InterleavedTimer(list(case.layers.values()), lambda _: (), device, seed=0)
+    with torch.set_grad_enabled(case.passes == BOTH):
+        timer.warm_up()
+        rounds = _rounds(timer, budget)
+    return {
+        **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
+        "calls_per_block": timer.steps_per_block,
+        "contention": timer.contention.report(),
+        "seconds": {
+            name: [round(value, 12) for value in seconds]
+            for name, seconds in zip(case.layers, zip(*rounds, strict=True), strict=True)
+        },
+    }
+
+
+def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
+    """Return the seconds per call of each layer in each round, until the budget is spent."""
+    watch, rounds = Stopwatch(), []
+    for timed in timer.rounds():
+        rounds.append(timed.seconds)
+        if len(rounds) >= FEWEST_BENCH_ROUNDS and watch.seconds > budget:
+            break
+    return rounds
+
+
+def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
+    """Norm layers on ``ROWSxFEATURES``, with statistics over the features: both passes, and the forward pass alone."""
+    rows, features = map(int, shape.split("x"))
+    layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
+    for impl in IMPLS:
+        layers[f"ln {impl}"] = norms.LayerNorm(features, impl=impl)
+        layers[f"rms {impl}"] = norms.RMSNorm(features, impl=impl)
+        layers[f"prms {impl}"] = norms.RMSNorm(features, p=0.0625, impl=impl)
+    layers["l2 fused"] = norms.L2Norm(features, impl="fused")
+    layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
+    x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
+    gradient = _standard_normal((rows, features), "gradient", dtype, device)
+    both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
+    forward = {"copy": LayerPass(torch.clone, x), **{name: LayerPass(layer, x) for name, layer in layers.items()}}
+    return [Case(BOTH, x.numel(), "nn.LayerNorm", both), Case(FORWARD, x.numel(), "copy", forward)]
+
+
+def recurrence_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
+    """GRU or LSTM over whole sequences with each norm; ``shape`` is ``CELL-TIMExBATCHxINxHIDDEN``."""
+    torch.backends.cudnn.allow_tf32 = False  # on by default, but matrix products outside of cuDNN are in float32
+    cell, sizes = shape.split("-")
+    time, batch, n_in, hidden = map(int, sizes.split("x"))
+    x = _standard_normal((batch, time, n_in), "input", dtype, device).requires_grad_()
+    gradient = _standard_normal((batch, time, hidden), "gradient", dtype, device)
+    torch_layer = (nn.GRU if cell == "gru" else nn.LSTM)(n_in, hidden, batch_first=True).to(device, dtype)
+    layers = {"torch.nn": LayerPass(lambda x: torch_layer(x)[0], x, gradient, torch_layer.parameters())}
+    unit = recurrent.GRU if cell == "gru" else recurrent.LSTM
+    options = {"none": norms.NoNorm, "ln": norms.LN, "rms": norms.RMS, "prms": norms.PRMS, "wn": norms.WN}
+    for impl, (name, norm) in itertools.product(IMPLS, options.items()):
+        layer = unit(norm(name=name, impl=impl), cell, n_in, hidden)
+        initialise(layer, uniform(hidden**-0.5), partial(stream, 0))
+        layers[f"{name} {impl}"] = LayerPass(layer, x, gradient, layer.to(device, dtype).parameters())
+    return [Case(BOTH, x.numel(), "torch.nn", layers)]
+
+
+CASES = {"norms": norm_cases, "recurrences": recurrence_cases}
+
+
+def _standard_normal(shape: tuple[int, ...], name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return standard_normal(torch.Size(shape), 0, name, device=device).to(dtype)

@@ -1,0 +1,49 @@
+"""Options of the measuring commands, and their defaults. Imports no torch, so that a mistake is reported at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmsexp import checks
+
+BOTH, FORWARD = "forward + backward", "forward"  # the passes of a benchmark
+FEWEST_BENCH_ROUNDS = 6  # an interval from fewer rounds is meaningless
+LARGE = 2**20  # input elements from which memory traffic dominates the overhead of a call
+SIZE = "[1-9][0-9]*"
+
+
+@dataclass
+class TimingConfig:
+    """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
+
+    layers: bool = False
+    reference: str = "ln"
+    target_width: float = 0.02
+    budget: float = 120.0
+
+    def __post_init__(self) -> None:
+        checks.positive("timing.target_width", self.target_width)
+        checks.positive("timing.budget", self.budget)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes of a benchmark: how one is written, for people and as a regular expression, and the default ones."""
+
+    form: str
+    pattern: str
+    default: tuple[str, ...]
+
+
+SHAPES = {
+    "norms": Shapes(
+        "ROWSxFEATURES",
+        f"{SIZE}x{SIZE}",
+        ("64x240", "64x960", "80x1024", "3200x512", "4000x1024", "16384x1024"),
+    ),
+    "recurrences": Shapes(
+        "CELL-TIMExBATCHxINxHIDDEN",
+        f"(gru|lstm)-{SIZE}x{SIZE}x{SIZE}x{SIZE}",
+        ("gru-50x80x512x1024", "gru-30x32x128x256", "lstm-60x64x240x240"),
+    ),
+}
