@@ -1,4 +1,4 @@
-"""The subject: normalisers, usable alone, and as what a model asks for at its sites (:class:`Norm`)."""
+"""Normalisation layers, and the options classes (:class:`Norm`) through which a model asks for them at its sites."""
 
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm

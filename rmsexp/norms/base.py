@@ -1,15 +1,26 @@
-"""What a model asks of its norm, and what a norm's family has to define.
+"""The interface between models and norms: what a model asks for, and what a norm has to define.
 
-A model names its *sites* and never asks which norm it has::
+A model never asks which norm it has. It names its *sites*, the places that a norm may act on, and asks for::
 
-    norm.linear(name, n_in, n_out)    a map whose result is normalised (the paper's summed inputs)
-    norm.value(name, features)        a normaliser of something that is no map's result (the LSTM cell, a residual sum)
-    norm.plain(name, n_in, n_out)     an un-normalised map that only weight norms re-parametrise
-    norm.optional(name, n_in, n_out)  a plain map, unless the norm is asked to be everywhere (BN-Everywhere)
+    norm.linear(name, n_in, n_out)    a linear layer or convolution whose output (the summed inputs) is normalised
+    norm.value(name, features)        a normaliser for a value that no layer puts out (the LSTM cell, a residual sum)
+    norm.plain(name, n_in, n_out)     a linear layer without normaliser; weight norms still re-parametrise its weight
+    norm.optional(name, n_in, n_out)  as plain, unless the norm is set to be everywhere (BN-Everywhere)
 
-A family is a frozen dataclass of options below :class:`Norm`. It defines :meth:`Norm.normaliser` (what happens to
-activations), :meth:`Norm.reparametrisation` (what happens to weights), or both. Shapes in this package: ``(batch, n)``,
-``(batch, time, n)`` and maps ``(batch, channels, height, width)``.
+A norm is a frozen dataclass of options that inherits from :class:`Norm`. It defines :meth:`Norm.normaliser` (what
+happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both::
+
+    @dataclass(frozen=True, kw_only=True)
+    class DyT(Norm):
+        alpha: float = 0.5
+
+        def normaliser(self, site: Site) -> DynamicTanh:  # a subclass of Normaliser
+            return DynamicTanh(site.features, self.alpha)
+
+Its config file, ``configs/norm/dyt.yaml``, names the class under ``_target_`` and lists the options.
+``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
+
+Shapes in this package: ``(batch, n)``, ``(batch, time, n)``, and feature maps ``(batch, channels, height, width)``.
 """
 
 from __future__ import annotations
@@ -24,17 +35,21 @@ from torch.nn import functional as F
 from rmsexp import checks, kernels
 
 IMPLS = ("eager", "fused")
-REDUCED = (torch.float16, torch.bfloat16)  # their statistics are taken in float32
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place of a model that is normalised.
+    """A place in a model that a norm may act on, and what the model's recipe says about it.
 
-    ``maps``: the input is 4-D. ``shift``: whether the recipe has a bias *after* the norm here (None: as the norm is
-    defined). ``then_bias``: the model adds a bias to the result itself. ``blocks``: how many maps of equal width, such
-    as gates, are concatenated in the features; each is initialised alone. ``data_init``: whether the recipe initialises
-    it from data.
+    Attributes:
+        name: The site's name, for error messages.
+        features: Number of features; of channels, for feature maps.
+        maps: Whether the input is feature maps.
+        shift: Whether a bias follows the norm. None leaves the choice to the norm.
+        then_bias: Whether the model adds a bias of its own to the result, so that the norm needs none.
+        blocks: Number of equally wide blocks, such as the gates of an LSTM, that are concatenated in the features.
+            The weight of each block is initialised separately.
+        data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).
     """
 
     name: str
@@ -47,12 +62,16 @@ class Site:
 
 
 class Normaliser(nn.Module):
-    """Normalises activations. ``weight`` is its gain and ``bias`` its shift, each ``(features,)`` or None.
+    """Base class of the modules that normalise activations.
 
-    ``activates``: whether its kernel applies a leaky ReLU to the result too, given the ``slope`` of one.
+    Args:
+        shape: Shape of gain and shift.
+        gain: Whether there is a gain, the parameter ``weight``; it starts at 1.
+        shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
+        maps: Whether the input is feature maps, with one gain and shift per channel.
     """
 
-    activates = False
+    fuses_leaky_relu = False  # whether `forward` takes the `slope` of a leaky ReLU, which its kernel then applies
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -63,25 +82,31 @@ class Normaliser(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape)) if shift else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
-        """Normalises ``x``.
+        """Normalise ``x``. The result has its shape and dtype.
 
-        ``mask``, ``(batch,)`` or ``(batch, time)``, is true where ``x`` is real and not padding. ``steps`` is set in
-        a recurrence: the time step of a 2-D ``x``, or the steps of the time axis of a 3-D one. Norms whose statistics
-        are per position ignore both.
+        Args:
+            x: Activations, ``(batch, n)``, ``(batch, time, n)`` or feature maps.
+            mask: Padding mask, ``(batch,)`` or ``(batch, time)``, true where ``x`` is not padding.
+            steps: Inside a recurrence, the time step of a 2-D ``x``, or the time steps of a 3-D ``x``.
+
+        Only batch norms use ``mask`` and ``steps``. All other norms treat each example and position by itself.
         """
         raise NotImplementedError
 
     def form(self, n: int) -> kernels.Form:
-        """What the fused kernels compute over ``n`` units. Raises: NotImplementedError where they cannot."""
+        """Describe this norm over ``n`` units to the fused kernels.
+
+        Raises: NotImplementedError if there is no fused kernel for this norm.
+        """
         raise NotImplementedError
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """A vector over channels, shaped to meet the input."""
+        """Reshape a vector over the features, such as the gain, so that it broadcasts to the input."""
         return vector if vector is None or not self.maps else vector.view(-1, 1, 1)
 
 
 class Identity(Normaliser):
-    """No norm: what ``none`` and ``wn`` do to activations."""
+    """Return the input: the normaliser of norms that do not act on activations, such as weight normalisation."""
 
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
@@ -93,8 +118,17 @@ class Identity(Normaliser):
         return x
 
 
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which norms compute: float32 for float16 and bfloat16, otherwise the dtype of ``x``."""
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+
+
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
-    """``x * scale * gain + shift``; None leaves a term out. With ``fold`` the two factors meet first."""
+    """Return ``x * scale * gain + shift``, without those that are None.
+
+    With ``fold``, ``scale`` and ``gain`` are multiplied first, which saves a pass over ``x`` if their product is
+    smaller than ``x``.
+    """
     if scale is not None and gain is not None:
         if fold:
             gain = scale * gain
@@ -107,10 +141,21 @@ def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor |
 
 
 class Linear(nn.Module):
-    """A map and its norm: ``norm(W x + b)``, W of shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel, kernel)``.
+    """A linear layer or 2-D convolution, and the norm of its site: ``norm(W x + b)``.
 
-    Weights are made as NaN: :func:`rmsexp.models.init.initialise` draws them, and what it misses cannot go unseen.
-    A recurrence takes :meth:`effective_weight` once a sequence, and calls :meth:`map` and ``norm`` itself.
+    The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It starts as NaN, and
+    :func:`rmsexp.models.init.initialise` draws it: a weight that was not initialised cannot go unnoticed.
+
+    A recurrence computes :meth:`effective_weight` once per sequence and calls :meth:`map` and ``norm`` at each step.
+
+    Args:
+        site: Name, width and properties of the site.
+        n_in: Number of input features or channels.
+        norm: Normalises the output.
+        reparametrisation: Computes the effective weight from the weight and has a ``gain``. None uses the weight.
+        bias: Whether the layer has a bias ``b``, inside the norm.
+        kernel_size: Height and width of the kernel of a convolution. None makes a linear layer.
+        padding: Zero padding of a convolution.
     """
 
     def __init__(
@@ -134,27 +179,36 @@ class Linear(nn.Module):
         self.norm = norm
 
     def effective_weight(self) -> Tensor:
-        """The weight that the map uses: after weight normalisation, where there is one."""
+        """Return ``W``: the weight, re-parametrised if the norm is a weight norm."""
         return self.weight if self.reparametrisation is None else self.reparametrisation(self.weight)
 
     def map(self, x: Tensor, weight: Tensor) -> Tensor:
-        """``W x + b``, before the norm."""
+        """Return ``W x + b``, the summed inputs, with ``W`` given as ``weight``."""
         if weight.dim() == 2:
             return F.linear(x, weight, self.bias)
         return F.conv2d(x, weight, self.bias, padding=self.padding)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
+        """Return ``norm(W x + b)``. For ``mask`` and ``steps`` see :meth:`Normaliser.forward`."""
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
-        """The result with a leaky ReLU, by the norm where it can and no initialisation looks in between."""
-        if self.norm.activates and not self.site.data_init:
+        """Return ``leaky_relu(norm(W x + b))``, in one kernel if the norm has one.
+
+        A site with ``data_init`` never uses that kernel: initialising from data needs the values before the ReLU.
+        """
+        if self.norm.fuses_leaky_relu and not self.site.data_init:
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
         return F.leaky_relu(self(x), slope)
 
     @torch.no_grad()
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
-        """Divides the gain by ``std`` and moves the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3)."""
+        """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
+
+        Outputs with this mean and standard deviation, ``(features,)`` each, then have mean 0 and standard deviation 1.
+
+        Raises: ValueError if the norm has no gain.
+        """
         gain = self.norm.weight if self.reparametrisation is None else self.reparametrisation.gain
         shift = self.norm.bias if self.norm.bias is not None else self.bias
         if not isinstance(gain, Tensor):
@@ -166,10 +220,15 @@ class Linear(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """One normaliser with its options: what ``configs/norm/<name>.yaml`` describes.
+    """A norm with its options, as a file ``configs/norm/<name>.yaml`` describes it.
 
-    ``impl``: "eager" composes elementary tensor operations, every norm at the same level, as in the paper; "fused" is
-    the fastest exact form on the device (:mod:`rmsexp.kernels`), of layers and of whole recurrences.
+    Attributes:
+        name: The norm's name on the command line and in results.
+        impl: "eager" composes elementary tensor operations, for every norm alike, as in the paper's comparison.
+            "fused" is the fastest exact implementation of layers and whole recurrences (:mod:`rmsexp.kernels`).
+        impls: The values of ``impl`` that the norm's class supports.
+
+    Raises: ValueError for an ``impl`` that the norm does not support.
     """
 
     name: str
@@ -182,7 +241,7 @@ class Norm:
 
     @property
     def effective_impl(self) -> str:
-        """``impl``, or "eager" where the fused kernels cannot be built."""
+        """The implementation that is used: ``impl``, or "eager" if the fused kernels cannot be built."""
         return "fused" if self.impl == "fused" and kernels.load() else "eager"
 
     def linear(
@@ -199,35 +258,39 @@ class Norm:
         padding: int = 0,
         data_init: bool = False,
     ) -> Linear:
-        """A map whose result is normalised, ``bias`` inside the norm and ``shift`` after it (see :class:`Site`).
+        """Return a linear layer, or with ``kernel_size`` a 2-D convolution, whose output is normalised.
 
-        With ``kernel_size`` it is a 2-D convolution over maps.
+        ``bias`` is inside the norm, ``shift`` after it. See :class:`Site` and :class:`Linear` for the other arguments.
         """
         maps = kernel_size is not None
         site = Site(name, n_out, maps, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
-        if isinstance(normaliser, Identity):  # nothing between the two: a bias after the norm is the map's own
+        if isinstance(normaliser, Identity):  # a bias after the norm and a bias inside it are then the same
             bias = bias or bool(shift)
-        weights = self.reparametrisation(site)
-        return Linear(site, n_in, normaliser, weights, bias=bias, kernel_size=kernel_size, padding=padding)
+        reparametrisation = self.reparametrisation(site)
+        return Linear(site, n_in, normaliser, reparametrisation, bias=bias, kernel_size=kernel_size, padding=padding)
 
     def value(self, name: str, features: int) -> Normaliser:
-        """A normaliser of ``features`` values that are no map's result."""
+        """Return a normaliser for a value of shape ``(…, features)`` that is not the output of a layer."""
         return self.normaliser(Site(name, features))
 
     def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """A map whose result is not normalised."""
+        """Return a linear layer whose output is not normalised. A weight norm re-parametrises its weight."""
         site = Site(name, n_out)
         return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
 
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """A map that the recipe's norms leave alone, and a norm that is asked to be everywhere does not."""
+        """Return a linear layer that the recipe leaves plain, but that a norm set to be everywhere normalises."""
         return self.plain(name, n_in, n_out, bias=bias)
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
-        """What happens to the activations of a site."""
+        """Return the module that normalises the activations of a site. The default leaves them as they are."""
         return Identity()
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
-        """What happens to the weight of a site: a module that takes it and has a ``gain``, or None."""
+        """Return the module that computes the effective weight of a site, or None (the default) to use its weight.
+
+        Called with the weight, the module returns a tensor of the same shape. It has a parameter ``gain``,
+        ``(features,)``.
+        """
         return None

@@ -13,17 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import checks
-from rmsexp.norms.base import REDUCED, Linear, Norm, Normaliser, Site, affine
+from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype
 
 STATISTICS = ("running", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNormOptions(Norm):
-    """``momentum``: weight of the newest batch in the running statistics. ``padding``: whether padding enters them.
+    """Options that batch norm and mean-only batch norm share.
 
-    ``min_examples``: a time step of a recurrence with fewer real examples uses the running statistics instead.
-    ``eval``: "running" statistics in evaluation, or those of the evaluated "batch" (published attentive reader).
+    Attributes:
+        momentum: Weight of the newest batch in the running statistics, in (0, 1].
+        min_examples: Inside a recurrence, a time step with fewer examples (padding excluded) than this uses the running
+            statistics instead of those of the batch, and does not change them.
+        padding: "exclude" or "include" padding in the statistics.
+        eval: Statistics in evaluation: "running", or those of the evaluated "batch" (the published attentive reader).
+
+    Raises: ValueError for values outside these.
     """
 
     momentum: float = 0.1
@@ -43,8 +49,13 @@ class BatchNormOptions(Norm):
 class BN(BatchNormOptions):
     """Options of batch normalisation.
 
-    ``initial_gain``: 0.1 keeps the gradients of a recurrence alive (Cooijmans et al. 2017, section 4). ``everywhere``:
-    the maps that the recipe leaves alone are normalised too (BN-Everywhere).
+    Attributes:
+        eps: Added to the variance.
+        initial_gain: Initial value of the gain. 0.1 avoids vanishing gradients in a recurrence (Cooijmans et al. 2017,
+            section 4).
+        everywhere: Whether the layers that the recipe leaves plain are normalised, too (BN-Everywhere).
+
+    See :class:`BatchNormOptions` for the other options.
     """
 
     eps: float = 1e-5
@@ -62,7 +73,7 @@ class BN(BatchNormOptions):
         return self.linear(name, n_in, n_out, bias=False, shift=bias)
 
     def normaliser(self, site: Site) -> BatchNorm:
-        shift = site.shift is not False and not site.then_bias  # the mean of what follows is the model's to set
+        shift = site.shift is not False and not site.then_bias  # no shift if the model adds its own bias afterwards
         layer = BatchNorm(site.features, self.eps, shift=shift, maps=site.maps, options=self)
         assert layer.weight is not None
         with torch.no_grad():
@@ -71,18 +82,30 @@ class BN(BatchNormOptions):
 
 
 class BatchNorm(Normaliser):
-    """``y = (x - mean) / sqrt(var + eps) * weight + bias``, mean and biased variance of each unit over the batch.
+    """``y = (x - mean) / sqrt(var + eps) * weight + bias``, batch normalisation (Ioffe & Szegedy 2015, Algorithm 1).
 
-    Statistics are over examples and positions (the real ones, with a mask); with ``steps``, apart for each time step.
-    Running statistics, ``(steps, features)``, start at 0 and 1 and move by ``momentum``; those of a time step begin
-    with its first batch, and a step that has none uses those of the step before. The running variance is unbiased:
-    ``N / (N - 1)`` with N the vectors in a statistic, or the examples for maps, as in the code for CIFAR-10.
+    Mean and biased variance of each feature are over examples and positions, or with ``steps`` (see
+    :meth:`Normaliser.forward`) over the examples at each time step. Padding is excluded if there is a mask.
+
+    Running statistics have shape ``(steps, features)``; they grow as longer sequences are seen. They start at mean 0
+    and variance 1 and move towards each batch by ``momentum``. Those of a time step are set to the statistics of its
+    first batch instead. A time step without running statistics uses those of the last step before it that has them.
+
+    The running variance is unbiased, ``N / (N - 1)`` times the batch's. N is the number of vectors in the statistic.
+    For feature maps it is the number of examples, as in Salimans & Kingma's code for CIFAR-10; torch counts positions.
+
+    Args:
+        features: Number of features, or of channels.
+        eps: Added to the variance.
+        shift: Whether there is a shift, ``bias``.
+        maps: Whether the input is feature maps.
+        options: Momentum, treatment of padding and so on; by default those of :class:`BN`.
     """
 
     running_mean: Tensor
     running_var: Tensor
     count: Tensor
-    gain = True
+    has_gain = True
 
     def __init__(
         self,
@@ -93,30 +116,32 @@ class BatchNorm(Normaliser):
         maps: bool = False,
         options: BatchNormOptions | None = None,
     ) -> None:
-        super().__init__(features, gain=self.gain, shift=shift, maps=maps)
+        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps)
         self.eps = eps
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
         self.register_buffer("running_var", torch.ones(1, features))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # of batches behind each of them
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches in each step's statistics
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
-        """See :meth:`Normaliser.forward`; ``x`` is ``(batch, n)``, ``(batch, time, n)`` or maps."""
-        wide = x.float() if x.dtype in REDUCED else x
+        """Normalise ``x``; see :meth:`Normaliser.forward`."""
+        wide = x.to(compute_dtype(x))
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
-        of_batch = self.training or self.statistics == "batch"
-        centred, var = self._by_batch(wide, mask, span) if of_batch else self._by_running(wide, span)
+        use_batch = self.training or self.statistics == "batch"
+        centred, var = self._centre_by_batch(wide, mask, span) if use_batch else self._centre_by_running(wide, span)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         return affine(centred, self.scale(var), gain, shift, fold=True).to(x.dtype)
 
     def scale(self, var: Tensor) -> Tensor | None:
+        """Return the factor by which the centred input is multiplied, or None for no scaling."""
         return torch.rsqrt(var + self.eps)
 
-    def _by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
-        """Centred by the running mean, and the variance; a step that has none takes those of the last before it."""
+    def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
+        """Return ``x`` minus the running mean, and the running variance."""
         rows = [0]
         if span is not None:
+            # the last row up to each step that has statistics, row 0 if there is none
             known = list(accumulate((step if count else 0 for step, count in enumerate(self.count.tolist())), max))
             rows = [known[min(step, len(known) - 1)] for step in span]
         mean, var = self.running_mean[rows], self.running_var[rows]
@@ -124,51 +149,60 @@ class BatchNorm(Normaliser):
             mean, var = mean.view(-1, 1, 1), var.view(-1, 1, 1)
         return x - mean, var
 
-    def _by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
-        """Centred by the batch's mean, and its biased variance; a time step with few examples by the running ones."""
+    def _centre_by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
+        """Return ``x`` minus the batch's mean, and the batch's biased variance; update the running statistics.
+
+        Time steps with fewer examples than ``min_examples`` use running statistics.
+        """
         axes = (0, 2, 3) if self.maps else (0,) if span is not None else tuple(range(x.dim() - 1))
         if self.training and span is not None:
             self._grow(span.stop)
-        steps, size = span or range(1), math.prod(x.shape[axis] for axis in axes)
+        size = math.prod(x.shape[axis] for axis in axes)  # vectors in a statistic, with padding; `sizes`: per time step
         if mask is None or self.options.padding == "include":
-            numbers = [size] * len(steps)
-        else:  # on the host: that waits for a GPU, but spares most time steps most of what follows
-            numbers = mask.sum(axes).reshape(-1).tolist()
-        enough = [span is None or number >= self.options.min_examples for number in numbers]
+            sizes = [size] * len(span or range(1))
+        else:  # copying the sizes to the host waits for a GPU, but most time steps then skip most of what follows
+            sizes = mask.sum(axes).reshape(-1).tolist()
+        enough = [span is None or n >= self.options.min_examples for n in sizes]
         if not any(enough):
-            return self._by_running(x, span)
-        share = None
-        if mask is not None and min(numbers) < size:
-            real = mask.to(x.dtype).unsqueeze(-1)
-            share = real / real.sum(axes, keepdim=True).clamp(min=1)
+            return self._centre_by_running(x, span)
+        mask_weight = None
+        if mask is not None and min(sizes) < size:
+            valid = mask.to(x.dtype).unsqueeze(-1)
+            mask_weight = valid / valid.sum(axes, keepdim=True).clamp(min=1)
 
-        mean = _mean(x, share, axes)
+        mean = _mean(x, mask_weight, axes)
         centred = x - mean
-        var = _mean(centred.square(), share, axes)
+        var = _mean(centred.square(), mask_weight, axes)
         if self.training:
-            unbiased = [number / max(number - 1, 1) for number in ([len(x)] if self.maps else numbers)]
+            unbiased = [n / max(n - 1, 1) for n in ([len(x)] if self.maps else sizes)]
             self._update(span, mean.detach(), var.detach(), unbiased, enough)
         if all(enough):
             return centred, var
-        chosen, known = torch.tensor(enough, device=x.device).unsqueeze(-1), self._by_running(x, span)
-        return torch.where(chosen, centred, known[0]), torch.where(chosen, var, known[1])
+        by_batch = torch.tensor(enough, device=x.device).unsqueeze(-1)
+        centred_by_running, running_var = self._centre_by_running(x, span)
+        return torch.where(by_batch, centred, centred_by_running), torch.where(by_batch, var, running_var)
 
     @torch.no_grad()
     def _update(
         self, span: range | None, mean: Tensor, var: Tensor, unbiased: Sequence[float], enough: Sequence[bool]
     ) -> None:
+        """Move the running statistics towards a batch's, for the steps of ``span`` with ``enough`` examples.
+
+        ``unbiased``: for each step, the ratio of unbiased to biased variance.
+        """
         steps, momentum = span or range(1), self.options.momentum
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
         weights = [momentum]
         if span is not None:
             counts = self.count[rows].tolist()
-            weights = [new * (momentum if count else 1.0) for new, count in zip(enough, counts, strict=True)]
+            weights = [used * (momentum if count else 1.0) for used, count in zip(enough, counts, strict=True)]
         weight, factor = self.running_mean.new_tensor([weights, unbiased]).unsqueeze(-1)
         self.running_mean[rows].lerp_(mean.to(weight.dtype).view(shape), weight)
         self.running_var[rows].lerp_(var.to(weight.dtype).view(shape) * factor, weight)
         self.count[rows] += weight.squeeze(-1) > 0
 
     def _grow(self, steps: int) -> None:
+        """Append rows of initial running statistics until there are ``steps``."""
         missing = steps - len(self.count)
         if missing > 0:
             mean, var = self.running_mean, self.running_var
@@ -177,22 +211,23 @@ class BatchNorm(Normaliser):
             self.count = torch.cat([self.count, self.count.new_zeros(missing)])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("running_mean", "running_var", "count"):  # as many steps as the saved run had seen
+        for name in ("running_mean", "running_var", "count"):  # take the number of time steps of the saved state
             saved = state_dict.get(prefix + name)
             if saved is not None:
                 setattr(self, name, torch.empty_like(saved, device=self.count.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _mean(x: Tensor, share: Tensor | None, axes: tuple[int, ...]) -> Tensor:
-    return x.mean(axes, keepdim=True) if share is None else (x * share).sum(axes, keepdim=True)
+def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
+    """Return the mean over ``axes``, weighted by ``weight``, which sums to 1, if there is one."""
+    return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
 @contextmanager
 def other_statistics(model: nn.Module) -> Iterator[str | None]:
-    """Inside, a model's batch norms evaluate with the statistics that they do not take by their options.
+    """Within this context, evaluate the model's batch norms with the statistics that their options did not choose.
 
-    Yields which those are, "batch" or "running", or None for a model without batch norm.
+    Yields these statistics, "batch" or "running", or None if the model has no batch norm.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     chosen = [layer.statistics for layer in layers]
@@ -207,9 +242,12 @@ def other_statistics(model: nn.Module) -> Iterator[str | None]:
 
 
 class MeanOnlyBatchNorm(BatchNorm):
-    """``y = x - mean + bias``: centring over the batch, for weight-normalised maps, whose gain is in the weight."""
+    """``y = x - mean + bias``, mean-only batch normalisation (Salimans & Kingma 2016, section 4).
 
-    gain = False
+    It is used with weight normalisation, whose gain scales the input. Arguments are those of :class:`BatchNorm`.
+    """
+
+    has_gain = False
 
     def __init__(
         self, features: int, *, shift: bool = True, maps: bool = False, options: BatchNormOptions | None = None

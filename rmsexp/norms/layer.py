@@ -1,4 +1,4 @@
-"""LayerNorm (Ba et al. 2016) and its form without parameters (OLMo)."""
+"""LayerNorm (Ba et al. 2016) and non-parametric LayerNorm (Groeneveld et al. 2024, OLMo)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 
 
 class LayerNorm(PerExampleNorm):
-    """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, the variance biased.
+    """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
 
-    Arguments are those of ``torch.nn.LayerNorm``, which is always one fused kernel; this one, like every norm here, is
-    composed of elementary tensor operations, unless ``impl="fused"``.
+    A drop-in for ``torch.nn.LayerNorm``, except that ``torch.nn.LayerNorm`` is always one fused kernel. This class
+    composes elementary tensor operations, as every norm here does, unless ``impl`` is "fused".
+
+    Args:
+        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken.
+        eps: Added to the variance.
+        elementwise_affine: Whether there is a gain, ``weight``.
+        bias: Whether there is a shift, ``bias``. It needs ``elementwise_affine``.
+
+    See :class:`PerExampleNorm` for the other arguments and for errors.
     """
 
     kind = kernels.Kind.LAYER
@@ -53,7 +61,7 @@ class LayerNorm(PerExampleNorm):
 
 @dataclass(frozen=True, kw_only=True)
 class LN(PerExampleNormOptions):
-    """Options of LayerNorm."""
+    """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
 
     def normaliser(self, site: Site) -> LayerNorm:
         shift = site.shift is not False
@@ -62,7 +70,7 @@ class LN(PerExampleNormOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NonparametricLN(PerExampleNormOptions):
-    """Options of LayerNorm with neither gain nor bias."""
+    """Options of LayerNorm without gain and bias. See :class:`PerExampleNormOptions`."""
 
     def normaliser(self, site: Site) -> LayerNorm:
         return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

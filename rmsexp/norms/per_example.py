@@ -1,4 +1,4 @@
-"""What the norms with one statistic per example (and position) share: axes, precision, gain and shift."""
+"""The base class of norms with one statistic per example and position, such as LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -12,21 +12,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import IMPLS, REDUCED, Norm, Normaliser, Site, affine
+from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, affine, compute_dtype
 
 
 class PerExampleNorm(Normaliser):
-    """``y = standardise(x) * gain + shift`` with statistics over the trailing axes of each example.
+    """``y = standardise(x) * weight + bias``, with statistics over the last axes of ``x``.
 
-    ``normalized_shape`` names those axes and the shape of gain and shift, as in ``torch.nn.LayerNorm``. With ``axes``
-    (``(2, 3)`` or ``(1, 2, 3)``) the input is maps, statistics are over these axes, and ``normalized_shape`` is the
-    number of channels, each with one gain and shift.
+    A subclass defines :meth:`standardise`. To have a fused kernel it sets ``kind``, too.
 
-    float16 and bfloat16 are computed in float32, gain and shift included, and cast back. ``impl="fused"``: one kernel,
-    but where axes are ``(1, 2, 3)`` or the kernels cannot be built.
+    float16 and bfloat16 are computed in float32, gain and shift included. The result has the dtype of the input.
+
+    Args:
+        normalized_shape: Shape of the normalised axes, and of ``weight`` and ``bias``, as in ``torch.nn.LayerNorm``.
+            With ``axes``, the number of channels.
+        eps: Added to the statistic. None uses the machine epsilon of the dtype in which the norm computes.
+        gain: Whether there is a gain, ``weight``.
+        shift: Whether there is a shift, ``bias``.
+        impl: "eager", elementary tensor operations, or "fused", one kernel. "fused" falls back to "eager" for
+            ``axes=(1, 2, 3)`` and if the kernels cannot be built, which takes a C++ compiler.
+        axes: For feature maps: the axes of a statistic, ``(2, 3)`` for one per channel or ``(1, 2, 3)`` for one per
+            example. Gain and shift have one value per channel.
+        device: Device of ``weight`` and ``bias``.
+        dtype: Dtype of ``weight`` and ``bias``.
+
+    Raises: ValueError for an unknown ``impl``, and for input whose last axes are not ``normalized_shape``.
     """
 
-    kind: ClassVar[int]
+    kind: ClassVar[int]  # a value of kernels.Kind
 
     def __init__(
         self,
@@ -46,12 +58,20 @@ class PerExampleNorm(Normaliser):
         self.normalized_shape = shape
         self.eps = eps
         self.impl = impl
-        self.dims = len(shape if axes is None else axes)
-        self.activates = impl == "fused" and (axes is None or self.dims == 2) and kernels.load()
+        self.dims = len(shape if axes is None else axes)  # number of normalised axes
+        self.fuses_leaky_relu = impl == "fused" and (axes is None or self.dims == 2) and kernels.load()
         self.to(device=device, dtype=dtype)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        """What is re-scaled, and by which factor; both broadcast to the shape of ``x``."""
+        """Return a value and its scale, such as ``x`` and ``1 / rms(x)``, whose product is the standardised ``x``.
+
+        Args:
+            x: The input, in float32 or float64.
+            axes: The axes of a statistic, counted from the last: ``(-1,)``, ``(-2, -1)``, …
+            eps: The machine epsilon if the norm's own ``eps`` is None.
+
+        Both results broadcast to the shape of ``x``.
+        """
         raise NotImplementedError
 
     def forward(
@@ -61,24 +81,28 @@ class PerExampleNorm(Normaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``. ``mask`` and ``steps`` have no effect."""
         if not self.maps and x.shape[-self.dims :] != self.normalized_shape:
             raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
-        if self.activates:
+        if self.fuses_leaky_relu:
             return self._fused(x, slope)
-        wide = x.float() if x.dtype in REDUCED else x
+        wide = x.to(compute_dtype(x))
         value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(wide.dtype))
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         y = affine(value, scale, gain, shift, fold=self.maps)
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
     def units(self, x: Tensor) -> int:
-        """How many share one statistic; a plain number under torch.compile wherever ``x`` does not decide it."""
+        """Return how many units of ``x`` share a statistic.
+
+        Without ``axes`` this does not depend on ``x``, so that torch.compile sees a constant.
+        """
         return math.prod(x.shape[-self.dims :] if self.maps else self.normalized_shape)
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
         form = self.form(self.units(x))
         if self.eps is None:
-            form = form._replace(eps=self._eps(torch.float32 if x.dtype in REDUCED else x.dtype))
+            form = form._replace(eps=self._eps(compute_dtype(x)))
         if self.maps or self.dims == 1:
             return kernels.normalise(x, self.weight, self.bias, form, maps=self.maps, slope=slope)
         gain, shift = (None if vector is None else vector.flatten() for vector in (self.weight, self.bias))
@@ -94,22 +118,30 @@ class PerExampleNorm(Normaliser):
         return f"{self.normalized_shape}, eps={self.eps}"
 
 
-def first(x: Tensor, dims: int, k: int) -> list[Tensor]:
-    """Views that together hold the first ``k`` elements of the flattened last ``dims`` axes.
+def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
+    """Return views that together hold the first ``k`` elements of each example's flattened last ``dims`` axes.
 
-    Slicing before flattening spares a copy of maps in channels-last memory.
+    Slicing before flattening avoids a copy of feature maps in channels-last memory.
     """
     axis = x.dim() - dims
     whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
-    if whole == x.shape[axis]:  # even a slice of everything costs a copy in the backward pass
+    if whole == x.shape[axis]:  # the backward pass copies even a slice that holds everything
         return [x]
     parts = [x.narrow(axis, 0, whole)] if whole else []
-    return parts + (first(x.select(axis, whole), dims - 1, rest) if rest else [])
+    return parts + (first_units(x.select(axis, whole), dims - 1, rest) if rest else [])
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerExampleNormOptions(Norm):
-    """``axes``: those of the statistics of maps ``(batch, channels, height, width)``; other input has the last axis."""
+    """Options that all norms with one statistic per example share.
+
+    Attributes:
+        eps: Added to the statistic.
+        axes: For feature maps: the axes of a statistic, [2, 3] for one per channel or [1, 2, 3] for one per example.
+            Other input is normalised over its last axis.
+
+    Raises: ValueError for a negative ``eps`` and for other ``axes``.
+    """
 
     eps: float = 1e-5
     axes: list[int] = field(default_factory=lambda: [2, 3])
@@ -123,4 +155,5 @@ class PerExampleNormOptions(Norm):
             raise ValueError(f"norm.axes must be [2,3] (each channel by itself) or [1,2,3], got {list(self.axes)}")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
+        """Return the argument ``axes`` of :class:`PerExampleNorm` for a site."""
         return tuple(self.axes) if site.maps else None

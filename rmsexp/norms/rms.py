@@ -1,4 +1,4 @@
-"""RMSNorm, pRMSNorm and the L2 norm (Zhang & Sennrich 2019, section 4 and Table 2)."""
+"""RMSNorm, pRMSNorm and the L2 norm (Zhang & Sennrich 2019)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from torch import Tensor
 
 from rmsexp import checks, kernels
 from rmsexp.norms.base import Site
-from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first
+from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first_units
 
 ROUNDING = ("ceil", "floor")
 
 
 class RMSNorm(PerExampleNorm):
-    """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, a drop-in for ``torch.nn.RMSNorm``.
+    """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, RMSNorm (Zhang & Sennrich 2019, Eq. 4).
+
+    A drop-in for ``torch.nn.RMSNorm``. With ``p < 1`` it is pRMSNorm (section 5): the mean is over the first
+    ``k = ceil(n * p)`` of the n normalised units, in row-major order of the normalised axes.
 
     Args:
-        normalized_shape: the trailing axes of the input that share one statistic.
-        eps: added to the mean of the squares; None takes the machine epsilon of the dtype computed in, as torch does.
-        elementwise_affine: whether there is a gain, ``weight``.
-        bias: whether there is a shift, ``bias``.
-        p: the share of units, first in memory order of the normalised axes, that enter the mean (pRMSNorm, section 4).
-        eps_inside: False gives the form of the authors' PyTorch class, ``x / (rms + eps)``.
-        k_rounding: how ``p * n`` becomes a number of units (at least 1): "ceil" (paper) or "floor" (its code).
-        impl: "eager", elementary tensor operations, or "fused", one kernel.
-        axes: statistics over these axes of maps instead, and one gain a channel (see :class:`PerExampleNorm`).
+        normalized_shape: Shape of the last axes of the input, over which the mean is taken.
+        eps: Added to the mean of the squares. None uses the machine epsilon of the dtype in which the norm computes,
+            as ``torch.nn.RMSNorm`` does.
+        elementwise_affine: Whether there is a gain, ``weight``.
+        bias: Whether there is a shift, ``bias``.
+        p: Share of the units that enter the mean, in (0, 1].
+        eps_inside: True adds ``eps`` inside the root. False computes ``x / (rms + eps)``, as the authors' PyTorch class
+            does.
+        k_rounding: How ``n * p`` is rounded to k (at least 1): "ceil", as in the paper, or "floor", as in the authors'
+            code.
 
-    Raises: ValueError for options that cannot work and for input of another shape.
+    See :class:`PerExampleNorm` for the other arguments.
+
+    Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``; see also :class:`PerExampleNorm`.
     """
 
     kind = kernels.Kind.RMS
@@ -58,31 +64,31 @@ class RMSNorm(PerExampleNorm):
         self.p, self.eps_inside, self.k_rounding = p, eps_inside, k_rounding
 
     def k(self, n: int) -> int:
-        """How many of ``n`` units enter the statistic."""
+        """Return how many of ``n`` units enter the statistic."""
         if self.p == 1:
             return n
         exact = n * self.p
-        nearest = round(exact)  # 0.29 * 100 is 28.999999999999996
-        if not math.isclose(exact, nearest, rel_tol=1e-9):
-            nearest = math.ceil(exact) if self.k_rounding == "ceil" else math.floor(exact)
-        return max(1, nearest)
+        k = round(exact)  # an integer up to rounding errors is that integer: 0.29 * 100 is 28.999999999999996
+        if not math.isclose(exact, k, rel_tol=1e-9):
+            k = math.ceil(exact) if self.k_rounding == "ceil" else math.floor(exact)
+        return max(1, k)
 
     def form(self, n: int) -> kernels.Form:
         return kernels.Form(self.kind, self.k(n), self.eps_inside, self.eps or 0.0)
 
     def divisor(self, k: int) -> int:
-        """What the sum of ``k`` squares is divided by."""
+        """Return the number by which the sum of ``k`` squares is divided."""
         return k
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         k = self.k(self.units(x))
-        lead = x.dim() - len(axes)
-        parts = [part.square().sum(tuple(range(lead, part.dim()))) for part in first(x, len(axes), k)]
-        total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-        statistic = (total / self.divisor(k)).reshape(*x.shape[:lead], *[1] * len(axes))
+        batch_dims = x.dim() - len(axes)
+        sums = [part.square().sum(tuple(range(batch_dims, part.dim()))) for part in first_units(x, len(axes), k)]
+        total = sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+        statistic = (total / self.divisor(k)).reshape(*x.shape[:batch_dims], *[1] * len(axes))
         if self.eps_inside:
             return x, torch.rsqrt(statistic + eps)
-        # At x = 0 the root has no gradient; the formula's 0/0 is taken as 0 (norms.md, section 6).
+        # Where the statistic is 0, the gradient of its root would be 0/0. The masks make it 0.
         zero = statistic == 0
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
@@ -92,7 +98,10 @@ class RMSNorm(PerExampleNorm):
 
 
 class L2Norm(RMSNorm):
-    """The Euclidean norm in place of the RMS (the paper's Table 2): ``y = x / sqrt(sum(x^2) + eps) * weight``."""
+    """``y = x / sqrt(sum(x^2) + eps) * weight (+ bias)``: RMSNorm with the Euclidean norm in place of the RMS.
+
+    Zhang & Sennrich (2019), Table 2. Arguments and errors are those of :class:`RMSNorm`.
+    """
 
     kind = kernels.Kind.EUCLID
 
@@ -102,7 +111,14 @@ class L2Norm(RMSNorm):
 
 @dataclass(frozen=True, kw_only=True)
 class RMS(PerExampleNormOptions):
-    """Options of RMSNorm. ``bias``: whether a shift follows the gain; None: where the recipe has one."""
+    """Options of RMSNorm.
+
+    Attributes:
+        eps_inside: True adds ``eps`` inside the root, False outside it (see :class:`RMSNorm`).
+        bias: Whether the norm has a shift. None follows the recipe of each site (:attr:`Site.shift`).
+
+    See :class:`PerExampleNormOptions` for the other options.
+    """
 
     eps_inside: bool = True
     bias: bool | None = None
@@ -125,7 +141,14 @@ class RMS(PerExampleNormOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PRMS(RMS):
-    """Options of pRMSNorm: the first ``p`` of the units enter the statistic."""
+    """Options of pRMSNorm.
+
+    Attributes:
+        p: Share of the units that enter the statistic, the first ones, in (0, 1].
+        k_rounding: How the number of these units is rounded, "ceil" or "floor" (see :class:`RMSNorm`).
+
+    See :class:`RMS` for the other options.
+    """
 
     p: float = 0.0625
     k_rounding: str = "ceil"
@@ -141,7 +164,7 @@ class PRMS(RMS):
 
 @dataclass(frozen=True, kw_only=True)
 class L2(RMS):
-    """Options of the L2 norm."""
+    """Options of the L2 norm. See :class:`RMS`."""
 
     def normaliser(self, site: Site) -> RMSNorm:
         return self._layer(site, L2Norm)

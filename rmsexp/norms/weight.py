@@ -13,18 +13,31 @@ from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 
 
 class Gain(nn.Module):
-    """``g_i * w_i`` for the weight ``w_i`` of unit i: a scale of the summed inputs, moved into the weight."""
+    """``w_i = g_i * v_i``: scale the weight ``v_i`` of each unit, and so its summed input, by the unit's ``gain``.
+
+    Args:
+        features: Number of units.
+        trainable: Whether the gain is trained.
+    """
 
     def __init__(self, features: int, *, trainable: bool = True) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(features), requires_grad=trainable)
 
     def forward(self, weight: Tensor) -> Tensor:
+        """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
 
 
 class WeightNorm(Gain):
-    """``w_i = g_i * v_i / sqrt(||v_i||^2 + eps)``, the norm over everything that enters unit i."""
+    """``w_i = g_i * v_i / sqrt(||v_i||^2 + eps)``, weight normalisation (Salimans & Kingma 2016, Eq. 2).
+
+    The norm of ``v_i`` is over all weights of unit i: all inputs, and all positions of a convolution kernel.
+
+    Args:
+        features: Number of units.
+        eps: Added to the squared norm; 0 in the paper.
+    """
 
     def __init__(self, features: int, eps: float = 0.0) -> None:
         super().__init__(features)
@@ -37,7 +50,10 @@ class WeightNorm(Gain):
 
 @dataclass(frozen=True, kw_only=True)
 class NoNorm(Norm):
-    """No norm. Where a recipe initialises from data, a fixed scale a unit takes up the initial standard deviation."""
+    """No norm.
+
+    A site that is initialised from data has a fixed, untrained gain per unit, which that initialisation sets.
+    """
 
     impls = IMPLS
 
@@ -47,7 +63,7 @@ class NoNorm(Norm):
 
 @dataclass(frozen=True, kw_only=True)
 class WN(Norm):
-    """Options of weight normalisation."""
+    """Options of weight normalisation. ``eps`` is that of :class:`WeightNorm`."""
 
     eps: float = 0.0
 
@@ -63,7 +79,10 @@ class WN(Norm):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanOnlyBN(BatchNormOptions):
-    """Options of mean-only batch normalisation: weight normalisation, and centring over the batch."""
+    """Options of mean-only batch normalisation (Salimans & Kingma 2016, section 4).
+
+    The weights are normalised, too. See :class:`BatchNormOptions` for the options.
+    """
 
     def normaliser(self, site: Site) -> MeanOnlyBatchNorm:
         return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.maps, options=self)
