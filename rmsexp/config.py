@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -260,9 +261,22 @@ def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) 
 
 def _typed(composed: DictConfig) -> tuple[Any, Any]:
     """The config as its task's schema, and the norm that its options make."""
-    task = importlib.import_module(f"rmsexp.tasks.{composed.task}")
     content = OmegaConf.create(_plain(composed))
-    return _fit(task.Config, content, ""), norm_from(content.norm)
+    return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.norm)
+
+
+def task_module(name: str) -> ModuleType:
+    """Return the module of a task, ``rmsexp.tasks.<name>``; it is imported only here, because it imports torch.
+
+    Raises: ConfigError if there is no such module.
+    """
+    module = f"rmsexp.tasks.{name}"
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the task's module exists, but something that it imports does not
+            raise
+        raise ConfigError(f"task={name} has no module {module}") from None
 
 
 def norm_from(content: DictConfig) -> Any:

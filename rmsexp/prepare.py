@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-from rmsexp import config
+from rmsexp import config, tasks
 
 
 def main() -> int:
@@ -18,7 +17,7 @@ def main() -> int:
 
     try:
         job = config.job([config.expand_home(word) for word in sys.argv[1:]])
-        task = importlib.import_module(f"rmsexp.tasks.{job.config.task}").Task(job.config, torch.device("cpu"))
+        task = tasks.make(job, torch.device("cpu"))
         task.prepare(print)
     except config.ConfigError as error:
         print(f"rmsexp: {error}", file=sys.stderr)

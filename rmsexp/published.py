@@ -14,11 +14,10 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsexp import compare, config, record
+from rmsexp import compare, config, record, tasks
 from rmsexp.compare import style
 from rmsexp.data import DataError, authors_files, cache
 
@@ -93,7 +92,7 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         "series": series,
         "impl": "theano",
         "recipe_steps": step,
-        "target": asdict(import_module(f"rmsexp.tasks.{task}").Task.target),
+        "target": asdict(tasks.task_class(task).target),
         "dataset": {"name": log.dataset, "digest": "unknown", "builtin": False},
         "notes": {"source": f"published by the authors as {path.name} (sha256 {digest})", "assumed": log.assumed},
         "parameters": {"total": None, "modules": {}},

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 from torch import nn
 
-from rmsexp import config, record
+from rmsexp import config, record, tasks
 from rmsexp.data import DataError
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
@@ -137,7 +136,7 @@ def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
 def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt) -> Outcome:
     cfg, folder = job.config, journal.folder
     device = set_up_device(cfg, n_jobs)
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+    task = tasks.make(job, device)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
         builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
         data = builtin if task.dataset.builtin else f"data {task.dataset.name}"

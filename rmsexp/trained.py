@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from rmsexp import config, record
+from rmsexp import config, record, tasks
 from rmsexp.train import checkpoint
 
 
@@ -30,7 +29,7 @@ def load(
     ValueError if its data are not there as they were.
     """
     cfg, norm = config.read(folder / record.CONFIG)
-    task_class = import_module(f"rmsexp.tasks.{cfg.task}").Task
+    task_class = tasks.task_class(cfg.task)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, which this command is not for")
     task = task_class(cfg, device)

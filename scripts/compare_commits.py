@@ -29,6 +29,7 @@ from rmsexp.train.step import Settings, Stepper
 job = config.job(sys.argv[1:])
 cfg = job.config
 device = set_up_device(cfg)
+# not tasks.make(job, device), which older commits do not have
 task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)

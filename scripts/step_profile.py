@@ -11,14 +11,13 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from rmsexp import config
+from rmsexp import config, tasks
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
 from rmsexp.train.randomness import StreamNoise
@@ -45,8 +44,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
-    cfg, device = job.config, set_up_device(job.config)
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+    device = set_up_device(job.config)
+    task = tasks.make(job, device)
     task.prepare(lambda text: print(text, file=sys.stderr))
     model = task.build(job.norm)
     task.initialise(model)

@@ -12,7 +12,6 @@ import random
 import tempfile
 import time
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import bare_loop
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap
 
-from rmsexp import config
+from rmsexp import config, tasks
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer
 from rmsexp.train.step import WARMUP_STEPS, Settings
@@ -43,7 +42,7 @@ def main() -> None:
     cfg, steps = job.config, arguments.steps
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, torch.device("cpu"))
+    task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)
     task.evaluate = lambda _: {task.target.split: {task.target.metric: 1.0}}
     settings = Settings.of(cfg, torch.device("cpu"))

@@ -7,11 +7,10 @@ Prints the rate over all steps (tokens of all batches by the seconds of all step
 
 import sys
 import time
-from importlib import import_module
 
 import numpy as np
 
-from rmsexp import config
+from rmsexp import config, tasks
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import Settings, Stepper
 
@@ -22,7 +21,7 @@ def main() -> None:
     job = config.job([config.expand_home(word) for word in sys.argv[1:]])
     cfg = job.config
     device = set_up_device(cfg)
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+    task = tasks.make(job, device)
     task.prepare(lambda text: print(text, file=sys.stderr))
     model = task.build(job.norm)
     task.initialise(model)

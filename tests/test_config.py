@@ -121,6 +121,14 @@ def test_the_record_holds_plain_resolved_values() -> None:
     }
 
 
+@pytest.mark.parametrize("content", ["task: chess\n", "seed: 0\n"])
+def test_a_config_file_without_a_known_task_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(content)
+    with pytest.raises(config.ConfigError, match=r"task=(chess|None) has no module rmsexp\.tasks\."):
+        config.read(path)
+
+
 # --- sweeps
 
 

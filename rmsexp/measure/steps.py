@@ -6,11 +6,11 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 
+from rmsexp import tasks
 from rmsexp.compare import timing
 from rmsexp.config import Job
 from rmsexp.measure import replay
@@ -127,7 +127,7 @@ def make_contestants(
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     """Load the data of a job's task, and return the training step of a new model with its optimiser."""
     cfg = job.config
-    task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+    task = tasks.make(job, device)
     task.prepare(report)
     model = task.build(job.norm)
     task.initialise(model)

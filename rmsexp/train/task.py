@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from rmsexp.models.noise import Noise
@@ -61,6 +62,9 @@ class Task(Protocol):
 
     def initialise(self, model: nn.Module) -> None:
         """Draws the initial weights, and takes from data what a recipe initialises so; before step 0 only."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimiser that the recipe asks for."""
 
     def batches(self, step: int) -> Sequence[Any]:
         """The micro-batches of a training step (from 0), a function of the seed and the step."""

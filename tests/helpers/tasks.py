@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from helpers.tensors import digest
-from rmsexp import config
+from rmsexp import config, tasks
 from rmsexp.train.randomness import StreamNoise, stream
 
 NORMS = config.options("norm")
@@ -20,7 +19,7 @@ NORMS = config.options("norm")
 def made(*words: str) -> tuple[Any, Any]:
     """The task of a command line with its data, and its model, initialised."""
     job = config.job(list(words))
-    task = import_module(f"rmsexp.tasks.{job.config.task}").Task(job.config, torch.device("cpu"))
+    task = tasks.make(job, torch.device("cpu"))
     task.prepare(lambda _: None)
     model = task.build(job.norm)
     task.initialise(model)
