@@ -199,7 +199,7 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
     from rich.console import Console
 
     from rmsexp import compare
-    from rmsexp.compare import tables
+    from rmsexp.compare.tables import summary
 
     console = Console()
     for job in {job.setting_folder: job for job in jobs}.values():
@@ -207,7 +207,7 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
         if curves is None:
             continue
         records = compare.load(job.setting_folder)
-        console.print(tables.for_terminal(tables.summary(records, job.config.task, job.setting)))
+        console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
         console.print(f"curves  {curves}", soft_wrap=True)
     failed = False
     for job in jobs:

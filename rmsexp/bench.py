@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rmsexp import checks, config, record
-from rmsexp.compare import bench, tables, timing
-from rmsexp.compare.bench import Measured, Summary
+from rmsexp.compare.records import benchmarks
+from rmsexp.compare.records.benchmarks import Measured, Summary
+from rmsexp.compare.records.timing_records import new_folder
+from rmsexp.compare.tables import bench as bench_table
+from rmsexp.compare.tables import markup
 from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, LARGE, SHAPES
 
 if TYPE_CHECKING:
@@ -120,12 +123,12 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable place is reported at once
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
-    print(*bench.notes(content), sep="\n", flush=True)
+    print(*benchmarks.notes(content), sep="\n", flush=True)
     dtype, measured = getattr(torch, arguments.dtype), []
     for stored in layers.measure(arguments.what, arguments.shapes, dtype, arguments.seconds, device, _report):
-        measured.append(Measured(stored, bench.rows(stored["seconds"], stored["reference"])))
-        _print(bench.heading(stored), bench.readable(measured[-1]))
-    folder = timing.new_folder(results, arguments.what)
+        measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
+        _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+    folder = new_folder(results, arguments.what)
     folder.mkdir()
     _write(folder, content, measured)
     return folder
@@ -133,20 +136,21 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
 
 def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
     """Write the record, its tables and its figures; print the summaries."""
-    from rmsexp.compare import figures
+    from rmsexp.compare.plots import bench as bench_plot
+    from rmsexp.compare.plots import canvas
 
-    what, notes = content["what"], bench.notes(content)
+    what, notes = content["what"], benchmarks.notes(content)
     record.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
-    summaries = bench.summaries(SUMMARIES[what], measured)
+    summaries = bench_table.summaries(SUMMARIES[what], measured)
     for name, table in summaries.items():
         _print(name, table)
-    sections = {**summaries, **{bench.heading(case.stored): bench.readable(case) for case in measured}}
+    sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
     parts = [f"# {what}", "\n".join(f"- {line}" for line in [*notes, f"`{content['command']}`"])]
-    parts += [part for name, table in sections.items() for part in (f"## {name}", tables.markdown(table))]
+    parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     record.write_atomic(folder / "bench.md", "\n\n".join(parts) + "\n")
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):
         panels = [case for case in measured if case.stored["passes"] == passes]
-        figures.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
+        canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
 
 
 def _print(name: str, table: pd.DataFrame) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import compare, config, record, tasks
-from rmsexp.compare import style
+from rmsexp.compare.records import names
 from rmsexp.data import DataError, authors_files, cache
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def beside_table_7(found: Mapping[str, float], name: str) -> pd.DataFrame:
 
     columns = [*COLUMNS, "caption_median_rank", "image_median_rank"]
     rows = {name: {key: found[key] * (1 if key.endswith("rank") else 100) for key in columns}}
-    rows |= {f"Table 7, {style.label(norm)}": dict(zip(COLUMNS, line, strict=True)) for norm, line in TABLE_7.items()}
+    rows |= {f"Table 7, {names.label(norm)}": dict(zip(COLUMNS, line, strict=True)) for norm, line in TABLE_7.items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rmsexp import compare, record
 from rmsexp.checks import nearest
-from rmsexp.compare import overview, report, timing
+from rmsexp.compare import overview, setting_report
+from rmsexp.compare.records import timing_records
 
 OVERVIEW = "report"
 FEW = 100  # runs
@@ -34,7 +35,7 @@ def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
 
 def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -> list[Path]:
     problems: list[str] = []
-    records, timings = compare.load(results, pool), timing.load(results, problems)
+    records, timings = compare.load(results, pool), timing_records.load(results, problems)
     if records.runs.empty:
         raise ValueError(f"{results} holds no runs; make some: python -m rmsexp -m norm=ln,rms results={results}")
     settings = records.settings()
@@ -47,7 +48,7 @@ def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -
             raise ValueError(f"{results} has no {what} {asked}{nearest(asked, sorted(known))}")
     if not wanted:
         raise ValueError(f"{results} has no setting {setting} of task {task}")
-    written = [report.write(folder, settings, timings, pool) for folder in wanted]
+    written = [setting_report.write(folder, settings, timings, pool) for folder in wanted]
     made = [one.report for one in written]
     problems += [problem for one in made for problem in one.records.problems]
     paths = overview.write(made, timings, problems, results / OVERVIEW)
@@ -65,7 +66,7 @@ def _pool(runs: int) -> Executor:
     if runs <= FEW:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rmsexp.compare.report"])  # imported once for all
+    context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all
     return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
 
 

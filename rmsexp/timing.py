@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config, record
-from rmsexp.compare import timing
+from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # of this command; other words are overrides of the run config
@@ -101,9 +101,9 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
 
 def _write(content: dict[str, Any], parent: Path) -> Path:
     """Write the record to a new folder of ``parent`` and return that folder."""
-    folder = timing.new_folder(parent, content["kind"])
+    folder = timing_records.new_folder(parent, content["kind"])
     folder.mkdir(parents=True)
-    record.write_json(folder / timing.FILE, content)
+    record.write_json(folder / timing_records.FILE, content)
     return folder
 
 
@@ -111,13 +111,18 @@ def _show(folder: Path) -> None:
     """Write the table and the figure of a record beside it; print the table and the paths."""
     import pandas as pd
 
-    from rmsexp.compare import figures
+    from rmsexp.compare.plots import canvas
+    from rmsexp.compare.plots import timing as timing_plot
+    from rmsexp.compare.tables import timing as timing_table
 
-    rows = pd.DataFrame(timing.rows(record.read_json(folder / timing.FILE), str(folder)), columns=list(timing.COLUMNS))
+    rows = pd.DataFrame(
+        timing_records.rows(record.read_json(folder / timing_records.FILE), str(folder)),
+        columns=list(timing_records.COLUMNS),
+    )
     record.write_atomic(folder / "timing.csv", rows.to_csv(index=False))
-    figures.write(timing.draw(rows), folder / "timing")
-    print(timing.readable(rows).to_string(index=False), *timing.notes(rows), sep="\n")
-    print(f"record  {folder / timing.FILE}\nfigure  {folder / 'timing.png'}")
+    canvas.write(timing_plot.draw(rows), folder / "timing")
+    print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
+    print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")
     print(f"next    python -m rmsexp.report {Path(*folder.parts[:-4])}")
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.compare.timing import paired_ratio
+from rmsexp.compare.records.ratios import paired_ratio
 
 WORKER = """
 import sys, time

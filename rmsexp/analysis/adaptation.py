@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
-from rmsexp.compare import figures, style
+from rmsexp.compare.plots import canvas, style
+from rmsexp.compare.records import names
 from rmsexp.norms import Norm
 
 STEPS = 500
@@ -74,11 +75,11 @@ def analyse() -> Finding:
     adapted = (table["growing"] == 1) & (table["relative_step_last"] < table["relative_step_first"])
     wrong = table.loc[~adapted & (table["norm"] != "none"), "norm"]
     shown = table.map(lambda value: value if isinstance(value, str) else f"{value:.3g}")
-    shown["norm"] = shown["norm"].map(style.label)
+    shown["norm"] = shown["norm"].map(names.label)
     shown.columns = shown.columns.str.replace("_", " ")
     title = f"{STEPS} steps of SGD with learning rate {LEARNING_RATE:g}: |W|, and the step beside it"
     contradictions = [
-        f"{style.label(name)}: |W| does not grow at every step, or steps beside it do not fall" for name in wrong
+        f"{names.label(name)}: |W| does not grow at every step, or steps beside it do not fall" for name in wrong
     ]
     return Finding([Table("adaptation", title, table, shown)], {"adaptation": draw_runs(runs)}, (), contradictions)
 
@@ -92,11 +93,11 @@ def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
     weight, relative = figure.subplots(1, 2)
     for (name, run), width in zip(runs.items(), np.linspace(4, 1, len(runs)), strict=True):  # lines may coincide
-        look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": style.label(name)}
+        look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": names.label(name)}
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
         relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
     for axes, title in ((weight, "|W|, over its first value"), (relative, "|step| / |W|")):
-        figures.plain(axes)
+        canvas.plain(axes)
         axes.set_xlabel("step")
         axes.set_ylabel(title)
     relative.set_yscale("log")

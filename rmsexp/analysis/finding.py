@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from rich import box, table
 
 from rmsexp import record
-from rmsexp.compare import Records, figures, load
+from rmsexp.compare import Records, load
+from rmsexp.compare.plots import canvas
 
 HEAD = 9  # characters
 
@@ -58,7 +59,7 @@ class Finding:
             print(f"written {path}")
         for name, figure in self.figures.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            figures.write(figure, out / name)
+            canvas.write(figure, out / name)
             print(f"written {out / name}.png and .svg")
         for line in self.remarks:
             print(line)

@@ -18,7 +18,8 @@ from torch.func import functional_call
 from rmsexp.analysis import adaptation
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, draw, norm, site
-from rmsexp.compare import figures, style
+from rmsexp.compare.plots import canvas, style
+from rmsexp.compare.records import names
 from rmsexp.norms import Linear
 
 DELTAS = np.logspace(-2, 2, 9)
@@ -108,9 +109,9 @@ def draw_grid(table: pd.DataFrame) -> Figure:
         panel = table[(table["changed"] == changed) & (table["of"] == of)]
         for name, rows in panel.groupby("norm", sort=False):
             look = {"color": style.colour(str(name)), "linewidth": WIDTHS[NORMS.index(str(name))]}
-            axes.loglog(rows["delta"], rows["size"], label=style.label(str(name)), **look)
+            axes.loglog(rows["delta"], rows["size"], label=names.label(str(name)), **look)
         axes.set_title(f"dL/d{of}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, of])})", size=9.5)
-        figures.plain(axes)
+        canvas.plain(axes)
     for axes in grid[-1]:
         axes.set_xlabel("delta")
     for axes in grid[:, 0]:

@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 
 from rmsexp import record, trained
 from rmsexp.analysis.finding import Finding, Table, captioned
-from rmsexp.compare import figures, published, style
+from rmsexp.compare import paper
+from rmsexp.compare.plots import canvas, style
+from rmsexp.compare.records import names
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.tasks import rnnsearch
@@ -82,7 +84,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
 
 def published_table() -> pd.DataFrame:
     """Table 5: columns ``norm position mean std``; positions are text."""
-    rows = published.numbers().query("table == 'Table 5'")
+    rows = paper.numbers().query("table == 'Table 5'")
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
     wide = wide.pivot(index=["norm", "position"], columns="statistic", values="value").reset_index()
@@ -99,16 +101,16 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
     grid = figure.subplots(len(STATISTICS), len(MAPPINGS), sharex=True, sharey="row")
     paper = published_table()
     for (statistic, mapping), axes in zip(product(STATISTICS, MAPPINGS), grid.flat, strict=True):
-        for norm in style.in_order(paper["norm"]):
+        for norm in names.in_order(paper["norm"]):
             rows = paper[paper["norm"] == norm]
-            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": figures.PUBLISHED, "marker": "x"}
-            axes.plot(rows["position"], rows[statistic], label=f"{style.label(norm)} (paper)", linewidth=1.2, **look)
+            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": style.PUBLISHED, "marker": "x"}
+            axes.plot(rows["position"], rows[statistic], label=f"{names.label(norm)} (paper)", linewidth=1.2, **look)
         for (run, table), marker in zip(tables.items(), cycle(MARKERS)):
             own, series = table[table["mapping"] == mapping], _series(run)
-            look = {"color": style.colour(style.norm_of(series)), "linewidth": figures.THICK, "marker": marker}
-            label = textwrap.fill(f"{style.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
+            look = {"color": style.colour(names.norm_of(series)), "linewidth": style.THICK, "marker": marker}
+            label = textwrap.fill(f"{names.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
             axes.plot(own["position"].astype(str), own[statistic], markersize=5, label=label, **look)
-        figures.plain(axes)
+        canvas.plain(axes)
     for axes, mapping in zip(grid[0], MAPPINGS, strict=True):
         axes.set_title(mapping)
     for axes, statistic in zip(grid[:, 0], STATISTICS.values(), strict=True):

@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
-from rmsexp.compare import Records, figures, published, stats, style
+from rmsexp.compare import Records, paper
+from rmsexp.compare.plots import canvas, panels, paper_curves, style
+from rmsexp.compare.records import curves, names, statistics
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # as in the name of a setting
 
@@ -30,7 +32,7 @@ def analyse(results: Path) -> Finding:
         name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"
         table = summary(rows)
         tables.append(Table(name, f"{title}, on the validation set", table, _shown(table)))
-        drawn[name] = draw(rows, stats.target(records), title)
+        drawn[name] = draw(rows, statistics.target(records), title)
         remarks += records.problems
     if not tables:
         raise ValueError(
@@ -44,8 +46,10 @@ def validation(records: Records) -> pd.DataFrame:
     """The target metric and the loss on the validation set: columns ``folder series step value metric``, in the order
     of steps, of the runs that neither diverged nor failed.
     """
-    aim = stats.target(records)
-    parts = [stats.evaluations(records, aim.selection, metric).assign(metric=metric) for metric in (aim.metric, "loss")]
+    aim = statistics.target(records)
+    parts = [
+        statistics.evaluations(records, aim.selection, metric).assign(metric=metric) for metric in (aim.metric, "loss")
+    ]
     return pd.concat(parts, ignore_index=True).sort_values("step", kind="stable")
 
 
@@ -61,42 +65,42 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     table = of_series[["last", "lowest", "highest"]].mean()
     table.insert(0, "step", of_series["step"].max())
     table.insert(0, "runs", of_series.size())
-    order = [(metric, series) for metric in rows["metric"].unique() for series in style.in_order(rows["series"])]
+    order = [(metric, series) for metric in rows["metric"].unique() for series in names.in_order(rows["series"])]
     return table.loc[[key for key in order if key in table.index]].reset_index()
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    named = table.assign(metric=table["metric"].map(style.metric), series=table["series"].map(style.label))
+    named = table.assign(metric=table["metric"].map(names.metric), series=table["series"].map(names.label))
     text = named.rename(columns={"series": "norm"})
     return text.map(lambda value: value if isinstance(value, str) else f"{value:.4g}")
 
 
-def draw(rows: pd.DataFrame, aim: stats.Target, title: str) -> Figure:
+def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
     """A panel a metric, a thin line a seed and a thick one their mean; the paper's curves in the last."""
     caption = (
         f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, at its own scale."
     )
     metrics = sorted(rows["metric"].unique(), key=lambda metric: metric == "loss")
     figure = captioned("Weights drawn around another centre (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
-    *ours, paper = figure.subplots(1, len(metrics) + 1)
+    *ours, published = figure.subplots(1, len(metrics) + 1)
     for axes, metric in zip(ours, metrics, strict=True):
         of_metric = rows[rows["metric"] == metric]
-        for series in style.in_order(of_metric["series"]):
+        for series in names.in_order(of_metric["series"]):
             _lines(axes, series, of_metric[of_metric["series"] == series])
-        axes.set_ylabel(figures.Quantity(aim.selection, metric, aim.loss_unit).title)
-    curves = published.curves()
-    figures.published_lines(paper, curves[curves["figure"] == "Figure 4"])
-    paper.set_ylabel("valid BLEU, newstest2013")
-    for axes in (*ours, paper):
-        figures.plain(axes)
+        axes.set_ylabel(panels.Quantity(aim.selection, metric, aim.loss_unit).title)
+    paper_lines = paper.curves()
+    paper_curves.published_lines(published, paper_lines[paper_lines["figure"] == "Figure 4"])
+    published.set_ylabel("valid BLEU, newstest2013")
+    for axes in (*ours, published):
+        canvas.plain(axes)
         axes.legend(frameon=False, fontsize=9)
         axes.set_xlabel("step")
     return figure
 
 
 def _lines(axes: Axes, series: str, rows: pd.DataFrame) -> None:
-    curves = [stats.curve(run, "step", "value") for _, run in rows.groupby("folder", observed=True)]
-    colour, mean = style.colour(style.norm_of(series)), stats.mean_curve(curves)
-    for x, y in curves if len(curves) > 1 else []:
-        axes.plot(x, y, color=colour, linewidth=figures.THIN, alpha=0.5)
-    axes.plot(mean["x"], mean["mean"], color=colour, linewidth=figures.THICK, label=style.label(series))
+    lines = [curves.curve(run, "step", "value") for _, run in rows.groupby("folder", observed=True)]
+    colour, mean = style.colour(names.norm_of(series)), curves.mean_curve(lines)
+    for x, y in lines if len(lines) > 1 else []:
+        axes.plot(x, y, color=colour, linewidth=style.THIN, alpha=0.5)
+    axes.plot(mean["x"], mean["mean"], color=colour, linewidth=style.THICK, label=names.label(series))

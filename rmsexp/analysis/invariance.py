@@ -19,7 +19,8 @@ from torch.func import functional_call
 from rmsexp import config
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
-from rmsexp.compare import published, style
+from rmsexp.compare import paper
+from rmsexp.compare.records import names
 from rmsexp.models import init
 from rmsexp.norms import Norm
 
@@ -60,15 +61,15 @@ def measure() -> pd.DataFrame:
 
     Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that Table 1 does not have.
     """
-    table_1 = published.numbers().query("table == 'Table 1'")
-    names = dict.fromkeys([*table_1["norm"], *style.in_order(config.options("norm"))])
+    table_1 = paper.numbers().query("table == 'Table 1'")
+    norms = dict.fromkeys([*table_1["norm"], *names.in_order(config.options("norm"))])
     rows = [
         {"norm": name, "transformation": transformation, "change": change, "invariant": change < THRESHOLD}
-        for name in names
+        for name in norms
         for transformation, change in changes(norm(name)).items()
     ]
-    paper = table_1[["norm", "metric", "value"]].set_axis(["norm", "transformation", "paper"], axis=1)
-    return pd.DataFrame(rows).merge(paper, how="left")
+    published = table_1[["norm", "metric", "value"]].set_axis(["norm", "transformation", "paper"], axis=1)
+    return pd.DataFrame(rows).merge(published, how="left")
 
 
 def analyse() -> Finding:
@@ -80,13 +81,13 @@ def analyse() -> Finding:
         f"relative change of the output, mean of {DRAWS} draws (eps = 0, double precision); "
         f"{TICK} below {THRESHOLD:g}: invariant"
     )
-    shown = _by_norm(table.assign(text=_cells(table)), "text").rename(index=style.label).reset_index()
+    shown = _by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
     return Finding(
         [Table("invariance", title, table, shown)],
         {"invariance": draw_grid(table, f"{title}; {agree}")},
         [agree],
         [
-            f"{style.label(row['norm'])}, {row['transformation']}: changes by {row['change']:.1g}"
+            f"{names.label(row['norm'])}, {row['transformation']}: changes by {row['change']:.1g}"
             for row in wrong.to_dict("records")
         ],
     )
@@ -114,7 +115,7 @@ def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
     cells = axes.pcolormesh(exponents, cmap="cividis", vmin=np.log10(FLOOR), vmax=1, edgecolors="white", linewidth=1)
     figure.colorbar(cells, label="log10 of the relative change of the output", pad=0.01)
     heads = [textwrap.fill(name, 16, break_on_hyphens=False) for name in change.columns]
-    axes.set_yticks(np.arange(len(change)) + 0.5, [style.label(name) for name in change.index])
+    axes.set_yticks(np.arange(len(change)) + 0.5, [names.label(name) for name in change.index])
     axes.set_xticks(np.arange(len(heads)) + 0.5, heads)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.invert_yaxis()

@@ -10,7 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp.analysis.finding import Finding, Table, built_in, settings
-from rmsexp.compare import ablation, stats, style, tables
+from rmsexp.compare.plots import p_sweep as p_plot
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.tables import formats
+from rmsexp.compare.tables import p_sweep as p_table
 
 
 def analyse(results: Path) -> Finding:
@@ -20,15 +23,15 @@ def analyse(results: Path) -> Finding:
     """
     found, drawn, remarks = [], {}, []
     for folder, records in settings(results):
-        if (records.runs["norm"] == ablation.PARTIAL).sum() < 2:
+        if (records.runs["norm"] == p_table.PARTIAL).sum() < 2:
             continue
         task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
-        table, aim = ablation.p_table(records, task, setting), stats.target(records)
-        if table.loc[table["series"] != ablation.WHOLE, "p"].nunique() < 2:
+        table, aim = p_table.table(records, task, setting), statistics.target(records)
+        if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
         found.append(Table(name, title, table, shown(table, aim)))
-        drawn[name] = ablation.draw_p(table, aim, title)
+        drawn[name] = p_plot.draw(table, aim, title)
         remarks += records.problems
     if not found:
         raise ValueError(
@@ -38,15 +41,15 @@ def analyse(results: Path) -> Finding:
     return Finding(found, drawn, remarks)
 
 
-def shown(table: pd.DataFrame, aim: stats.Target) -> pd.DataFrame:
+def shown(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
     """A row a series: means over seeds, the metric in the unit it is shown in, and times of runs whose time counts."""
-    factor, unit = style.scale_and_unit(aim.metric)
-    metric = f"{style.metric(aim.metric)} {unit}".rstrip()
+    factor, unit = names.scale_and_unit(aim.metric)
+    metric = f"{names.metric(aim.metric)} {unit}".rstrip()
     counted = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
     of_series = table.assign(seconds=counted).groupby(["p", "series"], sort=False)
     means = of_series[["final", "best", "seconds"]].mean() * [factor, factor, 1.0]
     means.columns = pd.Index([f"last {metric}", f"best {metric} (on {aim.selection})", "seconds per 1k steps"])
-    text = means.map(lambda value: tables.NO_VALUE if pd.isna(value) else f"{value:.4g}").reset_index()
+    text = means.map(lambda value: formats.NO_VALUE if pd.isna(value) else f"{value:.4g}").reset_index()
     text.insert(1, "runs", of_series.size().astype(str).to_list())
     text["p"] = (text["p"] * 100).map("{:g} %".format)
-    return text.assign(series=text["series"].map(style.norm_of).map(style.label)).rename(columns={"series": "norm"})
+    return text.assign(series=text["series"].map(names.norm_of).map(names.label)).rename(columns={"series": "norm"})

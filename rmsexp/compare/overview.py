@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import record
-from rmsexp.compare import across, beside, figures, html, report
-from rmsexp.compare.report import SettingReport
+from rmsexp.compare.page import html, markdown
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
 
 
 def write(
@@ -23,7 +24,7 @@ def write(
         "report.html": html.page(settings),
         "report.md": _markdown(settings, problems, saved, published, folder),
         "summary.csv": summary(settings).to_csv(index=False),
-        "tables.tex": "\n".join(map(report.latex, settings)),
+        "tables.tex": "\n".join(map(markdown.latex, settings)),
     }
     for name, text in texts.items():
         record.write_atomic(folder / name, text)
@@ -48,7 +49,7 @@ def _markdown(
     if problems:
         parts.append("Problems with the records:\n\n" + "\n".join(f"- {line}" for line in problems))
     parts += map(_image, saved)
-    parts += [report.markdown(one, folder, level=2) for one in settings]
+    parts += [markdown.markdown(one, folder, level=2) for one in settings]
     if published:
         parts += ["## Curves of the paper, its own setting", *map(_image, published)]
     return "\n\n".join(parts) + "\n"
@@ -59,17 +60,17 @@ def _image(path: Path) -> str:
 
 
 def _savings(timings: pd.DataFrame, folder: Path) -> list[Path]:
-    if across.shown(timings).empty:
+    if savings_by_task.shown(timings).empty:
         return []
-    figures.write(across.draw(timings), folder / "savings")
+    canvas.write(savings_by_task.draw(timings), folder / "savings")
     return [folder / "savings.png"]
 
 
 def _published(settings: Sequence[SettingReport], folder: Path) -> list[Path]:
     paths = []
     for task in dict.fromkeys(one.task for one in settings):
-        for name, figure in beside.curve_figures(task).items():
+        for name, figure in paper_curves.curve_figures(task).items():
             path = folder / f"published_{name.lower().replace(' ', '_')}"
-            figures.write(figure, path)
+            canvas.write(figure, path)
             paths.append(path.with_suffix(".png"))
     return paths

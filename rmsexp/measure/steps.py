@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import tasks
-from rmsexp.compare import timing
+from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.config import Job
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
@@ -42,7 +42,7 @@ class Measurement(NamedTuple):
     """All rounds, the ratio of each series to the reference, and why the measuring stopped."""
 
     rounds: list[Round]
-    ratios: dict[str, timing.Interval]
+    ratios: dict[str, Interval]
     stopped: str
 
 
@@ -177,6 +177,6 @@ def measure_ratios(
     raise AssertionError("rounds do not end")
 
 
-def _ratios(series: Sequence[str], rounds: Sequence[Round], reference: str) -> dict[str, timing.Interval]:
+def _ratios(series: Sequence[str], rounds: Sequence[Round], reference: str) -> dict[str, Interval]:
     seconds = dict(zip(series, zip(*(timed.seconds for timed in rounds), strict=True), strict=True))
-    return {name: timing.paired_ratio(values, seconds[reference]) for name, values in seconds.items()}
+    return {name: paired_ratio(values, seconds[reference]) for name, values in seconds.items()}

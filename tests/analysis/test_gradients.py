@@ -12,7 +12,7 @@ from helpers.analyses import analysed
 
 from rmsexp.analysis import adaptation, gradients
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
-from rmsexp.compare import figures
+from rmsexp.compare.plots import canvas
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
 # of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
@@ -156,7 +156,7 @@ def test_what_contradicts_the_paper_is_named(
     monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
     shrinking = pd.DataFrame({"step": range(60), "weight": np.linspace(2, 1, 60), "relative_step": 0.1, "cosine": 0.5})
     monkeypatch.setattr(adaptation, "train", lambda *_: shrinking)
-    monkeypatch.setattr(figures, "write", lambda *_: None)
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].endswith("RMSNorm, x scaled: dL/dx goes with delta to the power of -1.000")

@@ -17,7 +17,7 @@ from helpers.translation_tasks import make, tiny
 from rmsexp import config, record, runner, trained
 from rmsexp.analysis import hidden_stats
 from rmsexp.analysis.__main__ import OUT
-from rmsexp.compare import style
+from rmsexp.compare.plots import style
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rmsexp import config
 from rmsexp.analysis import invariance
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
-from rmsexp.compare import published
+from rmsexp.compare import paper
 from rmsexp.models import init
 
 Array = NDArray[np.float64]
@@ -132,9 +132,9 @@ def test_the_command_writes_and_agrees(
 def test_a_tick_that_differs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = published.numbers().copy()
+    wrong = paper.numbers().copy()
     wrong.loc[(wrong["norm"] == "ln") & (wrong["metric"] == "weight matrix re-centering"), "value"] = 0
-    monkeypatch.setattr(published, "numbers", lambda: wrong)
+    monkeypatch.setattr(paper, "numbers", lambda: wrong)
     assert analysed(monkeypatch, "invariance", "--out", tmp_path) == 1
     said = capsys.readouterr()
     assert "29 of 30 entries agree" in said.out

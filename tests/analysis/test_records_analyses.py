@@ -17,7 +17,9 @@ from matplotlib.figure import Figure
 
 from rmsexp import record
 from rmsexp.analysis import init_center, p_sweep
-from rmsexp.compare import published, style, tables
+from rmsexp.compare import paper
+from rmsexp.compare.plots import style
+from rmsexp.compare.tables import formats
 
 AIM = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
 CENTRED = "demo+model.init_center=0.2"
@@ -99,7 +101,7 @@ def test_p_sweep_keeps_tasks_settings_and_machines_apart(tmp_path: Path) -> None
     assert set(finding.tables[0].values["time_state"]) == {"contended"}
     assert set(finding.tables[1].values["time_state"]) == {"clear"}
     assert [table.shown["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
-        [tables.NO_VALUE] * 2,  # what was disturbed does not count
+        [formats.NO_VALUE] * 2,  # what was disturbed does not count
         ["100", "100"],
     ]
 
@@ -146,18 +148,18 @@ def test_init_center_shows_every_series_and_the_paper(tmp_path: Path) -> None:
         {"metric": "loss", "series": "rms", "runs": 2, "step": 20, "last": 3, "lowest": 3, "highest": 5},
     ]
     assert table.shown.iloc[1].tolist() == ["BLEU", "RMSNorm", "2", "20", "9", "0", "9"]
-    bleu, loss, paper = only(finding.figures).axes
+    bleu, loss, published = only(finding.figures).axes
     assert lines(bleu)["LayerNorm"] == [0, 1, 2]
     assert lines(bleu)["RMSNorm"] == [0, 3, 9]
     assert sorted(line.get_ydata().tolist() for line in bleu.lines) == [[0, 1, 2], [0, 2, 10], [0, 3, 9], [0, 4, 8]]
     assert {line.get_color() for line in bleu.lines} == {style.colour("ln"), style.colour("rms")}
     assert (bleu.get_ylabel(), loss.get_ylabel()) == ("valid BLEU", "valid loss (nats)")
-    theirs = published.curves().query("figure == 'Figure 4'")
-    for norm, drawn in zip(("ln", "rms"), paper.lines, strict=True):
+    theirs = paper.curves().query("figure == 'Figure 4'")
+    for norm, drawn in zip(("ln", "rms"), published.lines, strict=True):
         own = theirs[theirs["norm"] == norm]
         assert drawn.get_xdata().tolist() == own["x"].tolist()
         assert drawn.get_ydata().tolist() == own["y"].tolist()
-    assert paper.lines[1].get_xdata()[:2].tolist() == [30000, 60000]
+    assert published.lines[1].get_xdata()[:2].tolist() == [30000, 60000]
 
 
 def test_init_center_has_the_loss_alone_where_nothing_was_translated(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from helpers.records import write_run
 from matplotlib.colors import to_hex
 
 from rmsexp import published, record
-from rmsexp.compare import figures, load, stats, style
+from rmsexp.compare import load
+from rmsexp.compare.plots import panels, setting_curves, style
+from rmsexp.compare.records.statistics import final_metric
 from rmsexp.data import DataError, authors_files
 from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.norms import LN, RMS, Norm
@@ -323,7 +325,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
 
     records = load(results).of("cifar10", "paper")
     assert records.problems == []
-    assert stats.final_metric(records, 1500)[str(folder)] == 0.25
+    assert final_metric(records, 1500)[str(folder)] == 0.25
     theirs = records.runs.set_index("series").loc["rms+published"]
     assert (theirs["status"], theirs["step"], theirs["norm"], theirs["time_state"]) == (
         "finished",
@@ -334,7 +336,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183
 
-    by_step, by_time = figures.draw(records, [figures.Quantity("test", "error")]).axes
+    by_step, by_time = setting_curves.draw(records, [panels.Quantity("test", "error")]).axes
     colour = style.colour("rms")
     thick = [
         [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_linewidth() > 1]
@@ -367,7 +369,7 @@ def test_the_log_of_the_reader_is_drawn_too(tmp_path: Path, monkeypatch: pytest.
     assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
     records = load(tmp_path).of("attentive_reader", "paper")
     assert records.problems == []
-    assert stats.final_metric(records, 3000).to_list() == pytest.approx([0.6])
+    assert final_metric(records, 3000).to_list() == pytest.approx([0.6])
     assert (tmp_path / "attentive_reader/paper/comparison/valid_error.png").exists()
 
 

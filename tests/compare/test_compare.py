@@ -19,7 +19,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rmsexp import record
-from rmsexp.compare import draw, figures, load, notes, stats, style, tables
+from rmsexp.compare import draw, load
+from rmsexp.compare.plots import panels, setting_curves, style
+from rmsexp.compare.records import caveats, curves, names, statistics
+from rmsexp.compare.tables import summary as summary_table
 
 SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
@@ -49,7 +52,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def summary(results: Path, setting: str = "demo") -> pd.DataFrame:
-    return tables.summary(load(results), "cifar10", setting).set_index("series")
+    return summary_table.table(load(results), "cifar10", setting).set_index("series")
 
 
 # reading
@@ -137,12 +140,12 @@ def test_time_counts_only_where_every_session_does(tmp_path: Path, sessions: lis
 
 
 def test_interval_from_three_seeds_on() -> None:
-    assert stats.estimate(np.array([1.0, 3.0])) == (
+    assert statistics.estimate(np.array([1.0, 3.0])) == (
         2.0,
         pytest.approx(math.sqrt(2)),
         pytest.approx(math.nan, nan_ok=True),
     )
-    mean, sd, interval = stats.estimate(np.array([1.0, 2.0, 3.0, math.nan]))
+    mean, sd, interval = statistics.estimate(np.array([1.0, 2.0, 3.0, math.nan]))
     assert (mean, sd) == (2.0, 1.0)
     assert interval == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees of freedom at 97.5 %
 
@@ -150,17 +153,17 @@ def test_interval_from_three_seeds_on() -> None:
 def test_seeds_are_put_on_one_grid_before_averaging() -> None:
     first = np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 4.0])
     second = np.array([1.0, 3.0, 6.0]), np.array([2.0, 4.0, 7.0])
-    mean = stats.mean_curve([first, second])
+    mean = curves.mean_curve([first, second])
     assert mean["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert mean["mean"].tolist() == [1.5, 2.5, 3.5, 4.5]
     assert mean["low"].isna().all()
-    assert stats.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
+    assert curves.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
 
 
 def test_tables_compare_at_the_last_step_that_all_have(results: Path) -> None:
     write_run(results, "rms+eps=0.1", steps=200, status="interrupted")
     records = load(results).of("cifar10", "demo")
-    assert stats.common_step(records) == 200  # the diverged run, which ended at 120, does not hold the others back
+    assert statistics.common_step(records) == 200  # the diverged run, which ended at 120, does not hold the others back
     row = summary(results).loc["ln"]
     at_200 = records.metrics.query("series == 'ln' and split == 'test' and step == 200")["error"]
     assert row["final"] == pytest.approx(at_200.mean())
@@ -238,19 +241,19 @@ def test_diverged_runs_are_named_and_not_averaged(results: Path) -> None:
     row = summary(results).loc["none"]
     assert row["status"] == "1 finished, 1 diverged at step 120"
     assert math.isnan(row["final_sd"])
-    assert any("diverged" in line and "no norm seed 1 (at step 120)" in line for line in notes.notes(load(results)))
+    assert any("diverged" in line and "no norm seed 1 (at step 120)" in line for line in caveats.caveats(load(results)))
 
 
 def test_a_setting_where_all_diverged_has_a_table_and_curves(tmp_path: Path) -> None:
     write_run(tmp_path, "none", steps=120, status="diverged")
     assert math.isnan(summary(tmp_path).loc["none", "final"])
     records = load(tmp_path)
-    assert thick(figures.draw(records, figures.quantities(records)), 0) == [style.colour("none")]
+    assert thick(setting_curves.draw(records, panels.quantities(records)), 0) == [style.colour("none")]
 
 
 def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", steps=120, contention="contended")
-    text = "\n".join(notes.notes(load(tmp_path)))
+    text = "\n".join(caveats.caveats(load(tmp_path)))
     assert "built-in data (shapes twin); the paper's setting: scale=paper" in text
     assert "impl eager; device AMD EPYC; threads 2; torch 2.15.0" in text
     assert "RMSNorm seed 0 (finished, 120 of 400 steps)" in text
@@ -265,7 +268,7 @@ def test_the_same_numbers_in_every_form(drawn: Path) -> None:
     markdown = (folder / "summary.md").read_text()
     assert "| RMSNorm | 2 finished | 400 | " + percent in markdown
     console = Console(file=StringIO(), width=200, record=True)
-    console.print(tables.for_terminal(written))
+    console.print(summary_table.for_terminal(written))
     assert percent in console.export_text()
 
 
@@ -273,13 +276,13 @@ def test_the_same_numbers_in_every_form(drawn: Path) -> None:
 
 
 def thick(figure: Figure, panel: int) -> list[str]:
-    return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == figures.THICK]
+    return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == style.THICK]
 
 
 def test_a_figure_has_a_thin_line_a_run_and_a_thick_one_a_series(results: Path) -> None:
     records = load(results)
-    shown = figures.quantities(records)
-    figure = figures.draw(records, shown)
+    shown = panels.quantities(records)
+    figure = setting_curves.draw(records, shown)
     assert [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes] == [
         (title, x)
         for title in ("train loss (nats)", "test loss (nats)", "test error (%)")
@@ -287,7 +290,7 @@ def test_a_figure_has_a_thin_line_a_run_and_a_thick_one_a_series(results: Path) 
     ]
     for panel, axes in enumerate(figure.axes):
         assert thick(figure, panel) == [style.colour(series).lower() for series in SERIES]
-        assert sum(line.get_linewidth() == figures.THIN for line in axes.lines) == 11
+        assert sum(line.get_linewidth() == style.THIN for line in axes.lines) == 11
         assert sum(line.get_marker() == "x" for line in axes.lines) == 1
     assert figure.axes[4].get_ylim()[1] > 50  # percent
 
@@ -299,28 +302,28 @@ def test_a_task_has_its_own_unit_of_loss_and_its_recalls_are_in_percent(tmp_path
         record.append(folder / record.METRICS, [make_row(400, 0.5, split) | {"image_recall": 0.4321}])
     records = load(tmp_path)
     assert records.runs["target_loss_unit"].tolist() == ["per pair"]
-    shown = figures.quantities(records)
+    shown = panels.quantities(records)
     assert [one.title for one in shown] == [
         "train loss (per pair)",
         "valid loss (per pair)",
         "test image recall@1,5,10 (%)",
     ]
     assert [one.name for one in shown] == ["train_loss", "valid_loss", "test_image_recall"]
-    (axes, _) = figures.draw(records, shown[2:]).axes
+    (axes, _) = setting_curves.draw(records, shown[2:]).axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [[43.21]] * 2
-    table = tables.summary(records, "cifar10", "demo")
+    table = summary_table.table(records, "cifar10", "demo")
     assert table["final"].tolist() == table["best_on_valid"].tolist() == [0.4321]
-    assert tables.readable(table).loc[0, "test image recall@1,5,10 at step 400"] == "43.21 %"
+    assert summary_table.readable(table).loc[0, "test image recall@1,5,10 at step 400"] == "43.21 %"
 
 
 @pytest.mark.parametrize("name", ["caption_r1", "image_r10", "caption_recall", "error"])
 def test_shares_are_in_percent_and_ranks_are_not(name: str) -> None:
-    assert style.scale_and_unit(name) == (100, "%")
-    assert style.scale_and_unit("image_median_rank") == (1, "")
+    assert names.scale_and_unit(name) == (100, "%")
+    assert names.scale_and_unit("image_median_rank") == (1, "")
 
 
 def test_contended_runs_are_dashed_against_time_alone(results: Path) -> None:
-    figure = figures.draw(load(results), figures.quantities(load(results))[:1])
+    figure = setting_curves.draw(load(results), panels.quantities(load(results))[:1])
     by_step, by_time = ([line for line in axes.lines if line.is_dashed()] for axes in figure.axes)
     assert by_step == []
     assert [to_hex(line.get_color()) for line in by_time] == [style.colour("wn").lower()]
@@ -331,19 +334,19 @@ def test_band_from_three_seeds_on(tmp_path: Path) -> None:
         write_run(tmp_path, "rms", seed)
     write_run(tmp_path, "rms+eps=0.1")
     records = load(tmp_path)
-    figure = figures.draw(records, figures.quantities(records)[:1])
+    figure = setting_curves.draw(records, panels.quantities(records)[:1])
     assert len(figure.axes[0].collections) == 1
     assert thick(figure, 0) == [style.colour("rms").lower()] * 2
-    plain, variant = (line for line in figure.axes[0].lines if line.get_linewidth() == figures.THICK)
+    plain, variant = (line for line in figure.axes[0].lines if line.get_linewidth() == style.THICK)
     assert not plain.is_dashed()
     assert variant.is_dashed()
 
 
 def test_colours_are_distinct_and_stable() -> None:
-    assert set(style.NAMES) == set(style.COLOURS)
+    assert set(names.NAMES) == set(style.COLOURS)
     assert len({*style.COLOURS.values(), *style.OTHER_COLOURS}) == len(style.COLOURS) + len(style.OTHER_COLOURS)
     assert style.colour("dyt") == "#000000"  # of its name alone, in every process
-    assert style.in_order(["zz", "wn", "rms+eps=0.1", "rms", "ln", "rms"]) == ["ln", "rms", "rms+eps=0.1", "wn", "zz"]
+    assert names.in_order(["zz", "wn", "rms+eps=0.1", "rms", "ln", "rms"]) == ["ln", "rms", "rms+eps=0.1", "wn", "zz"]
 
 
 def test_draw_writes_every_file_and_they_can_be_read(drawn: Path) -> None:
@@ -377,11 +380,11 @@ def test_an_error_with_dollars_and_newlines_is_only_text(tmp_path: Path) -> None
     stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
     record.write_json(folder / record.STATUS, stored)
     records = load(tmp_path)
-    figure = figures.draw(records, figures.quantities(records)[:1])
+    figure = setting_curves.draw(records, panels.quantities(records)[:1])
     figure.canvas.draw()  # would raise, if it took the dollars for a formula
     assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)
 
 
 def test_comparing_needs_no_torch() -> None:
-    code = "import sys, rmsexp.compare.figures, rmsexp.compare.tables; assert 'torch' not in sys.modules"
+    code = "import sys, rmsexp.compare.overview, rmsexp.compare.setting_report; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,10 +12,17 @@ from helpers.records import write_run
 from scipy import stats as scipy_stats
 
 from rmsexp import record
-from rmsexp.compare import ablation, beside, claims, figures, load, paired, rates, savings, stats, targets, timing
-from rmsexp.compare.figures import THICK
-from rmsexp.compare.load import Records
-from rmsexp.compare.tables import NO_VALUE
+from rmsexp.compare import load
+from rmsexp.compare.plots import p_sweep as p_plot
+from rmsexp.compare.plots import panels, paper_curves, setting_curves
+from rmsexp.compare.plots import savings as savings_plot
+from rmsexp.compare.plots.style import THICK
+from rmsexp.compare.records import curves, statistics, timing_records
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import findings, learning_rates, seed_tests, time_to_target, versus_paper
+from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.compare.tables import savings as savings_table
+from rmsexp.compare.tables.formats import NO_VALUE
 
 
 def write_rows(folder: Path, rows: list[record.Row]) -> None:
@@ -52,7 +59,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
         write_errors(tmp_path, "ln", seed, [0.9, one])
         write_errors(tmp_path, "rms", seed, [0.9, other])
     write_errors(tmp_path, "rms", 9, [0.9, 0.0])  # no LN of this seed
-    (row,) = paired.table(setting(tmp_path)).to_dict("records")
+    (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
     difference = np.array(rms) - np.array(ln)
     test = scipy_stats.ttest_1samp(difference, 0)
     low, high = test.confidence_interval(0.95)
@@ -60,7 +67,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert row["difference"] == pytest.approx(difference.mean())
     assert row["interval"] == pytest.approx((high - low) / 2)
     assert row["p"] == pytest.approx(test.pvalue)
-    shown = paired.readable(paired.table(setting(tmp_path))).iloc[0].tolist()
+    shown = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
     assert shown == ["RMSNorm", "4", "-1.5 ± 3", f"{test.pvalue:.3g}"]
 
 
@@ -69,10 +76,10 @@ def test_no_test_with_few_seeds_or_one_difference(tmp_path: Path, seeds: int, re
     for seed in range(seeds):
         write_errors(tmp_path, "ln", seed, [0.9, 0.3 + seed / 100])
         write_errors(tmp_path, "rms", seed, [0.9, 0.2 + seed / 100])
-    table = paired.table(setting(tmp_path))
+    table = seed_tests.table(setting(tmp_path))
     assert table["difference"].tolist() == pytest.approx([-0.1])
     assert math.isnan(table["p"].iloc[0])
-    shown = paired.readable(table).iloc[0]
+    shown = seed_tests.readable(table).iloc[0]
     assert shown["common seeds"] == str(seeds)
     assert "no test" in shown["p, paired t-test"]
     assert reason in shown["p, paired t-test"]
@@ -81,7 +88,7 @@ def test_no_test_with_few_seeds_or_one_difference(tmp_path: Path, seeds: int, re
 def test_each_implementation_is_set_against_its_own_ln(tmp_path: Path) -> None:
     for series, error in {"ln": 0.3, "rms": 0.2, "ln+impl=fused": 0.5, "rms+impl=fused": 0.6}.items():
         write_errors(tmp_path, series, 0, [0.9, error])
-    table = paired.table(setting(tmp_path)).set_index("series")["difference"]
+    table = seed_tests.table(setting(tmp_path)).set_index("series")["difference"]
     assert table.to_dict() == pytest.approx({"rms": -0.1, "rms+impl=fused": 0.1})
 
 
@@ -92,12 +99,12 @@ def test_our_error_beside_the_paper_s(tmp_path: Path) -> None:
     for seed, last in enumerate([0.11, 0.13]):
         write_errors(tmp_path, "ln", seed, [0.9, 0.10, last])
     write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4])  # not in the paper
-    table = beside.quality(setting(tmp_path))
+    table = versus_paper.table(setting(tmp_path))
     (row,) = table.to_dict("records")
     assert (row["series"], row["table"], row["paper"]) == ("ln", "Table 10", 0.1049)
     assert row["final_difference"] == pytest.approx(0.12 - 0.1049)
     assert row["best_difference"] == pytest.approx(0.10 - 0.1049)
-    shown = beside.readable_quality(table, stats.target(setting(tmp_path))).iloc[0]
+    shown = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
     assert shown["paper, its own setting"] == "10.49 %"
     assert shown["last minus paper (points)"] == "+1.51"
 
@@ -107,7 +114,7 @@ def test_a_second_test_set_has_its_own_number(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms", steps=100, task="rnnsearch", target=target)
     splits = {"valid": 20.0, "test": 22.0, "test2017": 24.0}
     write_rows(folder, [training(100, 1.0, 0.1) | {"split": split, "bleu": bleu} for split, bleu in splits.items()])
-    table = beside.quality(load(tmp_path))
+    table = versus_paper.table(load(tmp_path))
     assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
     assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}
 
@@ -115,7 +122,7 @@ def test_a_second_test_set_has_its_own_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("setting", "count"), [("paper", 2), ("demo", 0), ("paper+optim.lr=0.1", 0)])
 def test_the_paper_s_losses_lie_over_ours_in_its_own_setting(tmp_path: Path, setting: str, count: int) -> None:
     write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
-    by_step, by_time = figures.draw(load(tmp_path), [figures.Quantity("train", "loss")]).axes
+    by_step, by_time = setting_curves.draw(load(tmp_path), [panels.Quantity("train", "loss")]).axes
     over = [line for line in by_step.lines if "(paper)" in str(line.get_label())]
     assert len(over) == count
     assert all(line.is_dashed() for line in over)
@@ -123,13 +130,13 @@ def test_the_paper_s_losses_lie_over_ours_in_its_own_setting(tmp_path: Path, set
 
 
 def test_the_paper_s_curves_are_figures_of_their_own() -> None:
-    drawn = beside.curve_figures("rnnsearch")
+    drawn = paper_curves.curve_figures("rnnsearch")
     assert list(drawn) == ["Figure 1", "Figure 4"]
     steps, minutes = drawn["Figure 1"].axes
     assert (steps.get_xlabel(), minutes.get_xlabel()) == ("step", "time in training (minutes)")
     assert [len(axes.lines) for axes in (steps, minutes)] == [2, 2]
     assert all(line.is_dashed() for line in steps.lines)
-    assert beside.curve_figures("cifar10") == {}
+    assert paper_curves.curve_figures("cifar10") == {}
 
 
 # time
@@ -137,25 +144,30 @@ def test_the_paper_s_curves_are_figures_of_their_own() -> None:
 
 def timings(**changes: object) -> pd.DataFrame:
     """A record of LN and RMSNorm: 20 % less time."""
-    shared = dict.fromkeys(timing.COLUMNS) | {"folder": "x", "task": "cifar10", "setting": "demo", "kind": "steps"}
+    shared = dict.fromkeys(timing_records.COLUMNS) | {
+        "folder": "x",
+        "task": "cifar10",
+        "setting": "demo",
+        "kind": "steps",
+    }
     shared |= {"impl": "eager", "reference": "ln", "rounds": 30, "time_state": "clear", "started": "2026", **changes}
     times = {"median_seconds_per_1k_steps": 50.0, "q25": 49.0, "q75": 52.0}
     ln = {"series": "ln", "norm": "ln", "ratio": 1.0, "low": 1.0, "high": 1.0}
     rms = {"series": "rms", "norm": "rms", "ratio": 0.8, "low": 0.78, "high": 0.83}
-    return pd.DataFrame([shared | times | one for one in (ln, rms)], columns=list(timing.COLUMNS))
+    return pd.DataFrame([shared | times | one for one in (ln, rms)], columns=list(timing_records.COLUMNS))
 
 
 def test_a_timing_record_replaces_unpaired_savings(tmp_path: Path) -> None:
     for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
         write_run(tmp_path, series, seconds_per_step=seconds)
-    unpaired = savings.table(setting(tmp_path), timings().iloc[:0]).set_index("series")
+    unpaired = savings_table.table(setting(tmp_path), timings().iloc[:0]).set_index("series")
     assert unpaired["kind"].to_dict() == {"ln": "reference", "rms": "unpaired", "wn": "unpaired"}
     assert unpaired.loc["rms", "saving"] == pytest.approx(0.5)
-    table = savings.table(setting(tmp_path), timings()).set_index("series")
+    table = savings_table.table(setting(tmp_path), timings()).set_index("series")
     assert table["kind"].to_dict() == {"ln": "reference", "rms": "paired", "wn": "unpaired"}
     assert table.loc["rms", ["saving", "low", "high"]].tolist() == pytest.approx([0.2, 0.17, 0.22])
     assert table.loc["rms", "seconds_per_1k_steps"] == 50
-    shown = savings.readable(table.reset_index(), "cifar10").set_index("norm")
+    shown = savings_table.readable(table.reset_index(), "cifar10").set_index("norm")
     assert shown.loc["RMSNorm", "saving vs LayerNorm"] == "20.0 % (17.0 to 22.0 %), paired, 30 rounds"
     assert shown.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
     assert shown.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
@@ -163,15 +175,15 @@ def test_a_timing_record_replaces_unpaired_savings(tmp_path: Path) -> None:
 
 def test_a_timing_record_against_another_norm_says_nothing_of_ln(tmp_path: Path) -> None:
     write_run(tmp_path, "rms")
-    table = savings.table(setting(tmp_path), timings(reference="none"))
+    table = savings_table.table(setting(tmp_path), timings(reference="none"))
     assert table[["series", "kind", "note"]].to_numpy().tolist() == [["rms", "unknown", "no LN run of this impl"]]
 
 
 def test_paired_savings_are_filled_and_unpaired_ones_hollow(tmp_path: Path) -> None:
     for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
         write_run(tmp_path, series, seconds_per_step=seconds)
-    table = savings.table(setting(tmp_path), timings())
-    (axes,) = savings.draw(table, "cifar10", "title", ["note"]).axes
+    table = savings_table.table(setting(tmp_path), timings())
+    (axes,) = savings_plot.draw(table, "cifar10", "title", ["note"]).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["WeightNorm", "RMSNorm"]
     ours = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_fillstyle() for line in ours] == ["none", "full"]
@@ -185,7 +197,7 @@ def test_paired_savings_are_filled_and_unpaired_ones_hollow(tmp_path: Path) -> N
 def test_runs_of_different_pace_are_averaged_at_the_same_time() -> None:
     slow = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 0.0])
     quick = np.array([0.0, 4.0, 8.0, 12.0]), np.array([4.0, 3.0, 2.0, 1.0])
-    mean = stats.mean_curve([slow, quick]).set_index("x")["mean"]
+    mean = curves.mean_curve([slow, quick]).set_index("x")["mean"]
     assert mean.index.tolist() == [0, 4, 8, 10, 12]  # as far as both go
     expected = [(4 - 0.2 * time + 4 - 0.25 * time) / 2 for time in mean.index]
     assert mean.tolist() == pytest.approx(expected)
@@ -196,22 +208,22 @@ def test_steps_and_seconds_to_a_level(tmp_path: Path) -> None:
     write_errors(tmp_path, "rms", 0, [0.9, 0.44, 0.5, 0.3])
     write_errors(tmp_path, "rms", 1, [0.9, 0.6, 0.6, 0.45], contention="contended")
     write_errors(tmp_path, "wn", 0, [0.9, 0.8, 0.8, 0.8])
-    goal = targets.level(setting(tmp_path))
+    goal = time_to_target.level(setting(tmp_path))
     assert goal is not None
     assert goal.value == pytest.approx(0.9 - 0.9 * 0.5)
-    assert targets.title(goal).startswith("Time until test error is 45.00 % (90 % of the way to LayerNorm's")
-    table = targets.table(setting(tmp_path), goal).set_index("series")
+    assert time_to_target.title(goal).startswith("Time until test error is 45.00 % (90 % of the way to LayerNorm's")
+    table = time_to_target.table(setting(tmp_path), goal).set_index("series")
     assert table["reached"].to_dict() == {"ln": 1, "rms": 2, "wn": 0}
     assert table.loc["ln", ["steps", "seconds"]].tolist() == pytest.approx([200, 20])
     assert table.loc["rms", ["steps", "seconds", "timed"]].tolist() == pytest.approx([200, 10, 1])
-    shown = targets.readable(table.reset_index()).set_index("norm")
+    shown = time_to_target.readable(table.reset_index()).set_index("norm")
     assert shown.loc["WeightNorm"].tolist() == ["0 of 1", NO_VALUE, NO_VALUE]
 
 
 def test_without_ln_the_worst_norm_sets_the_level(tmp_path: Path) -> None:
     write_errors(tmp_path, "rms", 0, [0.9, 0.3])
     write_errors(tmp_path, "wn", 0, [0.8, 0.6])
-    goal = targets.level(setting(tmp_path))
+    goal = time_to_target.level(setting(tmp_path))
     assert goal is not None
     assert goal.value == pytest.approx(0.8 - 0.9 * 0.2)
     assert "WeightNorm" in goal.source
@@ -231,7 +243,7 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     write_losses(tmp_path, "none", 0.01, 0.1)
     write_losses(tmp_path, "ln", 0.02, 0.2)
     write_losses(tmp_path, "rms", 0.02, 0.05)
-    sentence, how = claims.figure_1(setting(tmp_path))
+    sentence, how = findings.figure_1(setting(tmp_path))
     # the mean of the rows at 190 and 200: a trailing window of 20 steps
     assert sentence == (
         "When the model without norm reaches training loss 8.050 (at step 200, 20 seconds), "
@@ -248,7 +260,7 @@ def test_ln_is_the_baseline_where_no_norm_did_not_train(tmp_path: Path, baseline
         write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
     write_losses(tmp_path, "ln", 0.02, 0.2)
     write_losses(tmp_path, "rms", 0.03, 0.1, contention="contended")
-    sentence, how = claims.figure_1(setting(tmp_path))
+    sentence, how = findings.figure_1(setting(tmp_path))
     assert sentence.startswith(
         "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
     )
@@ -258,7 +270,7 @@ def test_ln_is_the_baseline_where_no_norm_did_not_train(tmp_path: Path, baseline
 
 def test_nothing_is_claimed_of_one_norm(tmp_path: Path) -> None:
     write_losses(tmp_path, "rms", 0.02, 0.1)
-    assert claims.figure_1(setting(tmp_path)) == []
+    assert findings.figure_1(setting(tmp_path)) == []
 
 
 # learning rates
@@ -272,9 +284,9 @@ def test_each_norm_at_its_recipe_s_rate_and_at_the_best(tmp_path: Path) -> None:
             (folder / record.CONFIG).write_text("optim:\n  lr: 0.003\n")
     write_errors(tmp_path, "ln", 0, [0.9, 0.1], setting="demo+optim.lr=0.1", status="diverged")
     settings = load(tmp_path).settings()
-    table = rates.table(settings)
+    table = learning_rates.table(settings)
     assert len(table) == 5
-    shown = rates.readable(table, stats.target(setting(tmp_path))).set_index("norm")
+    shown = learning_rates.readable(table, statistics.target(setting(tmp_path))).set_index("norm")
     assert shown.loc["LayerNorm"].tolist() == [
         *("0.003", "30.00 %", "0.01 (best of 3 tried, by test error)", "20.00 %", "1")
     ]
@@ -285,7 +297,7 @@ def test_each_norm_at_its_recipe_s_rate_and_at_the_best(tmp_path: Path) -> None:
 
 def test_settings_that_differ_in_their_rate_alone_are_one_family() -> None:
     folder = Path("results/cifar10/demo+batch_size=8+optim.lr=0.01+model.width=4")
-    assert rates.family(folder) == Path("results/cifar10/demo+batch_size=8+model.width=4")
+    assert learning_rates.family(folder) == Path("results/cifar10/demo+batch_size=8+model.width=4")
 
 
 # p
@@ -298,8 +310,8 @@ def test_p_is_read_from_the_name_or_the_config(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     (write_run(tmp_path, "prms") / record.CONFIG).write_text("norm:\n  p: 0.0625\n")
     write_run(tmp_path, "prms", 1)  # without a config its p is not known
-    table = ablation.p_table(load(tmp_path), "cifar10", "demo")
-    assert list(table) == ablation.COLUMNS
+    table = p_table.table(load(tmp_path), "cifar10", "demo")
+    assert list(table) == p_table.COLUMNS
     assert table[["series", "p", "seed"]].to_numpy().tolist() == [
         ["prms", 0.0625, 0],
         ["prms+p=0.5", 0.5, 0],
@@ -315,8 +327,8 @@ def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
     for p in ("0.1", "0.5"):
         for seed in range(2):
             write_run(tmp_path, f"prms+p={p}", seed, contention="contended" if seed else "clear")
-    table = ablation.p_table(load(tmp_path), "cifar10", "demo")
-    quality, time = ablation.draw_p(table, stats.target(load(tmp_path)), "title").axes
+    table = p_table.table(load(tmp_path), "cifar10", "demo")
+    quality, time = p_plot.draw(table, statistics.target(load(tmp_path)), "title").axes
     assert (quality.get_ylabel(), time.get_ylabel()) == ("test error (%), last", "seconds per 1k steps")
     (mean,) = [line for line in quality.lines if line.get_label() == "pRMSNorm"]
     expected = table[table["series"] != "rms"].groupby("p")["final"].mean() * 100
@@ -333,7 +345,7 @@ def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
 def test_thinning_keeps_ends_and_extremes(count: int) -> None:
     values = np.sin(np.arange(count) * 1.7) + np.arange(count) / count
     values[count // 3] = 9.0
-    kept = stats.thinned(values, 10)
+    kept = curves.thinned(values, 10)
     assert len(kept) <= 10
     assert (np.diff(kept) > 0).all()
     assert {0, count - 1, count // 3} <= set(kept.tolist())
@@ -341,7 +353,7 @@ def test_thinning_keeps_ends_and_extremes(count: int) -> None:
 
 def test_curves_of_all_runs_leave_gaps_out() -> None:
     rows = pd.DataFrame({"folder": ["a", "b", "a", "c"], "step": [1, 1, 2, 1], "loss": [3.0, 4.0, 5.0, math.nan]})
-    found = stats.curves(rows, "step", "loss")
+    found = curves.curves(rows, "step", "loss")
     assert {folder: (x.tolist(), y.tolist()) for folder, (x, y) in found.items()} == {
         "a": ([1, 2], [3, 5]),
         "b": ([1], [4]),

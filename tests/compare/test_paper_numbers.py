@@ -6,9 +6,11 @@ import pandas as pd
 import pytest
 
 from rmsexp import config
-from rmsexp.compare import across, published, style, timing
+from rmsexp.compare import paper
+from rmsexp.compare.plots import savings_by_task
+from rmsexp.compare.records import names, timing_records
 
-NUMBERS = published.numbers()
+NUMBERS = paper.numbers()
 TIMED = ["rnnsearch", "transformer", "attentive_reader", "order_embedding", "cifar10"]
 
 
@@ -24,13 +26,13 @@ def test_each_saving_that_is_printed_follows_from_the_times_that_are_printed() -
 
 def test_the_range_of_the_abstract_is_that_of_the_tables() -> None:
     savings = NUMBERS.loc[NUMBERS["metric"] == "saving_vs_ln", "value"]
-    ends = published.of("all", "lowest saving_vs_ln")["value"], published.of("all", "highest saving_vs_ln")["value"]
+    ends = paper.of("all", "lowest saving_vs_ln")["value"], paper.of("all", "highest saving_vs_ln")["value"]
     assert [round(float(end.iloc[0]), 2) for end in ends] == [round(savings.min(), 2), round(savings.max(), 2)]
 
 
 def test_names_and_units_are_ours() -> None:
     assert set(NUMBERS["task"]) == {*config.options("task"), "invariance", "all"}
-    assert {style.norm_of(norm) for norm in NUMBERS["norm"]} <= {*config.options("norm"), ""}
+    assert {names.norm_of(norm) for norm in NUMBERS["norm"]} <= {*config.options("norm"), ""}
     fractions = NUMBERS[NUMBERS["unit"] == "fraction"]
     assert fractions["value"].between(0, 1).all()
     assert set(fractions["metric"]) >= {"error", "saving_vs_ln", "image_r1", "image_recall"}
@@ -48,16 +50,16 @@ def test_some_numbers_as_they_are_printed() -> None:
         pytest.approx(43.4),
     )
     assert times["Table 10", "bn"] == 76  # 38 s an epoch of 500 steps
-    errors = published.of("cifar10", "error").set_index("norm")["value"]
+    errors = paper.of("cifar10", "error").set_index("norm")["value"]
     assert (errors["rms"], errors["prms"]) == (0.0883, 0.1037)
-    recall = published.of("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]
+    recall = paper.of("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]
     assert recall["Theano", "rms"] == pytest.approx((0.390 + 0.748 + 0.863) / 3)
-    bleu = published.of("rnnsearch", "bleu").set_index(["table", "framework", "norm", "data"])["value"]
+    bleu = paper.of("rnnsearch", "bleu").set_index(["table", "framework", "norm", "data"])["value"]
     assert bleu["Table 3", "Theano Nematus", "prms", "newstest2017"] == 24.0
 
 
 def test_curves_go_on_in_time_and_end_where_the_figure_does() -> None:
-    curves = published.curves()
+    curves = paper.curves()
     for _, one in curves.groupby(["figure", "norm"]):
         assert one["x"].is_monotonic_increasing
         assert one["x_unit"].nunique() == one["metric"].nunique() == 1
@@ -86,7 +88,7 @@ def record(
         shared | {"series": series, "norm": series, "ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.02}
         for series, ratio in every.items()
     ]
-    return pd.DataFrame(rows).reindex(columns=list(timing.COLUMNS))
+    return pd.DataFrame(rows).reindex(columns=list(timing_records.COLUMNS))
 
 
 def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
@@ -100,13 +102,13 @@ def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
         ],
         ignore_index=True,
     )
-    shown = across.shown(timings)
+    shown = savings_by_task.shown(timings)
     assert list(zip(shown["task"], shown["series"], shown["ratio"], strict=True)) == [
         ("cifar10", "rms", 0.8),
         ("cifar10", "prms", 0.7),
         ("transformer", "rms", 0.97),
     ]
-    (axes,) = across.draw(timings).axes
+    (axes,) = savings_by_task.draw(timings).axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["transformer, small: RMSNorm", "cifar10, small: pRMSNorm", "cifar10, small: RMSNorm"]
     points = [container[0].get_xdata()[0] for container in axes.containers]
@@ -119,11 +121,11 @@ def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
 
 def test_machines_share_a_line_of_the_figure() -> None:
     older = record("transformer", rms=0.9, prms=0.8, started="2026-01-01", device="an older processor")
-    (axes,) = across.draw(pd.concat([record("transformer", rms=0.97), older], ignore_index=True)).axes
+    (axes,) = savings_by_task.draw(pd.concat([record("transformer", rms=0.97), older], ignore_index=True)).axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["transformer, small: pRMSNorm", "transformer, small: RMSNorm"]
     points = [tuple(float(value[0]) for value in container[0].get_data()) for container in axes.containers]
-    step = across.LINED
+    step = savings_by_task.LINED
     expected = [(20, -step), (10, 1 - step), (3, 1)]
     assert sorted(points) == [pytest.approx(point) for point in sorted(expected)]
     theirs = [float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "D" and len(line.get_ydata())]

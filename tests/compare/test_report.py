@@ -13,8 +13,8 @@ import pytest
 from helpers.records import write_run
 
 from rmsexp import compare, record, report
-from rmsexp.compare import html
-from rmsexp.compare.report import SettingReport
+from rmsexp.compare.page import html
+from rmsexp.compare.page.contents import SettingReport
 
 SERIES = ("none", "ln", "rms", "prms", "prms+p=0.5")
 FILES = (record.CONFIG, record.RUN, record.METRICS, record.STATUS)

@@ -19,9 +19,11 @@ from helpers.records import write_run
 from matplotlib import colors
 from PIL import Image
 
-from rmsexp.compare import html, load, published, style
-from rmsexp.compare.report import SettingReport
-from rmsexp.compare.tables import NO_VALUE
+from rmsexp.compare import load, paper
+from rmsexp.compare.page import html
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots import style
+from rmsexp.compare.tables.formats import NO_VALUE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -252,7 +254,7 @@ def test_the_papers_curves_stand_beside_runs_of_their_task(page: str) -> None:
     first, fourth = (one["panels"] for one in charts.values())
     assert {one["series"] for one in first["time"]["curves"]} == {"none", "ln"}
     assert "time" not in fourth
-    curves = published.curves()
+    curves = paper.curves()
     bleu = curves[(curves["figure"] == "Figure 4") & (curves["norm"] == "rms")]
     assert mean_of(fourth["step"], "rms")["y"] == pytest.approx(bleu["y"].tolist())
     assert {one["series"]: one["seeds"] for one in data["series"]} == {"none": 0, "ln": 0, "rms": 1}

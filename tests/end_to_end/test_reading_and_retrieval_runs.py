@@ -13,7 +13,7 @@ from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import NORMS, Main
 
 from rmsexp import record
-from rmsexp.compare import figures
+from rmsexp.compare.plots import canvas
 
 pytestmark = pytest.mark.usefixtures("small_twins")
 
@@ -80,7 +80,7 @@ def test_the_best_checkpoint_is_the_best_on_valid(
 def test_a_sweep_draws_the_comparison(
     main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, loss: str
 ) -> None:
-    monkeypatch.setattr(figures, "DPI", 20)
+    monkeypatch.setattr(canvas, "DPI", 20)
     done = main("-m", *tiny(name), "norm=ln,rms", curves=True)
     assert done.status == 0, done.err
     (summary,) = tmp_path.rglob("summary.md")

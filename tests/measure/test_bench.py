@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from rmsexp import bench
-from rmsexp.compare import bench as compared
-from rmsexp.compare.bench import Measured, Summary
-from rmsexp.compare.timing import paired_ratio
+from rmsexp.compare.records import benchmarks
+from rmsexp.compare.records.benchmarks import Measured, Summary
+from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.tables import bench as bench_table
 from rmsexp.measure import interleaved, layers
 from rmsexp.measure.layers import LayerPass
 from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
@@ -91,7 +92,7 @@ def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them(
 
 def test_times_of_a_layer_and_its_ratio_by_hand() -> None:
     pace = np.arange(1.0, 12.0)  # of the machine
-    reference, own = compared.rows({"a": list(pace / 1000), "b": list(0.5 * pace / 1000)}, "a")
+    reference, own = benchmarks.rows({"a": list(pace / 1000), "b": list(0.5 * pace / 1000)}, "a")
     assert (reference.layer, own.layer) == ("a", "b")
     assert own.milliseconds == pytest.approx((1, 3, 5))
     assert reference.relative == (1, 1, 1)
@@ -100,7 +101,7 @@ def test_times_of_a_layer_and_its_ratio_by_hand() -> None:
 
 def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> Measured:
     stored = {"shape": shape, "elements": elements, "passes": passes, "reference": "a", "seconds": seconds}
-    return Measured(stored | {"contention": {"state": "contended"}}, compared.rows(seconds, "a"))
+    return Measured(stored | {"contention": {"state": "contended"}}, benchmarks.rows(seconds, "a"))
 
 
 def test_ratios_side_by_side_are_of_the_passes_and_sizes_asked_for() -> None:
@@ -111,7 +112,7 @@ def test_ratios_side_by_side_are_of_the_passes_and_sizes_asked_for() -> None:
     ]
     alone = measured("20", 20, FORWARD, {"a": pace, "b": pace[::-1]})
     pairs = (("b", "a"), ("a", "b"))
-    shown = compared.summaries(
+    shown = bench_table.summaries(
         [Summary(BOTH, pairs, 10), Summary(FORWARD, pairs), Summary(FORWARD, pairs, 21)], [*both, alone]
     )
     assert list(shown) == ["Ratios, forward + backward", "Ratios, forward"]
@@ -124,7 +125,7 @@ def test_ratios_side_by_side_are_of_the_passes_and_sizes_asked_for() -> None:
     assert table["a / b"]["geometric mean"] == "0.500"
     interval = paired_ratio(pace[::-1], pace)
     assert shown["Ratios, forward"]["b / a"][0] == "{:.3f} ({:.3f} to {:.3f})".format(*interval)
-    assert compared.heading(alone.stored) == "20, forward (contended)"
+    assert benchmarks.heading(alone.stored) == "20, forward (contended)"
 
 
 # Records

@@ -19,7 +19,10 @@ from helpers.reading_and_retrieval import make, tiny
 from helpers.sites import close
 
 from rmsexp import config, timing
-from rmsexp.compare import timing as records
+from rmsexp.compare.plots import timing as timing_plot
+from rmsexp.compare.records import timing_records
+from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.tables import timing as timing_table
 from rmsexp.measure import interleaved, replay, steps
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import TimingConfig
@@ -68,11 +71,14 @@ def test_implementations_share_an_axis_only_where_each_is_labelled() -> None:
     with pytest.raises(config.ConfigError, match=r"write impl=\[eager,fused\]"):
         timing._check(timing.Options(), jobs)
     timing._check(timing.Options(impl=["eager", "fused"]), jobs)
-    names = records.labels(
+    names = timing_records.labels(
         pd.DataFrame({"series": ["ln", "rms+impl=fused", "prms+p=0.5"], "impl": ["eager", "fused", "eager"]})
     )
     assert names == ["LayerNorm (eager)", "RMSNorm (fused)", "pRMSNorm p=0.5 (eager)"]
-    assert records.labels(pd.DataFrame({"series": ["ln", "rms"], "impl": ["eager"] * 2})) == ["LayerNorm", "RMSNorm"]
+    assert timing_records.labels(pd.DataFrame({"series": ["ln", "rms"], "impl": ["eager"] * 2})) == [
+        "LayerNorm",
+        "RMSNorm",
+    ]
 
 
 # Ratios
@@ -80,30 +86,30 @@ def test_implementations_share_an_axis_only_where_each_is_labelled() -> None:
 
 def test_a_ratio_is_paired_by_round() -> None:
     pace = np.array([1.0, 5.0, 2.0, 9.0, 3.0, 4.0])  # of the machine, which changes from round to round
-    assert records.paired_ratio(0.9 * pace, pace) == pytest.approx((0.9, 0.9, 0.9))
-    assert records.paired_ratio(pace, pace) == (1, 1, 1)
+    assert paired_ratio(0.9 * pace, pace) == pytest.approx((0.9, 0.9, 0.9))
+    assert paired_ratio(pace, pace) == (1, 1, 1)
     disturbed = 0.9 * pace
     disturbed[1] *= 30
-    assert records.paired_ratio(disturbed, pace).ratio == pytest.approx(0.9)
-    assert records.paired_ratio([1, 2, 3, 4], [1, 1, 1, 1]).ratio == pytest.approx(6**0.5)  # the outer two fall out
+    assert paired_ratio(disturbed, pace).ratio == pytest.approx(0.9)
+    assert paired_ratio([1, 2, 3, 4], [1, 1, 1, 1]).ratio == pytest.approx(6**0.5)  # the outer two fall out
 
 
 def test_an_interval_is_that_of_rounds_drawn_again() -> None:
     rng = np.random.default_rng(3)
     own, reference = rng.normal(1.05, 0.02, 40), rng.normal(1, 0.02, 40)
-    found, ratios = records.paired_ratio(own, reference), own / reference
+    found, ratios = paired_ratio(own, reference), own / reference
     drawn = np.sort(rng.choice(np.log(ratios), (20_000, 40)))
     assert found.ratio == pytest.approx(np.exp(np.sort(np.log(ratios))[10:30].mean()))
     percentiles = np.quantile(drawn[:, 10:30].mean(1), [0.025, 0.975]) - np.log(found.ratio)
     expected = found.ratio * np.exp(percentiles * 2.0930 / 1.9600)  # t with 19 degrees of freedom over the normal
     assert (found.low, found.high) == pytest.approx(expected, abs=1e-3)
     assert found.width == found.high - found.low
-    assert records.paired_ratio(own, reference) == found  # the same seconds give the same interval
+    assert paired_ratio(own, reference) == found  # the same seconds give the same interval
 
 
 def test_an_interval_of_equals_holds_one_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
-    intervals = [records.paired_ratio(*rng.normal(1, 0.03, (2, 30))) for _ in range(200)]
+    intervals = [paired_ratio(*rng.normal(1, 0.03, (2, 30))) for _ in range(200)]
     assert 182 <= sum(one.low <= 1 <= one.high for one in intervals) < 200
 
 
@@ -238,16 +244,16 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_record_is_read_as_it_was_measured(setting: Path) -> None:
-    found = records.load(setting.parent.parent)
-    assert list(found.columns) == list(records.COLUMNS)
+    found = timing_records.load(setting.parent.parent)
+    assert list(found.columns) == list(timing_records.COLUMNS)
     steps = found[found["kind"] == "steps"].set_index("series")
-    stored = json.loads((setting / "timing" / "steps0" / records.FILE).read_text())
+    stored = json.loads((setting / "timing" / "steps0" / timing_records.FILE).read_text())
     assert list(steps.index) == ["none", "ln", "rms", "prms"]
     seconds = {one["series"]: np.array(one["seconds"]) for one in stored["series"]}
     for series, own in seconds.items():
         row = steps.loc[series]
         assert row["median_seconds_per_1k_steps"] == pytest.approx(1000 * np.median(own))
-        assert row["ratio"] == records.paired_ratio(own, seconds["ln"]).ratio
+        assert row["ratio"] == paired_ratio(own, seconds["ln"]).ratio
         assert row["rounds"] == len(own) >= 2
         assert min(row["forward"], row["backward"], row["update"], row["peak_bytes"]) > 0
     assert stored["session"]["versions"]["torch"] == torch.__version__.split("+")[0]
@@ -256,39 +262,39 @@ def test_a_record_is_read_as_it_was_measured(setting: Path) -> None:
 
 
 def test_a_repetition_is_another_record_and_the_newest_counts(setting: Path) -> None:
-    assert records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps1"
-    rows = records.load(setting)
+    assert timing_records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps1"
+    rows = timing_records.load(setting)
     older = rows.assign(started="2020-01-01T00:00:00+00:00", ratio=9.0)
-    newest = records.newest(pd.concat([older, rows]))
+    newest = timing_records.newest(pd.concat([older, rows]))
     assert list(newest["series"]) == ["none", "ln", "rms", "prms"]
     assert 9.0 not in set(newest["ratio"])
 
 
 def test_a_damaged_record_is_left_out_and_named(setting: Path, tmp_path: Path) -> None:
-    good = (setting / "timing" / "steps0" / records.FILE).read_text()
+    good = (setting / "timing" / "steps0" / timing_records.FILE).read_text()
     for number, content in enumerate(("{", "[]", good.replace('"session"', '"sesion"'), good)):
         folder = tmp_path / "order_embedding" / "demo" / "timing" / f"steps{number}"
         folder.mkdir(parents=True)
-        (folder / records.FILE).write_text(content)
+        (folder / timing_records.FILE).write_text(content)
     problems: list[str] = []
-    found = records.load(tmp_path, problems)
+    found = timing_records.load(tmp_path, problems)
     assert {Path(folder).name for folder in found["folder"]} == {"steps3"}
-    assert [f"steps{number}/{records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 3
+    assert [f"steps{number}/{timing_records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 3
 
 
 def test_the_table_and_the_figure_say_what_was_measured(setting: Path) -> None:
-    rows = records.load(setting)
+    rows = timing_records.load(setting)
     steps, layers = (
         rows[rows["kind"] == "steps"].reset_index(drop=True),
         rows[rows["kind"] == "layers"].reset_index(drop=True),
     )
-    table = records.readable(steps).set_index("norm")
+    table = timing_table.readable(steps).set_index("norm")
     saved = "saving vs LayerNorm (95 % interval)"
     assert table.loc["LayerNorm", saved] == "reference"
     assert table.loc["RMSNorm", saved].startswith(f"{100 * (1 - steps['ratio'][2]):.1f} % (")
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
-    assert set(records.readable(layers)["paper"]) == {""}  # the paper's are of whole steps
-    times, savings = records.draw(steps).axes
+    assert set(timing_table.readable(layers)["paper"]) == {""}  # the paper's are of whole steps
+    times, savings = timing_plot.draw(steps).axes
     assert times.get_xlabel() == "ms per step, median and quartiles"
     assert savings.get_xlabel() == "time saved vs LayerNorm (%), 95 % interval"
     assert [text.get_text() for text in times.texts] == ["no norm", "LayerNorm", "RMSNorm", "pRMSNorm"]
@@ -342,7 +348,7 @@ def test_layers_alone_compute_what_they_compute_in_the_model() -> None:
 def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
     setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = records.load(setting)
+    rows = timing_records.load(setting)
     assert list(rows[rows["kind"] == "layers"]["series"]) == ["ln", "bn", "wn"]
     words = [*tiny("order_embedding"), f"data.root={tmp_path}", f"results={tmp_path}", "timing.layers=true"]
     assert timing.main([*words, "norms=[none,ln]", "timing.reference=none", "threads=1"]) == 1

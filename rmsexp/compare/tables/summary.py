@@ -9,30 +9,30 @@ import pandas as pd
 from rich.table import Table
 
 from rmsexp import record
-from rmsexp.compare import stats, style
-from rmsexp.compare.load import Records
+from rmsexp.compare.records import names, speed, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats, markup
 
 SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
-NO_VALUE = "\N{EN DASH}"
 
 
-def summary(records: Records, task: str, setting: str) -> pd.DataFrame:
+def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Numbers as stored (fractions, seconds), one row a series.
 
     ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: of each run's best up to there;
     ``_sd`` over seeds, ``_interval`` half the 95 % t-interval (from three seeds on). ``saving_vs_ln`` is unpaired.
     """
     records = records.of(task, setting)
-    step, aim = stats.common_step(records), stats.target(records)
-    speeds = [stats.speed(records, series) for series in style.in_order(records.runs["series"])]
-    final, best = stats.final_metric(records, step), stats.best_metric(records, step)
+    step, aim = statistics.common_step(records), statistics.target(records)
+    speeds = [speed.speed(records, series) for series in names.in_order(records.runs["series"])]
+    final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     last = records.metrics.groupby("folder", observed=True)[SECONDS].last()
     rows = []
     for own in speeds:
         runs = records.runs[records.runs["series"] == own.series]
-        saved, why = stats.saving(own, speeds)
+        saved, why = speed.saving(own, speeds)
         row: dict[str, Any] = {
-            "label": style.label(own.series),
+            "label": names.label(own.series),
             "series": own.series,
             "norm": runs["norm"].iloc[0],
             "impl": own.impl,
@@ -61,13 +61,13 @@ def _status(runs: pd.DataFrame) -> str:
     """Such as "2 finished, 1 diverged at step 120"."""
     parts = []
     for status, some in runs.groupby("status"):
-        where = " at step " + ", ".join(map(str, sorted(set(some["step"])))) if status in stats.LOST else ""
+        where = " at step " + ", ".join(map(str, sorted(set(some["step"])))) if status in statistics.LOST else ""
         parts.append(f"{len(some)} {status}{where}")
     return ", ".join(sorted(parts, key=lambda part: "finished" not in part))
 
 
 def _estimate(name: str, values: pd.Series, runs: pd.DataFrame) -> dict[str, float]:
-    mean, sd, interval = stats.estimate(values.reindex(runs["folder"]).to_numpy(float))
+    mean, sd, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
     return {name: mean, f"{name}_sd": sd, f"{name}_interval": interval}
 
 
@@ -75,13 +75,13 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The summary as a person reads it: percent, plus or minus, and reasons instead of missing savings."""
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
-    step = NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
+    step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
     rows: list[dict[str, Any]] = [
         {
             "norm": row["label"],
             "runs": row["status"],
             "steps": _range(row["steps_min"], row["steps_max"]),
-            f"{' '.join(map(style.metric, row['metric'].split()))} at step {step}": _quality(row, "final"),
+            f"{' '.join(map(names.metric, row['metric'].split()))} at step {step}": _quality(row, "final"),
             best.replace("_", " "): _quality(row, best),
             "seconds per 1k steps, median (quartiles)": _speed(row),
             "saving vs LN (unpaired)": _saving(row),
@@ -100,10 +100,10 @@ def _range(low: int, high: int) -> str:
 
 
 def _quality(row: dict[str, Any], name: str) -> str:
-    factor, unit = style.scale_and_unit(row["metric"].split()[-1])
+    factor, unit = names.scale_and_unit(row["metric"].split()[-1])
     if math.isnan(row[name]):
-        return NO_VALUE
-    text = four_digits(row[name] * factor)
+        return formats.NO_VALUE
+    text = formats.four_digits(row[name] * factor)
     if not math.isnan(row[f"{name}_interval"]):
         text += f" ± {row[f'{name}_interval'] * factor:.2g}"
     if not math.isnan(row[f"{name}_sd"]):
@@ -111,22 +111,17 @@ def _quality(row: dict[str, Any], name: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def four_digits(value: float) -> str:
-    """At least four significant digits, and never an exponent for what is large."""
-    return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
-
-
 def _speed(row: dict[str, Any]) -> str:
     median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
     if math.isnan(median):
-        return NO_VALUE
+        return formats.NO_VALUE
     flag = "" if "clear" in row["time_state"] else f", {row['time_state']}"
-    return f"{four_digits(median)} ({four_digits(low)} to {four_digits(high)}{flag})"
+    return f"{formats.four_digits(median)} ({formats.four_digits(low)} to {formats.four_digits(high)}{flag})"
 
 
 def _saving(row: dict[str, Any]) -> str:
     if math.isnan(row["saving_vs_ln"]):
-        return f"{NO_VALUE} ({row['saving_note']})"
+        return f"{formats.NO_VALUE} ({row['saving_note']})"
     return "reference" if row["saving_note"] == "reference" else f"{row['saving_vs_ln'] * 100:.1f} %"
 
 
@@ -135,32 +130,24 @@ def to_markdown(table: pd.DataFrame, title: str, captions: list[str]) -> str:
     buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in record.BUCKETS})
     parts = [
         f"# {title}",
-        markdown(readable(table)),
+        markup.markdown(readable(table)),
         "Seconds in each of the clock's buckets, mean over the runs whose time counts (all, where none does); "
         "the time axis of every curve is data + train:",
-        markdown(buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), NO_VALUE)),
+        markup.markdown(
+            buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
+        ),
         "\n".join(f"- {line}" for line in captions),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table of text, cells escaped."""
-    lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def latex(table: pd.DataFrame, caption: str) -> str:
-    """A LaTeX table (needs booktabs) of a readable one, its text escaped."""
-    special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
-    return table.to_latex(index=False, escape=True, caption=caption.translate(special), position="ht")
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
     """The main columns for the end of a sweep, narrow enough for 80 characters; reasons are in ``summary.md``."""
     text = readable(table).drop(columns="steps")
     text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
-    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(lambda s: NO_VALUE if math.isnan(s) else four_digits(s))
+    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(
+        lambda s: formats.NO_VALUE if math.isnan(s) else formats.four_digits(s)
+    )
     text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
     shown = Table()
     for column in text:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from rmsexp import record
-from rmsexp.compare.style import norm_of
+from rmsexp.compare.records.names import norm_of
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare import stats, style, tables
-from rmsexp.compare.load import Records
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats
 
 SHARE = 0.9  # of LN's improvement
 COLUMNS = ["series", "runs", "reached", "steps", "seconds", "timed"]
@@ -32,17 +33,17 @@ def level(records: Records) -> Level | None:
     the target metric on the split that chooses the best evaluation, where it is evaluated, else on its own split. None
     where nothing was evaluated.
     """
-    aim, step = stats.target(records), stats.common_step(records)
-    split = aim.split if stats.evaluations(records, aim.selection, aim.metric).empty else aim.selection
-    rows = stats.evaluations(records, split, aim.metric)
+    aim, step = statistics.target(records), statistics.common_step(records)
+    split = aim.split if statistics.evaluations(records, aim.selection, aim.metric).empty else aim.selection
+    rows = statistics.evaluations(records, split, aim.metric)
     means = rows[rows["step"] == step].groupby("series")["value"].mean()
     if means.empty:
         return None
-    plain = next((series for series in means.index if stats.is_plain_ln(str(series))), None)
+    plain = next((series for series in means.index if names.is_plain_ln(str(series))), None)
     leader = str(plain or (means.idxmax() if aim.mode == "min" else means.idxmin()))
     own = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(own[own.index.min()]), float(means.loc[leader])
-    source = f"{SHARE * 100:.0f} % of the way to {style.label(leader)}'s mean at step {step}"
+    source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
     return Level(split, aim.metric, aim.mode, start + SHARE * (end - start), source)
 
 
@@ -59,7 +60,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     good = rows[goal.metric] <= goal.value if goal.mode == "min" else rows[goal.metric] >= goal.value
     first = rows[good].sort_values("step").drop_duplicates("folder").set_index("folder")[["step", "time"]]
     found = []
-    for series in style.in_order(records.runs["series"]):
+    for series in names.in_order(records.runs["series"]):
         runs = records.runs[records.runs["series"] == series]
         there = first.reindex(runs["folder"]).dropna(subset="step")
         timed = there[there.index.isin(runs.loc[runs["time_state"] == "clear", "folder"])]["time"].dropna()
@@ -74,17 +75,17 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def title(goal: Level) -> str:
     """Such as "Time until valid error is 21.3 % (LayerNorm's mean at step 600)"."""
-    factor, unit = style.scale_and_unit(goal.metric)
-    value = f"{tables.four_digits(goal.value * factor)} {unit}".rstrip()
-    return f"Time until {goal.split} {style.metric(goal.metric)} is {value} ({goal.source})"
+    factor, unit = names.scale_and_unit(goal.metric)
+    value = f"{formats.four_digits(goal.value * factor)} {unit}".rstrip()
+    return f"Time until {goal.split} {names.metric(goal.metric)} is {value} ({goal.source})"
 
 
 def _row(row: dict[Any, Any]) -> dict[str, str]:
-    untimed = f"{tables.NO_VALUE} (time does not count)" if row["reached"] else tables.NO_VALUE
+    untimed = f"{formats.NO_VALUE} (time does not count)" if row["reached"] else formats.NO_VALUE
     seconds = f"{row['seconds']:.4g}" if row["timed"] else untimed
     return {
-        "norm": style.label(row["series"]),
+        "norm": names.label(row["series"]),
         "runs that reached it": f"{row['reached']} of {row['runs']}",
-        "steps (median)": f"{row['steps']:.0f}" if row["reached"] else tables.NO_VALUE,
+        "steps (median)": f"{row['steps']:.0f}" if row["reached"] else formats.NO_VALUE,
         "seconds (median)": seconds,
     }

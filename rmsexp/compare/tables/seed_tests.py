@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 from scipy import stats as scipy_stats
 
-from rmsexp.compare import stats, style, tables
-from rmsexp.compare.load import Records
+from rmsexp.compare.records import names, speed, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats
 
 LEAST = 3  # common seeds for an interval and a test
 EQUAL = 1e-9  # of their mean: differences that differ by no more are one value, rounded
@@ -22,13 +23,13 @@ def table(records: Records) -> pd.DataFrame:
     95 % t-interval and the p-value of the paired t-test, both NaN with fewer than three seeds (and p where all
     differences are equal).
     """
-    aim, step = stats.target(records), stats.common_step(records)
-    find = stats.final_metric if stats.headline(aim) == "final" else stats.best_metric
+    aim, step = statistics.target(records), statistics.common_step(records)
+    find = statistics.final_metric if statistics.headline(aim) == "final" else statistics.best_metric
     runs = records.runs.set_index("folder").assign(value=find(records, step))
     rows = []
-    for series in style.in_order(runs["series"]):
+    for series in names.in_order(runs["series"]):
         own = runs[runs["series"] == series]
-        reference = runs[runs["series"].map(stats.is_plain_ln) & (runs["impl"] == stats.impl_of(own))]
+        reference = runs[runs["series"].map(names.is_plain_ln) & (runs["impl"] == speed.impl_of(own))]
         if series not in set(reference["series"]) and not reference.empty:
             rows.append({"series": series, "metric": aim.metric, **_difference(own, reference)})
     return pd.DataFrame(rows, columns=["series", "metric", "n", "difference", "interval", "p"])
@@ -36,7 +37,7 @@ def table(records: Records) -> pd.DataFrame:
 
 def _difference(own: pd.DataFrame, reference: pd.DataFrame) -> dict[str, float]:
     both = own.merge(reference, on="seed", suffixes=("", "_ln"))[["value", "value_ln"]].dropna()
-    mean, sd, interval = stats.estimate((both["value"] - both["value_ln"]).to_numpy(float))
+    mean, sd, interval = statistics.estimate((both["value"] - both["value_ln"]).to_numpy(float))
     tested = len(both) >= LEAST and sd > EQUAL * abs(mean)
     p = float(scipy_stats.ttest_rel(both["value"], both["value_ln"]).pvalue) if tested else math.nan
     return {"n": len(both), "difference": mean, "interval": interval, "p": p}
@@ -48,15 +49,15 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(row: dict[Any, Any]) -> dict[str, str]:
-    factor, unit = style.scale_and_unit(row["metric"])
-    difference = tables.NO_VALUE if math.isnan(row["difference"]) else f"{row['difference'] * factor:+.3g}"
+    factor, unit = names.scale_and_unit(row["metric"])
+    difference = formats.NO_VALUE if math.isnan(row["difference"]) else f"{row['difference'] * factor:+.3g}"
     if not math.isnan(row["interval"]):
         difference += f" ± {row['interval'] * factor:.2g}"
     test = f"no test (fewer than {LEAST} common seeds)" if row["n"] < LEAST else "no test (all differences are equal)"
     points = " (percentage points)" if unit else ""
     return {
-        "norm": style.label(row["series"]),
+        "norm": names.label(row["series"]),
         "common seeds": str(row["n"]),
-        f"{style.metric(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval": difference,
+        f"{names.metric(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval": difference,
         "p, paired t-test": test if math.isnan(row["p"]) else f"{row['p']:.3g}",
     }

@@ -6,16 +6,16 @@ import textwrap
 
 import pandas as pd
 
-from rmsexp.compare import stats, style
-from rmsexp.compare.load import Records
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.load import Records
 
 LISTED = 4  # runs that a note names before it only counts
 WIDTH = 90  # characters of what it says of each
 
 
-def notes(records: Records) -> list[str]:
+def caveats(records: Records) -> list[str]:
     """The data, the machine, and every reason for caution, one line each."""
-    runs, step = records.runs, stats.common_step(records)
+    runs, step = records.runs, statistics.common_step(records)
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
     lines = [
@@ -55,7 +55,7 @@ def _distinct(values: pd.Series) -> list[str]:
 def _listed(what: str, runs: pd.DataFrame, template: str) -> str:
     """Such as "diverged: no norm seed 1 (at step 120), and 3 more"; nothing where there is no such run."""
     named = [
-        f"{style.label(run['series'])} seed {run['seed']} ({textwrap.shorten(template.format_map(run), WIDTH)})"
+        f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(template.format_map(run), WIDTH)})"
         for run in runs.head(LISTED).to_dict("records")
     ]
     if len(runs) > LISTED:

@@ -1,7 +1,7 @@
 """The report as one page: self-contained HTML that asks the network for nothing.
 
-Here stands what the page holds: the curves of every quantity, the warnings and the tables. ``report.html.j2`` is its
-form, ``report.js`` what a reader can switch; the curves are drawn by plotly, whose JavaScript is part of the page.
+Here stands what the page holds: the curves of every quantity, the warnings and the tables. ``page.html.j2`` is its
+form, ``page.js`` what a reader can switch; the curves are drawn by plotly, whose JavaScript is part of the page.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,12 @@ from markupsafe import Markup, escape
 from matplotlib import colors
 from plotly.offline import get_plotlyjs
 
-from rmsexp.compare import figures, published, stats, style
-from rmsexp.compare.load import Records
-from rmsexp.compare.tables import NO_VALUE
-
-if TYPE_CHECKING:  # the report calls this
-    from rmsexp.compare.report import SettingReport
+from rmsexp.compare import paper
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots import panels, style
+from rmsexp.compare.records import curves, names, speed, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables.formats import NO_VALUE
 
 SEED_POINTS, MEAN_POINTS = 300, 1000  # of one curve, at most
 POINTS = 100_000  # of all seeds, and of all means, of one quantity: what a browser still handles well
@@ -70,13 +70,13 @@ def page(settings: Sequence[SettingReport]) -> str:
     here = Path(__file__).parent
     environment = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template("page.html.j2").render(
         settings=[_setting(one, name, limits) for one, name in zip(settings, _names(settings), strict=True)],
         limits=limits,
         dark=DARK,
-        decades=figures.DECADES,
-        css=Markup((here / "report.css").read_text()),
-        script=Markup((here / "report.js").read_text()),
+        decades=panels.DECADES,
+        css=Markup((here / "page.css").read_text()),
+        script=Markup((here / "page.js").read_text()),
         plotly=Markup(get_plotlyjs()),
     )
 
@@ -103,10 +103,10 @@ def _setting(report: SettingReport, name: str, limits: Limits) -> dict[str, Any]
     }
 
 
-def _quantities(records: Records) -> list[figures.Quantity]:
+def _quantities(records: Records) -> list[panels.Quantity]:
     """None where no ``run.json`` could be read: what the runs aimed at is then unknown."""
     try:
-        return figures.quantities(records)
+        return panels.quantities(records)
     except ValueError:
         return []
 
@@ -116,18 +116,18 @@ def _series(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
     A norm without any seed is one of which only the paper shows curves.
     """
-    curves, seeds = published.curves(), Counter(runs["series"])
-    everyone = style.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
+    curves, seeds = paper.curves(), Counter(runs["series"])
+    everyone = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
     shown = []
     for one in everyone:
-        colour = style.colour(style.norm_of(one))
-        dash = _dash(figures.dash_of(one, everyone))
+        colour = style.colour(names.norm_of(one))
+        dash = _dash(style.dash_of(one, everyone))
         look = {"colour": colour, "on_dark": on_dark(colour), "dash": dash}
-        shown.append({"series": one, "label": style.label(one), "seeds": seeds[one], **look})
+        shown.append({"series": one, "label": names.label(one), "seeds": seeds[one], **look})
     return shown
 
 
-def _dash(dash: figures.Dash) -> str:
+def _dash(dash: style.Dash) -> str:
     """As SVG and plotly take it."""
     return "solid" if dash == "-" else ",".join(f"{length * DASH_UNIT:g}px" for length in dash[1])
 
@@ -170,8 +170,8 @@ def _warnings(records: Records) -> list[str]:
 
 def _runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Where each run comes from, as text."""
-    order = runs["series"].map(style.in_order(runs["series"]).index)
-    table = runs.assign(label=runs["series"].map(style.label), order=order).sort_values(["order", "seed"])
+    order = runs["series"].map(names.in_order(runs["series"]).index)
+    table = runs.assign(label=runs["series"].map(names.label), order=order).sort_values(["order", "seed"])
     table = table[list(RUN_COLUMNS)].rename(columns=RUN_COLUMNS)
     return table.astype(object).map(_text)
 
@@ -184,70 +184,70 @@ def _text(value: object) -> str:
     return NO_VALUE if value is None else str(value)
 
 
-def _chart(records: Records, quantity: figures.Quantity, limits: Limits) -> dict[str, Any]:
+def _chart(records: Records, quantity: panels.Quantity, limits: Limits) -> dict[str, Any]:
     """A quantity against steps and against time."""
     columns = ["folder", "step", "time", quantity.metric]
     rows = records.metrics[records.metrics["split"] == quantity.split].reindex(columns=columns)
     rows = rows.dropna(subset=quantity.metric)
-    rows[quantity.metric] *= style.scale_and_unit(quantity.metric)[0]
-    unit, divisor = stats.time_unit(rows["time"].max())
+    rows[quantity.metric] *= names.scale_and_unit(quantity.metric)[0]
+    unit, divisor = speed.time_unit(rows["time"].max())
     rows["time"] /= divisor
     runs = {str(folder): one.to_numpy() for folder, one in rows.set_index("folder").groupby("folder", observed=True)}
-    panels = {
+    by_axis = {
         axis: {"title": title, "curves": _curves(records.runs, _points(runs, column), limits, timed=axis == "time")}
         for column, (axis, title) in enumerate({"step": "step", "time": f"time in training ({unit})"}.items())
     }
-    log = figures.is_logarithmic(quantity, rows[quantity.metric])
-    return {"title": str(escape(quantity.title)), "source": "", "log": log, "panels": panels}
+    log = panels.is_logarithmic(quantity, rows[quantity.metric])
+    return {"title": str(escape(quantity.title)), "source": "", "log": log, "panels": by_axis}
 
 
-def _points(runs: dict[str, stats.Array], column: int) -> dict[str, figures.Points]:
+def _points(runs: dict[str, statistics.Array], column: int) -> dict[str, panels.Points]:
     """Of each run's rows (step, time, value) those that say where they are, if there are any."""
     known = {folder: rows[np.isfinite(rows[:, column])] for folder, rows in runs.items()}
     return {folder: (rows[:, column], rows[:, 2]) for folder, rows in known.items() if len(rows)}
 
 
 def _curves(
-    runs: pd.DataFrame, points: dict[str, figures.Points], limits: Limits, *, timed: bool
+    runs: pd.DataFrame, points: dict[str, panels.Points], limits: Limits, *, timed: bool
 ) -> list[dict[str, Any]]:
     """Of each series its seeds, then its mean, as the figures draw them."""
     drawn = runs[runs["folder"].isin(list(points))]
     uncounted = (drawn["time_state"] != "clear") & timed
-    curves: list[dict[str, Any]] = []
-    for series in style.in_order(drawn["series"]):
+    shapes: list[dict[str, Any]] = []
+    for series in names.in_order(drawn["series"]):
         own = drawn[drawn["series"] == series]
         for folder, seed, status, dashed in zip(
             own["folder"], own["seed"], own["status"], uncounted[own.index], strict=True
         ):
             x, y = points[folder]
-            kept = stats.thinned(y, limits.seed)
+            kept = curves.thinned(y, limits.seed)
             shape = {"seed": seed, "diverged": status == "diverged", "x": _numbers(x[kept]), "y": _numbers(y[kept])}
-            curves.append({"series": series, **_look(dashed), **shape})
-        averaged, _ = stats.averaged(own, timed=timed)
-        mean = stats.mean_curve([points[folder] for folder in averaged["folder"]])
-        mean = mean.iloc[stats.thinned(mean["mean"].to_numpy(), limits.mean)]
+            shapes.append({"series": series, **_look(dashed), **shape})
+        averaged, _ = curves.averaged(own, timed=timed)
+        mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
+        mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
         band = {"low": _numbers(mean["low"]), "high": _numbers(mean["high"])} if len(averaged) > 2 else {}
         shape = {"x": _numbers(mean["x"]), "y": _numbers(mean["mean"])} | band
-        curves.append({"series": series, **_look(bool(uncounted[averaged.index].any())), **shape})
-    return curves
+        shapes.append({"series": series, **_look(bool(uncounted[averaged.index].any())), **shape})
+    return shapes
 
 
 def _look(uncounted: bool) -> dict[str, Any]:
     """Time that does not count has dashes of its own instead of the series'."""
-    return {"uncounted": True, "dash": _dash(figures.UNCOUNTED)} if uncounted else {"uncounted": False}
+    return {"uncounted": True, "dash": _dash(style.UNCOUNTED)} if uncounted else {"uncounted": False}
 
 
 def _published(task: str) -> list[dict[str, Any]]:
     """The paper's figures of curves, each with the axes that it has."""
-    curves = published.curves()
+    curves = paper.curves()
     charts: dict[tuple[str, str], dict[str, Any]] = {}
     for (figure, metric, unit), drawn in curves[curves["task"] == task].groupby(["figure", "metric", "x_unit"]):
         name = str(figure).rstrip("ab")  # of Figure 1, one against steps and one against time
-        what = figures.Quantity("train", "loss").title if metric == "loss" else style.metric(str(metric))
+        what = panels.Quantity("train", "loss").title if metric == "loss" else names.metric(str(metric))
         empty: dict[str, Any] = {"title": what, "source": f"The paper's {name}, its own setting.", "log": False}
         chart = charts.setdefault((name, str(metric)), empty | {"panels": {}})
         axis, title = ("step", "step") if unit == "step" else ("time", f"time in training ({unit})")
-        look = {"uncounted": False, "dash": _dash(figures.PUBLISHED)}
+        look = {"uncounted": False, "dash": _dash(style.PUBLISHED)}
         lines = [
             {"series": norm, **look, "x": _numbers(rows["x"]), "y": _numbers(rows["y"])}
             for norm, rows in drawn.groupby("norm")
@@ -256,7 +256,7 @@ def _published(task: str) -> list[dict[str, Any]]:
     return list(charts.values())
 
 
-def _numbers(values: stats.Array | pd.Series) -> list[float]:
+def _numbers(values: statistics.Array | pd.Series) -> list[float]:
     """Six significant digits, and whole numbers without a point: half the size of the page."""
     rounded = (float(f"{value:.6g}") for value in values)
     return [int(value) if value.is_integer() else value for value in rounded]

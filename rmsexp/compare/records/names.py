@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 
 NAMES = {
@@ -16,18 +15,6 @@ NAMES = {
     "nonparametric_ln": "non-parametric LN",
     "mean_only_bn": "mean-only BN",
 }
-COLOURS = {  # Okabe and Ito's palette, which colour-blind readers can tell apart, and a few of Paul Tol's
-    "none": "#7f7f7f",
-    "ln": "#0072B2",
-    "rms": "#D55E00",
-    "prms": "#E69F00",
-    "bn": "#009E73",
-    "wn": "#CC79A7",
-    "l2": "#56B4E9",
-    "nonparametric_ln": "#332288",
-    "mean_only_bn": "#999933",
-}
-OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for norms from outside
 RECALLS = tuple(f"{kind}_{what}" for kind in ("image", "caption") for what in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are shown in percent
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
@@ -48,11 +35,6 @@ def label(series: str) -> str:
     return " ".join([NAMES.get(norm, norm), *overrides])
 
 
-def colour(norm: str) -> str:
-    """One colour a norm; that of a norm from outside depends on its name alone, so it is the same in every figure."""
-    return COLOURS.get(norm) or OTHER_COLOURS[zlib.crc32(norm.encode()) % len(OTHER_COLOURS)]
-
-
 def in_order(series: Iterable[str]) -> list[str]:
     """Distinct series: the paper's norms first, in one order everywhere, then those from outside by name."""
     rank = {norm: index for index, norm in enumerate(NAMES)}
@@ -62,3 +44,9 @@ def in_order(series: Iterable[str]) -> list[str]:
 def scale_and_unit(metric: str) -> tuple[float, str]:
     """What a stored value is multiplied by to be shown, and the unit it then has; a loss has that of its task."""
     return (100.0, "%") if metric in FRACTIONS else (1.0, "")
+
+
+def is_plain_ln(series: str) -> bool:
+    """Whether a series is LN with its file's options, whatever its impl: what others of that impl are set against."""
+    norm, *overrides = series.split("+")
+    return norm == "ln" and all(override.startswith("impl=") for override in overrides)

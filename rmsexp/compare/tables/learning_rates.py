@@ -11,8 +11,9 @@ import pandas as pd
 import yaml
 
 from rmsexp import record
-from rmsexp.compare import stats, style, tables
-from rmsexp.compare.load import Records
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
 COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", "interval"]
@@ -31,17 +32,17 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for folder, records in settings.items():
-        aim, step = stats.target(records), stats.common_step(records)
-        find = stats.final_metric if stats.headline(aim) == "final" else stats.best_metric
+        aim, step = statistics.target(records), statistics.common_step(records)
+        find = statistics.final_metric if statistics.headline(aim) == "final" else statistics.best_metric
         values = find(records, step)
-        chosen = stats.evaluations(records, aim.selection, aim.metric).groupby("folder")["value"]
+        chosen = statistics.evaluations(records, aim.selection, aim.metric).groupby("folder")["value"]
         best = chosen.min() if aim.mode == "min" else chosen.max()
         named = RATE.search(folder.name)
-        for series in style.in_order(records.runs["series"]):
+        for series in names.in_order(records.runs["series"]):
             runs = records.runs[records.runs["series"] == series]
-            mean, _, interval = stats.estimate(values.reindex(runs["folder"]).to_numpy(float))
+            mean, _, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
             rate = float(named[1]) if named else _recipe_rate(runs["folder"])
-            kept = int((~runs["status"].isin(stats.LOST)).sum())
+            kept = int((~runs["status"].isin(statistics.LOST)).sum())
             by = float(best.reindex(runs["folder"]).mean())
             rows.append(dict(zip(COLUMNS, [series, rate, not named, len(runs), kept, by, mean, interval], strict=True)))
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -56,20 +57,20 @@ def _recipe_rate(folders: pd.Series) -> float:
     return math.nan
 
 
-def readable(table: pd.DataFrame, aim: stats.Target) -> pd.DataFrame:
+def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
     """One row a norm: at its recipe's rate, and at the best of n by the selection split."""
-    metric = f"{aim.split} {style.metric(aim.metric)}"
+    metric = f"{aim.split} {names.metric(aim.metric)}"
     rows = []
-    for series in style.in_order(table["series"]):
+    for series in names.in_order(table["series"]):
         own = table[table["series"] == series]
         tried = own.dropna(subset="chosen_by")
         recipe, best = own[own["is_recipe"]], tried.sort_values("chosen_by", ascending=aim.mode == "min").head(1)
         rows.append(
             {
-                "norm": style.label(series),
+                "norm": names.label(series),
                 "recipe's rate": _rate(recipe),
                 f"{metric} at the recipe's rate": _value(recipe, aim),
-                "best rate": f"{_rate(best)} (best of {len(own)} tried, by {aim.selection} {style.metric(aim.metric)})",
+                "best rate": f"{_rate(best)} (best of {len(own)} tried, by {aim.selection} {names.metric(aim.metric)})",
                 f"{metric} at the best rate": _value(best, aim),
                 "rates at which all runs were lost": str(int((own["kept"] == 0).sum())),
             }
@@ -79,15 +80,15 @@ def readable(table: pd.DataFrame, aim: stats.Target) -> pd.DataFrame:
 
 def _rate(rows: pd.DataFrame) -> str:
     if rows.empty:
-        return tables.NO_VALUE
+        return formats.NO_VALUE
     rate = rows["rate"].iloc[0]
     return "the recipe's" if math.isnan(rate) else f"{rate:g}"
 
 
-def _value(rows: pd.DataFrame, aim: stats.Target) -> str:
+def _value(rows: pd.DataFrame, aim: statistics.Target) -> str:
     if rows.empty or math.isnan(rows["value"].iloc[0]):
-        return tables.NO_VALUE
-    factor, unit = style.scale_and_unit(aim.metric)
+        return formats.NO_VALUE
+    factor, unit = names.scale_and_unit(aim.metric)
     spread = rows["interval"].iloc[0] * factor
-    text = tables.four_digits(rows["value"].iloc[0] * factor) + ("" if math.isnan(spread) else f" ± {spread:.2g}")
+    text = formats.four_digits(rows["value"].iloc[0] * factor) + ("" if math.isnan(spread) else f" ± {spread:.2g}")
     return f"{text} {unit}".rstrip()

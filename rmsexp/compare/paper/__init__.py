@@ -1,7 +1,7 @@
 """The paper's numbers and curves (Zhang & Sennrich 2019), in the names and units of our records.
 
-``published.csv``: one row a number of its tables and text, and of the few that it is compared with; doubts stand in
-``note``. ``published_curves.csv``: what could be read from its figures, which are drawings of lines.
+``numbers.csv``: one row a number of its tables and text, and of the few that it is compared with; doubts stand in
+``note``. ``curves.csv``: what could be read from its figures, which are drawings of lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def numbers() -> pd.DataFrame:
     ``spread``: the standard deviation over three runs, NaN where none is given. Do not change the frame.
     """
     text = ("framework", "norm", "data", "unit", "hardware", "note")
-    return pd.read_csv(HERE / "published.csv").fillna(dict.fromkeys(text, ""))
+    return pd.read_csv(HERE / "numbers.csv").fillna(dict.fromkeys(text, ""))
 
 
 def of(task: str, metric: str) -> pd.DataFrame:
@@ -40,4 +40,4 @@ def savings(task: str) -> pd.DataFrame:
 @cache
 def curves() -> pd.DataFrame:
     """Columns ``figure task norm x x_unit metric y``; ``x_unit``: step or minutes. Do not change the frame."""
-    return pd.read_csv(HERE / "published_curves.csv")
+    return pd.read_csv(HERE / "curves.csv")

@@ -1,0 +1,40 @@
+"""The folder ``<setting>/comparison``: summary and curves of one setting, redrawn at the end of every run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from rmsexp import record
+from rmsexp.compare.plots import setting_curves
+from rmsexp.compare.records import statistics
+from rmsexp.compare.records.caveats import caveats
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import summary as summary_table
+
+
+def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
+    """Write summary and curves of one setting into ``<folder>/comparison`` and return that folder.
+
+    ``summary``: the setting's :func:`rmsexp.compare.tables.summary.table`, computed here where it is not given.
+
+    Raises:
+        ValueError: see :func:`check`.
+    """
+    check(records, folder)
+    comparison = folder / "comparison"
+    comparison.mkdir(exist_ok=True)
+    table = summary_table.table(records, *records.names) if summary is None else summary
+    text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
+    record.write_atomic(comparison / "summary.csv", table.to_csv(index=False))
+    record.write_atomic(comparison / "summary.md", text)
+    setting_curves.save(records, comparison)
+    return comparison
+
+
+def check(records: Records, folder: Path) -> None:
+    """Raise ValueError if the setting in ``folder`` has no metrics, or if no run of it records its target metric."""
+    if records.metrics.empty:
+        raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
+    statistics.target(records)
