@@ -1,10 +1,10 @@
-"""Kills one run again and again with SIGKILL and shows that it ends as if nothing had happened.
+"""Kill one run again and again with SIGKILL, and check that its result is bit-identical to an uninterrupted run.
 
     python scripts/chaos.py [--kills 20] [--norm bn] [--steps N] [--data-root DIR] [OVERRIDE ...]
 
-The default norm is bn: its running statistics are the state that is lost most easily. Of the kills at least three each
-(of 20) fall into a checkpoint write, a metrics write, an evaluation and the warm-up; the rest come at random moments.
-The package knows nothing of this: a child is this script again, which replaces ``os.fsync`` and a few methods first.
+The default norm is bn, because running statistics are the state that is lost most easily. Of 20 kills at least three
+each hit a checkpoint write, a metrics write, an evaluation and the warm-up; the others come at random moments.
+The package has no code for this: each child process is this script, which replaces ``os.fsync`` and a few methods.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from typing import Any
 
 from rmsexp import record
 
-# Of each fault point its share of 20 kills and the range of its counts, so that children advance, but not too far.
+# For each place of a kill: how many of 20 kills hit it, and the range of counts to draw from. The counts are small
+# enough for the kill to come before the run ends, and large enough for most children to make progress.
 SHARES = {"checkpoint": 3, "rename": 2, "metrics": 4, "evaluation": 4, "warmup": 3}
 COUNTS = {"checkpoint": (1, 2), "rename": (1, 2), "metrics": (3, 4), "evaluation": (1, 2), "warmup": (1, 1)}
-COUNTS["random"] = (2, 36)  # steps that a child computes before, the three of its warm-up among them
+COUNTS["random"] = (2, 36)  # steps that a child computes before the kill, including three of warm-up
 CHECKPOINT_EVERY = 10
 STEP, KILLED = "chaos: step", "chaos: killed"
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A planned kill: at the ``count``-th time that a child reaches ``point``; "random": soon after so many steps."""
+    """A planned kill: when a child is at ``point`` for the ``count``-th time; "random": soon after ``count`` steps."""
 
     point: str
     count: int
@@ -43,16 +44,16 @@ class Kill:
 
 @dataclass(frozen=True)
 class Child:
-    """How a child ended: the first step that it computed, the last one, and where it was killed."""
+    """How a child ended: its exit status, the first and last step that it computed, and where it was killed."""
 
     status: int
-    began: int | None
-    reached: int | None
-    where: str | None
+    first_step: int | None
+    last_step: int | None
+    killed_at: str | None
 
 
 def plan(kills: int, rng: random.Random) -> list[Kill]:
-    """The kills in random order; the first comes before the first checkpoint."""
+    """Return the kills in random order; the first comes before the first checkpoint."""
     shares = [point for point, share in SHARES.items() for _ in range(share)]
     points = (shares + ["random"] * kills)[:kills] if kills >= len(shares) else rng.sample(shares, kills)
     rng.shuffle(points)
@@ -63,11 +64,11 @@ def plan(kills: int, rng: random.Random) -> list[Kill]:
 
 
 def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds: float = 0.0) -> Child:
-    """Runs one child with the overrides ``words``; what it says is added to ``log``."""
+    """Run one child with the overrides ``words``, and append its output to ``log``."""
     fault = f"{kill.point}:{kill.count}" if kill else "none:0"
     command = [sys.executable, __file__, "--child", fault, *words]
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # quicker where others compute beside it
-    steps, where = [], None
+    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # faster on a shared machine
+    steps, killed_at = [], None
     with (
         log.open("a") as file,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment) as child,
@@ -78,34 +79,34 @@ def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds
             if line.startswith(STEP):
                 steps.append(int(line.removeprefix(STEP)))
             elif line.startswith(KILLED):
-                where = line.removeprefix(KILLED).strip()
-            if kill and kill.point == "random" and where is None and len(steps) == kill.count:
+                killed_at = line.removeprefix(KILLED).strip()
+            if kill and kill.point == "random" and killed_at is None and len(steps) == kill.count:
                 time.sleep(delay_seconds)
                 child.send_signal(signal.SIGKILL)
-                where = "anywhere"
-    return Child(child.returncode, steps[0] if steps else None, steps[-1] if steps else None, where)
+                killed_at = "anywhere"
+    return Child(child.returncode, steps[0] if steps else None, steps[-1] if steps else None, killed_at)
 
 
 def be_child(fault: str, words: Sequence[str]) -> int:
-    """Runs the command line; ends itself where ``fault`` says, and tells its parent every step before."""
+    """Run the command line, print each step for the parent process, and kill this process at ``fault``."""
     from rmsexp import app
     from rmsexp.tasks import cifar10
     from rmsexp.train import loop
 
     point, count = fault.split(":")
-    left, updates, before = int(count), 0, sys.maxsize
+    remaining, updates, metrics_size = int(count), 0, sys.maxsize
 
     def die(where: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             print(f"{KILLED} {where}", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def halve(path: Path, kept: int, where: str) -> None:
-        """Leaves what there would be if the process had been killed in the middle of this write."""
+    def truncate(path: Path, size: int, where: str) -> None:
+        """Leave the file as if the process had been killed in the middle of this write."""
         content = path.read_bytes()
-        os.truncate(path, kept)
+        os.truncate(path, size)
         die(where)
         path.write_bytes(content)
 
@@ -113,16 +114,16 @@ def be_child(fault: str, words: Sequence[str]) -> int:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         size, temporary = os.path.getsize(path), re.fullmatch(r"\.(\w+\.pt)\.\d+\.tmp", path.name)  # noqa: PTH202
         if point == "checkpoint" and temporary:
-            halve(path, size // 2, f"{temporary[1]} half written")
-        elif point == "metrics" and path.name == record.METRICS and size > before:
-            halve(path, (before + size) // 2, "the new lines of metrics.jsonl half written")
+            truncate(path, size // 2, f"{temporary[1]} half written")
+        elif point == "metrics" and path.name == record.METRICS and size > metrics_size:
+            truncate(path, (metrics_size + size) // 2, "the new lines of metrics.jsonl half written")
         elif point == "rename" and (path / "previous.pt").exists() and not (path / "last.pt").exists():
             die("last.pt renamed to previous.pt, no new one yet")
-        sync(descriptor)
+        original_fsync(descriptor)
 
     def append(path: Path, rows: list[record.Row]) -> int:
-        nonlocal before
-        before = path.stat().st_size if path.exists() else 0
+        nonlocal metrics_size
+        metrics_size = path.stat().st_size if path.exists() else 0
         return original_append(path, rows)
 
     def update(self: loop.Trainer, step: int, batches: Sequence[Any]) -> Any:
@@ -140,7 +141,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
         hook.remove()
         return results
 
-    sync, os.fsync = os.fsync, fsync  # type: ignore[assignment]
+    original_fsync, os.fsync = os.fsync, fsync  # type: ignore[assignment]
     original_append, record.append = record.append, append
     original_update, loop.Trainer._update = loop.Trainer._update, update  # type: ignore[method-assign]
     original_evaluate = cifar10.Task.evaluate
@@ -150,73 +151,76 @@ def be_child(fault: str, words: Sequence[str]) -> int:
 
 
 def compare(reference: Path, other: Path) -> list[str]:
-    """What differs between two finished runs in ``seen``, in a few words each."""
-    return differences(seen(reference), seen(other))
+    """Return a line for each difference between the contents of two finished runs."""
+    return differences(run_content(reference), run_content(other))
 
 
-def seen(results: Path) -> dict[str, Any]:
-    """All that must be equal of the one run in ``results``: times are left out, and the bytes that they take."""
+def run_content(results: Path) -> dict[str, Any]:
+    """Return everything of the single run in ``results`` that must be equal: all but times and file sizes."""
     import torch
 
     (folder,) = record.find_runs(results)
     rows, warning = record.read_metrics(folder / record.METRICS)
     status = record.read_status(folder)
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
         "status": (status["status"], status["step"], warning),
         "metrics": [row | {"seconds": None} for row in rows],
     }
     for path in (folder / record.CHECKPOINTS).glob("*.pt"):
-        found[path.name] = torch.load(path, weights_only=True)
-        found[path.name].pop("clock", None)
-        found[path.name].get("state", {}).pop("metrics_bytes", None)
-    return found
+        content[path.name] = torch.load(path, weights_only=True)
+        content[path.name].pop("clock", None)
+        content[path.name].get("state", {}).pop("metrics_bytes", None)
+    return content
 
 
 def differences(a: Any, b: Any, place: str = "") -> list[str]:
-    """The places where two nested values differ in a type, a key or a bit."""
+    """Return a line for each place where two nested values differ in a type, a key or a bit."""
     import torch
 
     if type(a) is not type(b):
         return [f"{place}: {type(a).__name__}, {type(b).__name__}"]
     if isinstance(a, torch.Tensor):
-        alike = (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
-        return [] if alike and a.numpy().tobytes() == b.numpy().tobytes() else [f"{place}: the tensors differ"]
+        same_layout = (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+        return [] if same_layout and a.numpy().tobytes() == b.numpy().tobytes() else [f"{place}: the tensors differ"]
     if isinstance(a, dict) and a.keys() == b.keys():
-        return [found for key in a for found in differences(a[key], b[key], f"{place}/{key}")]
+        return [line for key in a for line in differences(a[key], b[key], f"{place}/{key}")]
     if isinstance(a, list | tuple) and len(a) == len(b):
-        return [found for i in range(len(a)) for found in differences(a[i], b[i], f"{place}/{i}")]
+        return [line for i in range(len(a)) for line in differences(a[i], b[i], f"{place}/{i}")]
     return [] if repr(a) == repr(b) else [f"{place}: {a!r:.200}, {b!r:.200}"]
 
 
-def campaign(kills: Sequence[Kill], words: Sequence[str], root: Path, rng: random.Random) -> list[str]:
-    """Runs the reference, the killed run and its last child; prints each kill and returns what is wrong."""
-    logs, wrong = root / "log.txt", []
+def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rng: random.Random) -> list[str]:
+    """Run the reference, the killed run and its last child; print each kill and return a line for each error."""
+    log, errors = root / "log.txt", []
     reference, killed = ([*words, f"results={root / name}"] for name in ("reference", "killed"))
-    if run(reference, logs).status != 0:
-        return [f"the reference failed: see {logs}"]
+    if run(reference, log).status != 0:
+        return [f"the reference failed: see {log}"]
     print(f"{'kill':>4}  {'resumed at':>10}  {'killed in step':>14}  where", flush=True)
     for number, kill in enumerate(kills, 1):
-        death = run(killed, logs, kill, rng.uniform(0, 0.2))
-        print(f"{number:4}  {death.began!s:>10}  {death.reached!s:>14}  {kill.point}: {death.where}", flush=True)
-        if death.status != -signal.SIGKILL or death.where is None:
-            wrong.append(f"kill {number} ({kill.point}) did not happen: exit status {death.status}, see {logs}")
-    last = run(killed, logs)
-    print(f"last  {last.began!s:>10}  to the end: exit status {last.status}")
+        child = run(killed, log, kill, rng.uniform(0, 0.2))
+        print(
+            f"{number:4}  {child.first_step!s:>10}  {child.last_step!s:>14}  {kill.point}: {child.killed_at}",
+            flush=True,
+        )
+        if child.status != -signal.SIGKILL or child.killed_at is None:
+            errors.append(f"kill {number} ({kill.point}) did not happen: exit status {child.status}, see {log}")
+    last = run(killed, log)
+    print(f"last  {last.first_step!s:>10}  to the end: exit status {last.status}")
     if last.status != 0:
-        return [*wrong, f"the last child failed: see {logs}"]
-    return wrong + compare(root / "reference", root / "killed")
+        return [*errors, f"the last child failed: see {log}"]
+    return errors + compare(root / "reference", root / "killed")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--norm", default="bn")
-    parser.add_argument("--steps", type=int, help="of the run; by default enough for the kills")
+    parser.add_argument("--steps", type=int, help="of the run; default: enough for all kills")
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--seed", type=int, default=0, help="of the plan")
+    parser.add_argument("--seed", type=int, default=0, help="of the plan of kills")
     parser.add_argument("--child", metavar="POINT:COUNT", help=argparse.SUPPRESS)
-    parser.add_argument("overrides", nargs="*", help="more of the run's config, as in optim.lr=0.01")
+    parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     options = parser.parse_args()
     if options.child:
         return be_child(options.child, options.overrides)
@@ -229,11 +233,11 @@ def main() -> int:
         "batch_size=20",
         *([f"data.root={options.data_root}"] if options.data_root else []),
     ]
-    begun, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
-    wrong = campaign(plan(options.kills, rng), [*words, *options.overrides], root, rng)
-    print("\n".join(wrong) or "bit-identical to the run that was never interrupted", f"({root})")
-    print(f"{time.monotonic() - begun:.0f} s")
-    return 1 if wrong else 0
+    start, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
+    errors = kill_and_compare(plan(options.kills, rng), [*words, *options.overrides], root, rng)
+    print("\n".join(errors) or "bit-identical to the run that was never interrupted", f"({root})")
+    print(f"{time.monotonic() - start:.0f} s")
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Can the timing be believed? It is asked about a norm beside itself, and about one that was made slower on purpose.
+"""Test the interleaved timing: does it find a planted slowdown, and none between two equal models?
 
-In each trial RMSNorm is timed against RMSNorm with newly made models, until the interval is as narrow as wanted or the
-budget is spent. In the "same" trials the interval should hold 1 in 95 of 100; in the "slower" ones, where the second
-spins for a share of each of its steps, it should not.
+Each trial times two newly made models with RMSNorm, until the interval of their ratio is narrow enough or the budget is
+spent. The interval should contain 1 in 95 of 100 "same" trials. It should not contain 1 in "slower" trials, where the
+second model idles after each step for a share of that step's time.
 
     python scripts/timing_power.py --same 100 --slower 20 --share 0.05 task=order_embedding threads=1
 """
@@ -10,22 +10,24 @@ spins for a share of each of its steps, it should not.
 import argparse
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
-from rmsexp import timing
+from rmsexp import config
+from rmsexp.measure import steps
+from rmsexp.measure.interleaved import Contestant
+from rmsexp.measure.options import TimingConfig
 from rmsexp.train.device import set_up_device
 
 
 class Slowed:
-    """Takes the steps of another and spins for a share of their time."""
+    """Takes the steps of another contestant, then idles for a share of the time that each took."""
 
-    def __init__(self, stepper: Any, share: float) -> None:
-        self._stepper, self._share = stepper, share
+    def __init__(self, contestant: Contestant, share: float) -> None:
+        self._contestant, self._share = contestant, share
 
-    def take(self, step: int, batches: Any, **part: Callable[..., Any]) -> None:
+    def take(self, step: int, batches: Any, **part: Any) -> None:
         start = time.perf_counter()
-        self._stepper.take(step, batches, **part)
+        self._contestant.take(step, batches, **part)
         end = time.perf_counter() + self._share * (time.perf_counter() - start)
         while time.perf_counter() < end:
             pass
@@ -33,35 +35,47 @@ class Slowed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--same", type=int, default=100, help="trials of a norm beside itself")
-    parser.add_argument("--slower", type=int, default=20, help="trials with a planted slowdown")
-    parser.add_argument("--share", type=float, default=0.05, help="of a step's time, the slowdown")
-    parser.add_argument("--target-width", type=float, default=0.03)
-    parser.add_argument("--budget", type=float, default=10, help="seconds of a trial")
+    parser.add_argument("--same", type=int, default=100, help="trials of two equal models")
+    parser.add_argument("--slower", type=int, default=20, help="trials with one model slowed")
+    parser.add_argument("--share", type=float, default=0.05, help="of a step's time, added to each step of that model")
+    parser.add_argument("--target-width", type=float, default=0.03, help="of the interval, at which a trial stops")
+    parser.add_argument("--budget", type=float, default=10, help="seconds per trial, after which it stops anyway")
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
-    own = [f"timing.target_width={arguments.target_width}", f"timing.budget={arguments.budget}"]
-    options, (series,) = timing.parse(["norms=[rms]", "timing.reference=rms", *own, *arguments.overrides])
-    device = set_up_device(series.job.config)
-    trials: list[dict[str, Any]] = []
-    for kind in ["same"] * arguments.same + ["slower"] * arguments.slower:
-        turns, _, _ = timing.contestants(options, [series, series._replace(name="other")], device)
-        turns.seed = len(trials)
-        if kind == "slower":
-            turns.contestants = [turns.contestants[0], Slowed(turns.contestants[1], arguments.share)]
-        turns.warm_up()
-        measured = timing.take_turns(options, turns, ["rms", "other"])
-        ratio = measured.ratios["other"]
-        trials.append({"kind": kind, **ratio._asdict(), "rounds": len(measured.rounds), "stopped": measured.stopped})
+    trials = []
+    for seed, kind in enumerate(["same"] * arguments.same + ["slower"] * arguments.slower):
+        trials.append({"kind": kind} | run_trial(seed, arguments.share if kind == "slower" else 0.0, arguments))
         print(json.dumps(trials[-1]), flush=True)
-    same, slower = ([one for one in trials if one["kind"] == kind] for kind in ("same", "slower"))
     print(f"target_width {arguments.target_width:g}, budget {arguments.budget:g} s, {' '.join(arguments.overrides)}")
-    for some, what, holds in ((same, "hold 1", True), (slower, "exclude 1", False)):
-        right = sum((one["low"] <= 1 <= one["high"]) == holds for one in some)
-        widths = sorted(one["high"] - one["low"] for one in some)
-        if widths:
-            of_widths = f"{widths[0]:.4f}, median {widths[len(widths) // 2]:.4f}, {widths[-1]:.4f}"
-            print(f"{right} of {len(some)} intervals {what}; widths {of_widths}")
+    for kind, contain_one in (("same", True), ("slower", False)):
+        summarise([trial for trial in trials if trial["kind"] == kind], contain_one)
+
+
+def run_trial(seed: int, share: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Time two models, the second slowed by ``share``; return their ratio, its interval and the number of rounds."""
+    job = config.job([*map(config.expand_home, arguments.overrides), "norm=rms"])
+    options = TimingConfig(reference="first", target_width=arguments.target_width, budget=arguments.budget)
+    jobs, device = {"first": job, "second": job}, set_up_device(job.config)
+    timer, _, _ = steps.make_contestants(jobs, options, device, report=lambda _: None)
+    timer.seed = seed
+    if share:
+        first, second = timer.contestants
+        timer.contestants = [first, Slowed(second, share)]
+    timer.warm_up()
+    result = steps.measure_ratios(timer, list(jobs), options, report=lambda _: None)
+    return {**result.ratios["second"]._asdict(), "rounds": len(result.rounds), "stopped": result.stopped}
+
+
+def summarise(trials: list[dict[str, Any]], contain_one: bool) -> None:
+    """Print how many intervals are right: those with 1 inside if ``contain_one``, else those without."""
+    if not trials:
+        return
+    right = sum((trial["low"] <= 1 <= trial["high"]) == contain_one for trial in trials)
+    widths = sorted(trial["high"] - trial["low"] for trial in trials)
+    print(
+        f"{right} of {len(trials)} intervals {'contain' if contain_one else 'exclude'} 1; "
+        f"widths: {widths[0]:.4f} to {widths[-1]:.4f}, median {widths[len(widths) // 2]:.4f}"
+    )
 
 
 if __name__ == "__main__":

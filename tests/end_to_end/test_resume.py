@@ -162,7 +162,7 @@ def test_divergence_is_recorded_alike(data_root: Path, tmp_path: Path, monkeypat
         assert execute(data_root, results[1], "norm=rms", "log_every=8", "checkpoint_every=8").step == 5
     outcomes.append(execute(data_root, results[1], "norm=rms", "log_every=8", "checkpoint_every=8"))
     assert [(outcome.status, outcome.step) for outcome in outcomes] == [("diverged", 5)] * 2
-    rows = [chaos.seen(root)["metrics"] for root in results]
+    rows = [chaos.run_content(root)["metrics"] for root in results]
     assert rows[0] == rows[1]
     assert (rows[0][-1]["step"], rows[0][-1]["examples"]) == (5, 40)
 
@@ -235,9 +235,9 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
         for point, count in (("checkpoint", 3), ("evaluation", 2))
     ]
     assert [death.status for death in deaths] == [-signal.SIGKILL] * 2, log.read_text()
-    assert [death.began for death in deaths] == [0, 3]
-    assert deaths[0].where is not None
-    assert deaths[0].where.endswith(".pt half written")
+    assert [death.first_step for death in deaths] == [0, 3]
+    assert deaths[0].killed_at is not None
+    assert deaths[0].killed_at.endswith(".pt half written")
     assert not list(tmp_path.rglob(".*.tmp"))  # the second child removed what the first had left
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.read_status(folder)["status"] == "interrupted"

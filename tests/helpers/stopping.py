@@ -45,7 +45,7 @@ def terminate() -> None:
 
 def assert_same(a: Path, b: Path) -> None:
     """A run that was asked to stop has had one more checkpoint, and one that crashed left its traceback."""
-    of_a, of_b = chaos.seen(a), chaos.seen(b)
+    of_a, of_b = chaos.run_content(a), chaos.run_content(b)
     for found in of_a, of_b:
         del found["previous.pt"]
         found["files"] = [name for name in found["files"] if name != "traceback.txt"]
