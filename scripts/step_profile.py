@@ -1,7 +1,7 @@
-"""Where a training step goes: its parts by the clock, and its operators by PyTorch's profiler, as a table.
+"""Profile the training step of a task: the time of its parts, and the shares of kinds of operators, in Markdown.
 
-The parts are measured without the profiler, medians over the steps after the first few; operators are shares of the
-processor's own time in a second pass, summed over kinds of work.
+The parts are timed without PyTorch's profiler: medians over steps after a warm-up. The operators' shares come from more
+steps under the profiler: CPU time of each operator without the operators that it calls, summed by kind.
 
     python scripts/step_profile.py task=rnnsearch norm=rms scale=small data.root=~/data > profile.md
 """
@@ -11,19 +11,20 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from rmsexp import config, tasks
+from rmsexp import config
+from rmsexp.measure.steps import make_stepper
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
-from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.step import WARMUP_STEPS, Stepper
 
-WARMUP = 3
-KINDS = {  # the first of which an operator's name begins with one; those of PyTorch's "aten" library
+KINDS = {  # an operator is of the first kind that lists a beginning of its name; names as in PyTorch's "aten" library
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",
     "softmax and loss": "_softmax softmax logsumexp exp amax gather scatter",
@@ -35,82 +36,69 @@ KINDS = {  # the first of which an operator's name begins with one; those of PyT
     "activations and their gradients": "tanh sigmoid threshold relu clamp",
     "other elementwise": "add mul sub div pow rsqrt where lerp masked_fill",
 }
-REST = "the rest (Python, autograd, views)"
+PARTS = {"forward": "forward and loss", "update": "norm of the gradient, clipping, update"}
+OTHER = "the rest (Python, autograd, views)"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="timed, and profiled (20)")
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
     device = set_up_device(job.config)
-    task = tasks.make(job, device)
-    task.prepare(lambda text: print(text, file=sys.stderr))
-    model = task.build(job.norm)
-    task.initialise(model)
-    optimizer = task.optimizer(model)
+    stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
 
-    parts: dict[str, list[float]] = defaultdict(list)
-    for step in range(WARMUP + arguments.steps):
-        train(task, model, optimizer, step, parts)
-    medians = {name: 1000 * statistics.median(seconds[WARMUP:]) for name, seconds in parts.items()}
+    for step in range(WARMUP_STEPS):
+        part_seconds(stepper, step)
+    steps = range(WARMUP_STEPS, WARMUP_STEPS + arguments.steps)
+    samples = [part_seconds(stepper, step) for step in steps]
+    medians = {part: 1000 * statistics.median(sample[part] for sample in samples) for part in samples[0]}
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        for step in range(arguments.steps):
-            train(task, model, optimizer, step, parts)
-    report(job, device, medians, by_kind(profiler.key_averages()))
+        for step in steps:
+            stepper.take(step, stepper.task.batches(step))
+    print_report(job, device, medians, kind_shares(profiler.key_averages()))
 
 
-def train(task: Any, model: nn.Module, optimizer: Any, step: int, parts: dict[str, list[float]]) -> None:
-    """One step as the trainer does it, the time of each of its parts appended."""
-    cfg, began = task.config, time.perf_counter()
+def part_seconds(stepper: Stepper, step: int) -> dict[str, float]:
+    """Take one training step and return the seconds of each of its parts."""
+    seconds: dict[str, float] = defaultdict(float)
 
-    def passed(name: str) -> None:
-        nonlocal began
-        now = time.perf_counter()
-        parts[name].append(now - began)
-        began = now
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        seconds[name] += time.perf_counter() - start
 
-    batches = task.batches(step)
-    passed("data")
-    losses = [
-        task.objective(model, batch, StreamNoise(cfg.seed, "noise", step, micro)).loss / len(batches)
-        for micro, batch in enumerate(batches)
-    ]
-    passed("forward and loss")
-    for loss in losses:
-        loss.backward()
-    passed("backward")
-    norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if cfg.optim.clip is not None:
-        nn.utils.clip_grads_with_norm_(model.parameters(), cfg.optim.clip, norm)
-    passed("norm of the gradient, clipping")
-    optimizer.step()
-    optimizer.zero_grad()
-    passed("update")
+    with part("data"):
+        batches = stepper.task.batches(step)
+    with part("whole step"):
+        stepper.take(step, batches, part)
+    rest = seconds.pop("whole step") - sum(seconds[name] for name in ("forward", "backward", "update"))
+    return {**seconds, "learning rate, sums of metrics": rest}
 
 
-def by_kind(averages: Any) -> dict[str, float]:
-    """The share of each kind of work in the time of the operators themselves."""
-    kinds: dict[str, float] = defaultdict(float)
+def kind_shares(averages: Any) -> dict[str, float]:
+    """Return the share of each kind of operator in the time of all, largest first."""
+    microseconds: dict[str, float] = defaultdict(float)
     for event in averages:
         name = event.key.removeprefix("aten::")
-        kind = next((kind for kind, names in KINDS.items() if name.startswith(tuple(names.split()))), REST)
-        kinds[kind] += event.self_cpu_time_total
-    total = sum(kinds.values())
-    return {kind: spent / total for kind, spent in sorted(kinds.items(), key=lambda item: -item[1])}
+        kind = next((kind for kind, names in KINDS.items() if name.startswith(tuple(names.split()))), OTHER)
+        microseconds[kind] += event.self_cpu_time_total
+    total = sum(microseconds.values())
+    return {kind: time / total for kind, time in sorted(microseconds.items(), key=lambda item: -item[1])}
 
 
-def report(job: config.Job, device: torch.device, medians: dict[str, float], kinds: dict[str, float]) -> None:
-    whole = sum(medians.values())
+def print_report(job: config.Job, device: torch.device, medians: dict[str, float], shares: dict[str, float]) -> None:
+    total = sum(medians.values())
     print(f"# A training step: task={job.config.task} norm={job.series} scale={job.setting}\n")
     machine = provenance.session(device, 0)["device"]
     print(f"{machine}, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    print(f"| part | ms (of {whole:.0f}) | share |\n| --- | --- | --- |")
-    for name, ms in medians.items():
-        print(f"| {name} | {ms:.1f} | {100 * ms / whole:.1f} % |")
-    print("\n| operators | share of the processor's time |\n| --- | --- |")
-    for kind, share in kinds.items():
+    print(f"| part | ms (of {total:.0f}) | share |\n| --- | --- | --- |")
+    for name, milliseconds in medians.items():
+        print(f"| {PARTS.get(name, name)} | {milliseconds:.1f} | {100 * milliseconds / total:.1f} % |")
+    print("\n| operators | share of CPU time |\n| --- | --- |")
+    for kind, share in shares.items():
         print(f"| {kind} | {100 * share:.1f} % |")
 
 
