@@ -1,4 +1,4 @@
-"""The data sets: found or fetched, verified, and turned into arrays."""
+"""Data sets: find or download them, check them, and turn them into arrays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+Report = Callable[[str], None]  # is called with lines for people: progress, and counts of the data
 
 
 class DataError(Exception):
-    """Data that is missing, damaged or cannot be stored; one or two lines: what is wrong, where, what to do."""
+    """Data is missing, is damaged or cannot be stored.
+
+    The message has one or two lines: what is wrong, where, and what to do.
+    """
 
 
 @dataclass(frozen=True)
 class Images:
-    """A labelled set of colour images in two splits.
+    """Labelled colour images in two splits.
 
-    ``*_x`` are uint8 of shape (image, 3, height, width), ``*_y`` int64 of shape (image,). ``digest`` is the sha256 of
-    the content, in hexadecimal; ``builtin`` says that the package made the images itself.
+    ``train_x`` and ``test_x`` are uint8 of shape (image, 3, height, width); ``train_y`` and ``test_y`` are int64 of
+    shape (image,). ``digest`` is the SHA-256 of the content, in hexadecimal. ``builtin`` is true if this package
+    generates the images.
     """
 
     train_x: np.ndarray
@@ -34,13 +39,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Source(Generic[T]):
-    """Where data come from that are made ready when they are loaded.
+    """A data set that is read when ``load`` is called.
 
-    ``digest``: of the content, in hexadecimal. ``builtin``: made by this package. ``load`` reads, encodes and checks
-    them, or takes them from the cache; it reports what takes long and the counts, and raises DataError.
+    ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package generates
+    the data. ``load(report)`` reads, encodes and checks the data, or takes the result from the cache. It reports long
+    steps and the counts, and raises DataError.
     """
 
     name: str
     digest: str
     builtin: bool
-    load: Callable[[Callable[[str], None]], T]
+    load: Callable[[Report], T]

@@ -1,10 +1,10 @@
-"""What the paper's authors published beside their code: two logs of training, and a trained model.
+"""Read the files that the paper's authors published with their code: two training logs and a trained model.
 
-- ``results.csv``: CIFAR-10, written by train.py of TimSalimans/weight_norm;
-- ``stats_<model>.pkl``: the attentive reader, by attentive_reader.py of cooijmanstim/Attentive_reader;
-- ``<model>.npz`` with ``<model>.pkl``: order-embedding, by train.py of ivendrov/order-embedding.
+- ``results.csv``: log of CIFAR-10, written by train.py of TimSalimans/weight_norm;
+- ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
+- ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
 
-Python 2 wrote all of them. Logs are read as rows of a record (see :func:`rmsexp.record.append`).
+Python 2 wrote all of them. Logs become rows of a record (see :func:`rmsexp.record.append`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy as np
 
 from rmsexp.data import DataError
 from rmsexp.data.captions import EOS, UNK
+from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 from rmsexp.record import Row
 
-EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # of CIFAR-10
+EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # per epoch of CIFAR-10
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
-VALID_STEPS = 1000  # between the reader's validations: --validFreq in the authors' command
-READER_LISTS = {
+VALID_STEPS = 1000  # between two validations of the reader: --validFreq in the authors' command
+READER_LISTS = {  # by split and by our name of a metric: the name of its list in the pickle
     "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
     "valid": {"loss": "valid_costs", "error": "valid_errs"},
 }
@@ -34,10 +35,10 @@ REMEDY = "Give a file as the authors published it."
 
 @dataclass(frozen=True)
 class OrderModel:
-    """A stored order-embedding model.
+    """A trained order-embedding model.
 
-    ``arrays``: the parameters by their stored names, those of the GRU as ``gru_W`` and so on; matrices are (in, out).
-    ``words``: ids by word. ``options``: what it was trained with.
+    ``arrays`` has the parameters by their stored names, except that those of the GRU are named ``gru_W`` and so on.
+    Matrices are (in, out). ``words`` gives the id of a word. ``options`` are the training options.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -45,29 +46,29 @@ class OrderModel:
     options: Mapping[str, Any]
 
     def ids(self, words: list[str]) -> np.ndarray:
-        """The model's ids, int64 of shape (word,), of a vocabulary by id; UNK where it does not know a word."""
+        """Return the model's ids, int64 of shape (word,), for our vocabulary: UNK for a word that it does not know."""
         ids = [EOS, UNK, *(self.words.get(word, UNK) for word in words[UNK + 1 :])]
         return np.where(np.array(ids) < len(self.arrays["Wemb"]), ids, UNK)
 
 
 def cifar10_rows(path: Path) -> list[Row]:
-    """A training and a test row for each epoch of ``results.csv``, which has errors and no losses.
+    """Return a training row and a test row for each epoch of ``results.csv``, which has errors and no losses.
 
-    Its time is that of training and test passes together: ``seconds`` has the bucket train alone, so that these rows
-    have no place on a time axis, which is data + train.
+    The file's time includes test passes. Therefore ``seconds`` has the bucket train only: without data, these rows are
+    not drawn on a time axis, which is data + train.
 
-    Raises: DataError.
+    Raises: DataError if the file cannot be read or has another format.
     """
     try:
-        header, *lines = _read(path).decode("ascii").splitlines()
-    except ValueError:  # not ASCII, or no line at all
+        header, *lines = read_bytes(path, REMEDY).decode("ascii").splitlines()
+    except ValueError:  # not ASCII, or no lines
         header, lines = "", []
     if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS:
         raise DataError(f"{path}, line 1: not the header {', '.join(CIFAR10_COLUMNS)}.\n{REMEDY}")
     if not lines:
-        raise DataError(f"{path} has a header and no epoch.\n{REMEDY}")
+        raise DataError(f"{path} has a header and no epochs.\n{REMEDY}")
     rows: list[Row] = []
-    earlier = 0.0
+    previous_seconds = 0.0
     for number, line in enumerate(lines, 2):
         try:
             epoch, seconds, train_error, test_error = map(float, line.split(","))
@@ -75,33 +76,34 @@ def cifar10_rows(path: Path) -> list[Row]:
             raise DataError(f"{path}, line {number}: not four numbers ({line[:60]!r}).\n{REMEDY}") from None
         epochs = number - 1
         if epoch != epochs - 1:
-            raise DataError(f"{path}, line {number}: epoch {epoch:g}, where {epochs - 1} was to follow.\n{REMEDY}")
-        if not earlier <= seconds < math.inf:
-            raise DataError(f"{path}, line {number}: the time is {seconds:g} s, after {earlier:g} s.\n{REMEDY}")
+            raise DataError(f"{path}, line {number}: epoch {epoch:g} instead of {epochs - 1}.\n{REMEDY}")
+        if not previous_seconds <= seconds < math.inf:
+            raise DataError(
+                f"{path}, line {number}: the time is {seconds:g} s, after {previous_seconds:g} s.\n{REMEDY}"
+            )
         if not (0 <= train_error <= 1 and 0 <= test_error <= 1):
-            raise DataError(f"{path}, line {number}: an error is no fraction of 1 ({line[:60]!r}).\n{REMEDY}")
-        earlier = seconds
-        shared = {"step": EPOCH_STEPS * epochs, "epoch": epochs, "examples": EPOCH_IMAGES * epochs}
-        timed = {"seconds": {"train": seconds}}
-        rows.append(shared | {"split": "train", "error": train_error} | timed)
-        rows.append(shared | {"split": "test", "error": test_error} | timed)
+            raise DataError(f"{path}, line {number}: an error is not between 0 and 1 ({line[:60]!r}).\n{REMEDY}")
+        previous_seconds = seconds
+        progress = {"step": EPOCH_STEPS * epochs, "epoch": epochs, "examples": EPOCH_IMAGES * epochs}
+        for split, error in (("train", train_error), ("test", test_error)):
+            rows.append(progress | {"split": split, "error": error, "seconds": {"train": seconds}})
     return rows
 
 
 def reader_rows(path: Path) -> list[Row]:
-    """A training and a validation row for each validation of a ``stats_*.pkl``.
+    """Return a training row and a validation row for each validation of a ``stats_*.pkl``.
 
-    Training rows hold running averages (0.9 old + 0.1 new) with dropout, begun anew after each validation; the norm of
-    the gradient is the one after clipping.
+    Training rows have running averages (0.9 old + 0.1 new) with dropout, which restart after each validation. The
+    gradient's norm is the norm after clipping.
 
-    Raises: DataError.
+    Raises: DataError if the file cannot be read or has another content.
     """
     stats = _unpickled(path)
     values = {name: _numbers(path, stats, name) for names in READER_LISTS.values() for name in names.values()}
     lengths = {name: len(numbers) for name, numbers in values.items()}
     if len(set(lengths.values())) > 1 or not lengths["valid_errs"]:
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"{path}: its lists should be of one length, and not empty ({listed}).\n{REMEDY}")
+        raise DataError(f"{path}: its lists must have the same length and not be empty ({listed}).\n{REMEDY}")
     return [
         {"step": VALID_STEPS * (index + 1), "split": split}
         | {metric: values[name][index] for metric, name in names.items()}
@@ -111,9 +113,9 @@ def reader_rows(path: Path) -> list[Row]:
 
 
 def order_model(path: Path) -> OrderModel:
-    """The model in ``path``, an .npz file, with the .pkl file beside it.
+    """Return the model in ``path``, an .npz file, and in the .pkl file beside it.
 
-    Raises: DataError.
+    Raises: DataError if a file cannot be read or has another content.
     """
     arrays = _arrays(path)
     encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
@@ -122,46 +124,42 @@ def order_model(path: Path) -> OrderModel:
             f"{path} is no order-embedding model: it needs matrices Wemb, ff_image_W and one whose name ends in _Ux "
             f"(it has {', '.join(arrays) or 'nothing'}).\n{REMEDY}"
         )
-    described = path.with_suffix(".pkl")
-    stored = _unpickled(described)
-    options, words = stored.get("options"), stored.get("worddict")
+    pickle_path = path.with_suffix(".pkl")
+    content = _unpickled(pickle_path)
+    options, words = content.get("options"), content.get("worddict")
     if not (isinstance(options, dict) and isinstance(words, dict)):
-        raise DataError(f"{described} lacks 'options' or 'worddict' as dictionaries.\n{REMEDY}")
-    wrong = next((word for word, one in words.items() if type(one) is not int or one <= UNK), None)
+        raise DataError(f"{pickle_path} lacks 'options' or 'worddict' as dictionaries.\n{REMEDY}")
+    wrong = next((word for word, index in words.items() if type(index) is not int or index <= UNK), None)
     if wrong is not None:
-        raise DataError(f"{described}: the id of {wrong!r} in 'worddict' is {words[wrong]!r}, no word's.\n{REMEDY}")
+        raise DataError(
+            f"{pickle_path}: the id of {wrong!r} in 'worddict' is {words[wrong]!r}, not an integer above {UNK}.\n"
+            f"{REMEDY}"
+        )
     renamed = {
         f"gru_{name.removeprefix(encoder)}" if name.startswith(encoder) else name: arrays[name] for name in arrays
     }
     return OrderModel(renamed, words, options)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from None
-
-
 def _unpickled(path: Path) -> dict[str, Any]:
-    content = _read(path)
+    content = read_bytes(path, REMEDY)
     try:
         value = unpickle(content)
-    except Exception as error:  # a damaged pickle may raise nearly anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise DataError(f"{path} is no pickle of plain values ({error or type(error).__name__}).\n{REMEDY}") from None
     if not isinstance(value, dict):
-        raise DataError(f"{path} holds no dictionary, but {type(value).__name__}.\n{REMEDY}")
+        raise DataError(f"{path} holds a {type(value).__name__}, not a dictionary.\n{REMEDY}")
     return value
 
 
 def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | None]:
-    """A list of the pickle; None where a number is not finite, as records have it."""
+    """Return a list of numbers from the pickle, with None for numbers that are not finite, as in records."""
     try:
         numbers = [float(value) for value in stats[name]]
     except KeyError:
         raise DataError(f"{path} has no list {name!r} (it has {', '.join(map(str, stats))}).\n{REMEDY}") from None
     except (TypeError, ValueError):
-        raise DataError(f"{path}: {name!r} is no list of numbers.\n{REMEDY}") from None
+        raise DataError(f"{path}: {name!r} is not a list of numbers.\n{REMEDY}") from None
     return [number if math.isfinite(number) else None for number in numbers]
 
 
@@ -169,9 +167,9 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-    except Exception as error:  # numpy's and zipfile's, of many types
+    except Exception as error:  # errors of numpy and zipfile have many types
         raise DataError(f"{path} cannot be read as .npz ({error or type(error).__name__}).\n{REMEDY}") from None
     for name, array in arrays.items():
         if array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise DataError(f"{path}: {name} holds values that are no finite numbers.\n{REMEDY}")
+            raise DataError(f"{path}: {name} holds values that are not finite numbers.\n{REMEDY}")
     return arrays

@@ -1,8 +1,7 @@
-"""Which sequences make a batch, and how they lie in it.
+"""Batches of token sequences: which sentences belong together, and the arrays that hold them.
 
-Sentences come in pools of the given order, sorted by length, so that little of a batch is padding.
-
-Nothing is drawn here: the orders are given.
+Sentences are taken in pools of the given order, and each pool is sorted by length, so that batches need little padding.
+Nothing here is random: the caller gives the order.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import numpy as np
 
 
 def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: int) -> list[np.ndarray]:
-    """Batches of ``batch_size`` sentences, as Nematus makes them; int64 indices, each of ``order`` once.
+    """Return batches of ``batch_size`` sentences, as Nematus makes them.
 
-    ``pool`` x ``batch_size`` sentences are read at a time; the longest of them make the first batch, the shortest the
-    last, which may be smaller. ``lengths``, (sentence,), are those of the longer side, so that ``ceil(len(order) /
-    batch_size)`` batches come whatever the order is.
+    A batch is an int64 array of indices; each index of ``order`` is in one batch. A pool has ``pool`` x ``batch_size``
+    sentences: the longest are its first batch, the shortest its last, which may be smaller. ``lengths``, of shape
+    (sentence,), are those of the longer side. There are ``ceil(len(order) / batch_size)`` batches for any order.
     """
     batches = []
     for start in range(0, len(order), pool * batch_size):
@@ -27,17 +26,17 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
 
 
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
-    """Batches of at most ``tokens`` positions, padding counted, as the authors' Transformer toolkit makes them.
+    """Return batches of at most ``tokens`` positions with padding, as the authors' Transformer toolkit makes them.
 
-    ``pool`` sentences are read at a time and sorted by length, shortest first; a batch closes when one more would make
-    sentences x longest exceed ``tokens``, so that a sentence that is longer than that is a batch of its own.
-    ``lengths``, (sentence,), are those of the longer side, at least 1. The batches, int64 indices that hold each of
-    ``order`` once, come as one list per pool, for the caller to shuffle within.
+    A batch is an int64 array of indices; each index of ``order`` is in one batch. ``pool`` sentences are sorted by
+    length, shortest first. A batch closes when one more sentence would make sentences x longest exceed ``tokens``; a
+    sentence that is longer than ``tokens`` is a batch by itself. ``lengths``, of shape (sentence,), are those of the
+    longer side, at least 1. The result has one list of batches per pool, which the caller may shuffle.
     """
     pools = []
     for start in range(0, len(order), pool):
         shortest_first = _by_length(lengths, order[start : start + pool])
-        pools.append(np.split(shortest_first, _closings(lengths[shortest_first], tokens)))
+        pools.append(np.split(shortest_first, _batch_ends(lengths[shortest_first], tokens)))
     return pools
 
 
@@ -45,12 +44,12 @@ def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return indices[np.argsort(lengths[indices], kind="stable")].astype(np.int64, copy=False)
 
 
-def _closings(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Where batches of the rising ``lengths`` end, the last one's end left out."""
+def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
+    """Return where batches of sentences with rising ``lengths`` end, without the end of the last batch."""
     ends: list[int] = []
     end = 0
     while True:
-        window = lengths[end : end + tokens // int(lengths[end])]  # no more fit, since none after it is shorter
+        window = lengths[end : end + tokens // int(lengths[end])]  # no more sentences fit: the others are not shorter
         positions = np.arange(1, len(window) + 1) * window
         end += max(1, int(np.searchsorted(positions, tokens, side="right")))
         if end >= len(lengths):
@@ -59,7 +58,7 @@ def _closings(lengths: np.ndarray, tokens: int) -> list[int]:
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, int64, and a mask that is true on them, (sequence, time) both; ``fill`` follows a sequence's end."""
+    """Return tokens, int64, and their mask, bool, both (sequence, time). ``fill`` follows the end of a sequence."""
     mask = _mask(sequences)
     tokens = np.full(mask.shape, fill, dtype=np.int64)
     tokens[mask] = np.concatenate(sequences)
@@ -67,11 +66,15 @@ def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.n
 
 
 def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
-    """As :func:`padded`, with ``end`` and then repetitions of the sequence and ``end`` after it."""
+    """Return tokens and mask as :func:`padded`, where a row repeats its sequence, with ``end`` after each repetition.
+
+    The mask is true on the first repetition only, without ``end``.
+    """
     mask = _mask(sequences)
-    return np.stack([np.resize(np.append(one, end), mask.shape[1]) for one in sequences]).astype(np.int64), mask
+    rows = [np.resize(np.append(sequence, end), mask.shape[1]) for sequence in sequences]
+    return np.stack(rows).astype(np.int64), mask
 
 
 def _mask(sequences: Sequence[np.ndarray]) -> np.ndarray:
-    lengths = np.array([len(one) for one in sequences])
+    lengths = np.array([len(sequence) for sequence in sequences])
     return np.arange(lengths.max()) < lengths[:, None]

@@ -1,6 +1,6 @@
 """CIFAR-10, in the layout that torchvision uses: ``<root>/cifar10/cifar-10-batches-py``.
 
-The address and the digests are torchvision's; its reader is not used, because it unpickles whatever it finds.
+The address and the digests are torchvision's. Its reader is not used, because it unpickles anything.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import numpy as np
 
 from rmsexp.data import DataError, Images
 from rmsexp.data.download import fetched, unavailable
+from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 
-EXTRAS = ("batches.meta", "readme.html")  # in the archive too, and not needed
+EXTRAS = ("batches.meta", "readme.html")  # also in the archive, and not needed
 
 
 def load(root: Path) -> Images:
-    """The 50,000 training and 10,000 test images, fetched once if ``root`` does not have them.
+    """Return the 50,000 training and 10,000 test images below ``root``. Download them if their folder is missing.
 
-    Every file's digest is checked each time: it takes a third of a second.
+    The digest of every file is verified each time, in a third of a second.
 
-    Raises: DataError if a file is damaged or missing, or if the images are not there and cannot be downloaded.
+    Raises: DataError if a file is damaged or missing, or if the download fails.
     """
-    from torchvision.datasets import CIFAR10  # here, since importing it takes seconds
+    from torchvision.datasets import CIFAR10  # imported here: the import takes seconds
 
     folder = root / "cifar10" / CIFAR10.base_folder
     if not folder.is_dir():
@@ -50,25 +51,19 @@ def _split(folder: Path, files: list[list[str]]) -> tuple[np.ndarray, np.ndarray
 
 
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The images, uint8 of shape (image, 3, 32, 32), and labels, int64 of shape (image,), of one pickled file.
+    """Return the images, uint8 (image, 3, 32, 32), and the labels, int64 (image,), of one pickled file.
 
-    Raises: DataError if it cannot be read, holds anything else, or refers to any code but numpy's array constructors.
+    Raises: DataError if the file cannot be read, is no batch of CIFAR-10, or refers to code other than numpy's array
+    constructors.
     """
-    return _parse(path, _read(path))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).\n{_remedy(path)}") from None
+    return _parse(path, read_bytes(path, _remedy(path)))
 
 
 def _verified(path: Path, md5: str) -> bytes:
-    content = _read(path)
-    found = hashlib.md5(content).hexdigest()
-    if found != md5:
-        raise DataError(f"{path} is damaged: its md5 is {found}, not {md5} ({len(content):,} bytes).\n{_remedy(path)}")
+    content = read_bytes(path, _remedy(path))
+    actual = hashlib.md5(content).hexdigest()
+    if actual != md5:
+        raise DataError(f"{path} is damaged: its md5 is {actual}, not {md5} ({len(content):,} bytes).\n{_remedy(path)}")
     return content
 
 
@@ -79,7 +74,7 @@ def _remedy(path: Path) -> str:
 def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
         batch = unpickle(content)
-    except Exception as error:  # a damaged pickle may raise nearly anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise DataError(
             f"{path} is not a batch of CIFAR-10 ({error or type(error).__name__}).\n{_remedy(path)}"
         ) from None
@@ -100,7 +95,7 @@ def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _download(folder: Path, root: Path) -> None:
-    """Puts ``folder`` in place as a whole, or leaves nothing behind."""
+    """Put ``folder`` in place as a whole, or leave nothing behind."""
     from torchvision.datasets import CIFAR10
 
     try:
@@ -114,22 +109,25 @@ def _download(folder: Path, root: Path) -> None:
 
 
 def _extract(archive: Path, folder: str, expected: set[str]) -> None:
-    """Unpacks beside the archive; refuses one with a link, a device, or any file that does not belong."""
+    """Unpack the archive beside it. Refuse links, devices, and files that are not ``expected``."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
                 if not (member.isfile() and member.name in expected) and not (member.isdir() and member.name == folder):
                     raise DataError(
-                        f"The archive of CIFAR-10 holds {member.name!r}, which does not belong; nothing was kept."
+                        f"The archive of CIFAR-10 holds {member.name!r}, which does not belong; nothing was stored.\n"
+                        "Try again, or put an existing copy of the folder there."
                     )
             tar.extractall(archive.parent, filter="data")
     except tarfile.TarError as error:
-        raise DataError(f"The archive of CIFAR-10 cannot be unpacked ({error}); nothing was kept.") from None
+        raise DataError(
+            f"The archive of CIFAR-10 cannot be unpacked ({error}); nothing was stored.\nTry again."
+        ) from None
 
 
 def _move(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except OSError:
-        if not target.is_dir():  # else another process was quicker; its files are checked as ours would be
+        if not target.is_dir():  # otherwise another process was faster, and its files are verified when they are read
             raise

@@ -1,4 +1,4 @@
-"""Cloze questions as token ids: a passage, a question with a gap, and the word that fills it."""
+"""Cloze questions as token ids: a passage, a question with a gap, and the word that fills the gap."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError
-from rmsexp.data.cache import cached, key
+from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.sequences import Sequences, offsets
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end, an unknown word, a number
-RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # their names
+RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # the names of these ids
 PLACEHOLDER = "@placeholder"  # the gap
 ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # an anonymised name
 SENTENCE_ENDS = frozenset(".?!")
-CHUNK = 1_000_000  # tokens counted or renumbered at a time: numpy's index arrays take twice the memory of ids
+CHUNK = 1_000_000  # tokens counted or renumbered at a time, because numpy's index arrays take twice the memory of ids
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A split. ``answers``, int32 of shape (example,), are word ids; no passage and no question is empty."""
+    """A split. ``answers``, int32 of shape (example,), are word ids. Passages and questions are not empty."""
 
     passages: Sequences
     questions: Sequences
@@ -38,10 +38,10 @@ class Examples:
 
 @dataclass(frozen=True)
 class Cloze:
-    """Questions, encoded.
+    """An encoded data set.
 
-    ``words``: the vocabulary by id; ``entities``: int64, the ids of its anonymised names, which may change places.
-    ``splits``: train, valid, and test where there is one.
+    ``words`` is the vocabulary by id. ``entities``, int64 of shape (entity,), are the ids of its anonymised names.
+    Training may permute them. ``splits`` has train, valid and, if the data set has it, test.
     """
 
     words: list[str]
@@ -51,45 +51,46 @@ class Cloze:
 
 @dataclass(frozen=True)
 class Question:
-    """An example in lower-cased words; ``entities`` are the names behind its ``@entityN``."""
+    """An example in lower-case words. ``entities`` maps each ``@entityN`` to the name that it replaces."""
 
     passage: list[str]
-    question: list[str]  # PLACEHOLDER is one of the words
+    question: list[str]  # contains PLACEHOLDER
     answer: str
     entities: Mapping[str, str]
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
-    """Words cut after each of SENTENCE_ENDS; a word of ``closing`` that follows belongs to the sentence before."""
-    cut: list[list[str]] = []
+    """Split words after each of SENTENCE_ENDS. Words of ``closing`` that follow an end belong to that sentence."""
+    sentences: list[list[str]] = []
     ended = True
     for word in words:
-        if ended and not (cut and word in closing):
-            cut.append([])
+        if ended and not (sentences and word in closing):
+            sentences.append([])
             ended = False
-        cut[-1].append(word)
+        sentences[-1].append(word)
         ended = ended or word in SENTENCE_ENDS
-    return cut
+    return sentences
 
 
 def entities(words: Iterable[str]) -> np.ndarray:
-    """The ids of a vocabulary's anonymised names, int64."""
+    """Return the ids of a vocabulary's anonymised names, int64 of shape (entity,)."""
     return np.array([number for number, word in enumerate(words) if ENTITY.fullmatch(word)], dtype=np.int64)
 
 
 def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
-    """Questions as ids; ``name`` is that of the data, for messages.
+    """Encode questions as ids. ``name`` is the data set's name, for messages.
 
-    The vocabulary is that of the published ``preprocess.py`` and ``preprocess_shortend.py`` (cooijmanstim/
-    Attentive_reader): words of digits become NUM, those that the training text (passages, questions and answers) has
-    once UNK, and the others have ids from 4 by falling frequency, ties by first appearance. Beyond it, the gap and all
-    of ``@entity0`` to the highest of any split are words, however rare. Takes four bytes of memory a token.
+    The vocabulary is that of the published ``preprocess.py`` and ``preprocess_shortend.py``
+    (cooijmanstim/Attentive_reader). Words of digits become NUM. Words that occur once in the training text (passages,
+    questions and answers) become UNK. The others have ids from 4 on, the most frequent first, and those of equal
+    frequency by first appearance. In addition, the gap and all of ``@entity0`` to the highest number of any split are
+    words, however rare they are. Encoding takes four bytes of memory per token.
 
-    Raises: DataError if a split has no examples, and whatever reading them raises.
+    Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.
     """
     ids: defaultdict[str, int] = defaultdict()
-    ids.default_factory = ids.__len__  # by first appearance, since questions are read only once; renumbered below
-    encoded = {split: _gathered(name, split, questions, ids) for split, questions in splits.items()}
+    ids.default_factory = ids.__len__  # ids by first appearance, because questions are read only once; renumbered below
+    encoded = {split: _examples(name, split, questions, ids) for split, questions in splits.items()}
     highest = max((int(match[1]) for match in map(ENTITY.fullmatch, ids) if match), default=-1)
     always = dict.fromkeys([PLACEHOLDER, *(f"@entity{number}" for number in range(highest + 1))])
     types = list(ids | always)
@@ -109,26 +110,26 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     return Cloze(words, entities(words), encoded)
 
 
-def _gathered(name: str, split: str, questions: Iterable[Question], ids: Mapping[str, int]) -> Examples:
-    passages, gaps, answers = array("i"), array("i"), array("i")
-    passage_lengths, gap_lengths = array("q"), array("q")
-    for one in questions:
-        passages.extend(map(ids.__getitem__, one.passage))
-        passage_lengths.append(len(one.passage))
-        gaps.extend(map(ids.__getitem__, one.question))
-        gap_lengths.append(len(one.question))
-        answers.append(ids[one.answer])
+def _examples(name: str, split: str, examples: Iterable[Question], ids: Mapping[str, int]) -> Examples:
+    passages, questions, answers = array("i"), array("i"), array("i")
+    passage_lengths, question_lengths = array("q"), array("q")
+    for example in examples:
+        passages.extend(map(ids.__getitem__, example.passage))
+        passage_lengths.append(len(example.passage))
+        questions.extend(map(ids.__getitem__, example.question))
+        question_lengths.append(len(example.question))
+        answers.append(ids[example.answer])
     if not answers:
         raise DataError(f"No example of {name} is left in its {split} split.\nReplace the data, or use scale=demo.")
     return Examples(
         Sequences(np.asarray(passages), offsets(passage_lengths)),
-        Sequences(np.asarray(gaps), offsets(gap_lengths)),
+        Sequences(np.asarray(questions), offsets(question_lengths)),
         np.asarray(answers),
     )
 
 
 def _chunks(examples: Examples) -> Iterator[np.ndarray]:
-    """Views of all ids of a split."""
+    """Yield views of all ids of a split, at most CHUNK at a time."""
     for ids in (examples.passages.tokens, examples.questions.tokens, examples.answers):
         for start in range(0, len(ids), CHUNK):
             yield ids[start : start + CHUNK]
@@ -137,51 +138,40 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
 def stored(
     root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]]
 ) -> tuple[Cloze, dict[str, int]]:
-    """Questions and counts from ``<root>/cloze``, tokens memory-mapped, or made and put there.
+    """Return questions and counts from ``<root>/cloze``, with tokens memory-mapped, or make and store them there.
 
-    ``stamp`` tells what is made from what else may be. The number of examples in each split is among the counts.
+    ``stamp`` identifies what ``make`` returns. The number of examples of each split is added to the counts.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    try:
+    with storing(f"The encoded questions of {name}", root):
         return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()))
-    except OSError as error:
-        raise DataError(
-            f"The encoded questions of {name} cannot be stored in {root} ({error.strerror or error}).\n"
-            "Free some space there, or choose another data.root."
-        ) from None
 
 
 def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:
     for split, examples in cloze.splits.items():
-        for part, sequences in (("passages", examples.passages), ("questions", examples.questions)):
-            np.save(folder / f"{split}_{part}_tokens.npy", sequences.tokens)
-            np.save(folder / f"{split}_{part}_offsets.npy", sequences.offsets)
+        examples.passages.save(folder, f"{split}_passages")
+        examples.questions.save(folder, f"{split}_questions")
         np.save(folder / f"{split}_answers.npy", examples.answers)
     sizes = {split: len(examples) for split, examples in cloze.splits.items()}
     (folder / "words.json").write_text(json.dumps(cloze.words), encoding="utf-8")
     (folder / "counts.json").write_text(json.dumps({**counts, **sizes}), encoding="utf-8")
 
 
-def _read(folder: Path) -> tuple[Cloze, dict[str, int]] | None:
-    """What is stored, or None if it is missing or damaged."""
-    try:
-        words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
-        counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
-        splits = {
-            split: Examples(
-                _read_sequences(folder, f"{split}_passages"),
-                _read_sequences(folder, f"{split}_questions"),
-                np.load(folder / f"{split}_answers.npy"),
-            )
-            for split in ("train", "valid", "test")
-            if split in counts
-        }
-    except (FileNotFoundError, ValueError, EOFError):
-        return None
+def _read(folder: Path) -> tuple[Cloze, dict[str, int]]:
+    """Return the stored questions and counts.
+
+    Raises: FileNotFoundError, ValueError or EOFError if they are missing or damaged.
+    """
+    words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
+    counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+    splits = {
+        split: Examples(
+            Sequences.load(folder, f"{split}_passages"),
+            Sequences.load(folder, f"{split}_questions"),
+            np.load(folder / f"{split}_answers.npy"),
+        )
+        for split in ("train", "valid", "test")
+        if split in counts
+    }
     return Cloze(words, entities(words), splits), counts
-
-
-def _read_sequences(folder: Path, name: str) -> Sequences:
-    tokens = np.asarray(np.load(folder / f"{name}_tokens.npy", mmap_mode="r"))
-    return Sequences(tokens, np.load(folder / f"{name}_offsets.npy"))

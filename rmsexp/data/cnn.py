@@ -1,18 +1,18 @@
-"""CNN's cloze questions (Hermann et al. 2015), from DeepMind's question files or from the pickles of top4."""
+"""Cloze questions on CNN articles (Hermann et al. 2015), from DeepMind's question files or from the pickles of top4."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Source
+from rmsexp.data import DataError, Report, Source
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import (
     ENTITY,
@@ -28,35 +28,40 @@ from rmsexp.data.cloze import (
     split_sentences,
     stored,
 )
-from rmsexp.data.files import digest_of, read_lines
+from rmsexp.data.files import digest_of, missing, read_lines
 from rmsexp.data.sequences import Sequences, offsets
 from rmsexp.data.unpickle import unpickle
 
-SPLITS = {"train": "training", "valid": "validation", "test": "test"}
-BLOCKS = {1: "URL", 3: "passage", 5: "question", 7: "answer", 9: "table of entities"}  # by line
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split: its folder
+BLOCKS = {1: "URL", 3: "passage", 5: "question", 7: "answer", 9: "table of entities"}  # by the number of the line
 ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
-REPORT_FILES = 50_000
-REPORT_DAMAGED = 10
-TOP4_URL = "http://www.cs.toronto.edu/~rkiros/top4.zip"
-TOP4_SPLITS = {"train": "train4", "valid": "valid4"}
+REPORT_FILES = 50_000  # between two reports of progress
+REPORT_DAMAGED = 10  # damaged files that are named in reports; the others are counted
+ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) there."
+TOP4_ORIGIN = (
+    "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip; unpack it there, or use data.name=cnn data.sentences=4, "
+    "which makes similar passages from question files."
+)
+TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split: its name in the files
 TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
-    """The questions of ``<root>/cnn/questions/{training,validation,test}/*.question``; there may be no test folder.
+    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``. Test is optional.
 
-    ``sentences``: how many of a passage are kept, see :func:`most_related` (4: like top4); all of them if None.
-    ``damaged`` files end the run (refuse), or are reported and left out (skip). The digest is that of the files' names
-    and sizes, not of their text: a name is a digest of the URL, and reading 1.7 GB before every run would take minutes.
+    ``sentences`` is the number of sentences that are kept of a passage (see :func:`most_related`), or None for all.
+    Damaged files end the run (``damaged="refuse"``), or are reported and left out (``damaged="skip"``). The digest
+    covers the files' names and sizes, not their text: a name is a digest of the article's URL, and reading 1.7 GB
+    before every run would take minutes.
 
-    Raises: DataError if the files are not there.
+    Raises: DataError if files of train or valid are missing.
     """
     folder = root / "cnn" / "questions"
     files = _files(folder)
     digest = hashlib.sha256(repr(files).encode()).hexdigest()
     name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
 
-    def load(report: Callable[[str], None]) -> Cloze:
+    def load(report: Report) -> Cloze:
         def make() -> tuple[Cloze, dict[str, int]]:
             report(f"reading {sum(map(len, files.values())):,} files of {folder} (once)")
             reader = _Reader(sentences, damaged, report)
@@ -76,28 +81,24 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
 
 
 def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """By split: names and sizes in bytes."""
-    found = {}
+    """Return the names and the sizes in bytes of the question files, by split."""
+    files = {}
     for split, name in SPLITS.items():
         if (folder / name).is_dir():
             with os.scandir(folder / name) as entries:
-                found[split] = sorted((e.name, e.stat().st_size) for e in entries if e.name.endswith(".question"))
-    if missing := [SPLITS[split] for split in ("train", "valid") if not found.get(split)]:
-        raise DataError(
-            f"CNN's questions are not in {folder}: no files in {' and '.join(missing)}. Unpack the CNN part of "
-            "DeepMind's Q&A data\n(Hermann et al. 2015) there, as cnn/questions/training/*.question and so on; "
-            "scale=demo needs no data."
-        )
-    return found
+                files[split] = sorted((e.name, e.stat().st_size) for e in entries if e.name.endswith(".question"))
+    if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if not files.get(split)]:
+        raise missing("CNN", absent, ORIGIN)
+    return files
 
 
 @dataclass
 class _Reader:
-    """Reads question files, in the order of their names, and counts them."""
+    """Reads question files, and counts all and the damaged ones."""
 
     sentences: int | None
     on_damage: str
-    report: Callable[[str], None]
+    report: Report
     read: int = 0
     damaged: int = 0
 
@@ -122,17 +123,19 @@ class _Reader:
 
 
 def read_question(path: Path) -> Question:
-    """One of DeepMind's files: URL, passage, question, answer and ``@entityN:name`` lines, with blank lines between.
+    """Return the question in one of DeepMind's files.
 
-    Raises: DataError, with the line, where one of these is missing or malformed, the question has not exactly one
-    placeholder, or the answer is not in the table of entities; and for what is not UTF-8.
+    The file has a URL, a passage, a question, an answer and lines ``@entityN:name``, separated by blank lines.
+
+    Raises: DataError, with the number of the line, if a part is missing or malformed, if the question does not have
+    exactly one placeholder, if the answer is not in the table of entities, or if the file is not UTF-8.
     """
     lines = read_lines(path)
     for number, block in BLOCKS.items():
         if len(lines) < number or not lines[number - 1].strip():
             raise _malformed(path, number, f"the {block} is missing")
         if number > 1 and lines[number - 2].strip():
-            raise _malformed(path, number - 1, f"not blank, as it should be before the {block}")
+            raise _malformed(path, number - 1, f"the line before the {block} is not blank")
     passage, question, answer = lines[2].lower().split(), lines[4].lower().split(), lines[6].strip()
     names = {}
     for number, line in enumerate(lines[8:], 9):
@@ -141,7 +144,7 @@ def read_question(path: Path) -> Question:
         elif line.strip():
             raise _malformed(path, number, "not of the form @entityN:name")
     if (gaps := question.count(PLACEHOLDER)) != 1:
-        raise _malformed(path, 5, f"the question has {gaps or 'no'} {PLACEHOLDER}, where it needs one")
+        raise _malformed(path, 5, f"the question has {gaps or 'no'} {PLACEHOLDER}, but needs one")
     if answer not in names:
         raise _malformed(path, 7, f"the answer {answer} is not in the table of entities")
     return Question(passage, question, answer, names)
@@ -154,25 +157,25 @@ def _malformed(path: Path, line: int, problem: str) -> DataError:
 
 
 def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
-    """The at most ``count`` sentences of a passage that share most words with the question, in the passage's order.
+    """Return the at most ``count`` sentences of a passage that share most words with the question, in their order.
 
-    That is what "identified by a string matching procedure" (Cooijmans et al. 2017, appendix) says at least: different
-    words count once, the gap and punctuation do not, and of equals the earlier is kept.
+    Each shared word counts once. The gap and punctuation do not count. Of equal sentences the earlier one is kept. This
+    is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
     """
-    wanted = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
-    split = split_sentences(passage)
-    ranked = sorted(range(len(split)), key=lambda index: -len(wanted.intersection(split[index])))
-    return [word for index in sorted(ranked[:count]) for word in split[index]]
+    words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
+    sentences = split_sentences(passage)
+    ranked = sorted(range(len(sentences)), key=lambda index: -len(words.intersection(sentences[index])))
+    return [word for index in sorted(ranked[:count]) for word in sentences[index]]
 
 
 def _unknown(cloze: Cloze) -> int:
-    """How many words of passages and questions are UNK."""
+    """Return the number of words in passages and questions that are UNK."""
     parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
     return sum(int(np.count_nonzero(part.tokens == UNK)) for part in parts)
 
 
 def _lost(cloze: Cloze) -> dict[str, int]:
-    """How many answers are not in their passages, by split: errors that no reader of the passage avoids."""
+    """Return the number of answers that are not in their passages, by split. No model can find them there."""
     return {
         f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
         for split, examples in cloze.splits.items()
@@ -190,23 +193,21 @@ def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
 
 
 def top4(root: Path) -> Source[Cloze]:
-    """The published questions with passages of four sentences: ``<root>/top4/{dict,train4_pass,…,valid4_ans}.pkl``.
+    """Return the published questions with passages of four sentences.
 
-    Their tables of embeddings and answers have one row more than dict.pkl has words; that row is ``<unused>`` here, or
-    one of RESERVED. An end of 0 that all sequences of a file have is cut off, as the published code does; it cuts off
-    whatever is last.
+    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. The
+    published model has one word more than dict.pkl. That word is named ``<unused>`` here, or as in RESERVED if its id
+    is one of those. If all sequences of a file end in 0, that end is removed. (The published code removes the last id,
+    whatever it is.)
 
     Raises: DataError if a file is missing.
     """
     folder = root / "top4"
-    if missing := [name for name in TOP4_FILES if not (folder / name).is_file()]:
-        raise DataError(
-            f"{folder} lacks {', '.join(missing)} of CNN top4, once published at {TOP4_URL}.\nWhere it cannot be had, "
-            "data.name=cnn data.sentences=4 makes the like from question files, and scale=demo needs no data."
-        )
+    if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
+        raise missing("CNN top4", absent, TOP4_ORIGIN)
     digest = digest_of(folder / name for name in TOP4_FILES)
 
-    def load(report: Callable[[str], None]) -> Cloze:
+    def load(report: Report) -> Cloze:
         def make() -> tuple[Cloze, dict[str, int]]:
             report(f"reading the pickles of {folder} (once)")
             words = _words(folder / "dict.pkl")
@@ -216,13 +217,14 @@ def top4(root: Path) -> Source[Cloze]:
             return cloze, {"no_entity": no_entity, **_lost(cloze)}
 
         cloze, counts = stored(root, "CNN top4", key(__file__, digest), make)
-        report(f"CNN top4: {_summary(cloze, counts)}; answers that are no entity: {counts['no_entity']:,}")
+        report(f"CNN top4: {_summary(cloze, counts)}; answers that are not an entity: {counts['no_entity']:,}")
         return cloze
 
     return Source("CNN top4", digest, False, load)
 
 
 def _words(path: Path) -> list[str]:
+    """Return the vocabulary by id, from a dictionary of ids by word."""
     ids = _unpickled(path)
     if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
         raise _damaged(path, "it is not a dictionary of words and their ids")
@@ -249,7 +251,7 @@ def _examples(folder: Path, prefix: str, size: int) -> Examples:
 
 
 def _sequences(path: Path, size: int) -> Sequences:
-    """Those of a list of lists of ids below ``size``."""
+    """Read a list of lists of ids below ``size``, and remove a 0 at the end if all of them have it."""
     content = _unpickled(path)
     if not (isinstance(content, list) and content):
         raise _damaged(path, "it is not a list of examples")
@@ -257,7 +259,7 @@ def _sequences(path: Path, size: int) -> Sequences:
     for index, ids in enumerate(content):
         try:
             row = np.asarray(ids)
-        except ValueError:  # lists of different lengths inside
+        except ValueError:  # it contains lists of different lengths
             row = np.asarray(None)
         if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             raise _damaged(path, f"example {index} (from 0) is not a list of ids")
@@ -274,7 +276,7 @@ def _sequences(path: Path, size: int) -> Sequences:
 def _unpickled(path: Path) -> Any:
     try:
         return unpickle(path.read_bytes())
-    except Exception as error:  # a damaged pickle may raise nearly anything
+    except Exception as error:  # a damaged pickle may raise any exception
         raise _damaged(path, str(error) or type(error).__name__) from None
 
 

@@ -1,14 +1,13 @@
-"""COCO captions (Chen et al. 2015): the features and captions that order-embedding was released with, or the images."""
+"""COCO captions (Chen et al. 2015), from the files that the authors of order-embedding published or from the images."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmsexp.data import DataError, Source
+from rmsexp.data import DataError, Report, Source
 from rmsexp.data.captions import (
     PER_IMAGE,
     Captions,
@@ -16,41 +15,41 @@ from rmsexp.data.captions import (
     Words,
     digest,
     encode,
-    missing,
     pictures,
     read_features,
     tokenise,
 )
-from rmsexp.data.files import read_lines
+from rmsexp.data.files import missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 
-RELEASE = {"train": "train", "valid": "val", "test": "test"}  # its names of the splits
-KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
-VALID_IMAGES = 5000  # of the training images, where the official split has to do
-RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip; unpack it there"
+RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split: its name in the released files
+KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # its name of a split: ours
+VALID_IMAGES = 5000  # of the official training images, which become the validation split
+RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip; unpack it there."
 ORIGIN = (
     "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
-    "https://cs.stanford.edu/people/karpathy/deepimagesent; put them there"
+    "https://cs.stanford.edu/people/karpathy/deepimagesent; put them there."
 )
 
 
 def coco_release(root: Path) -> Source[Captions]:
-    """The captions and features that order-embedding (Vendrov et al. 2016) was released with, below ``<root>/coco``.
+    """Return the captions and features that were released with order-embedding (Vendrov et al. 2016).
 
-    ``{train,val,test}.txt`` hold one tokenised caption a line, five consecutive lines for each of 113,287, 5,000 and
-    5,000 images; ``images/10crop/{train,val,test}.npy`` the features, float32 of shape (image, 4096), memory-mapped.
-    The digest is the sha256 of the captions and of the names and sizes of the files of features.
+    They are below ``<root>/coco``. ``{train,val,test}.txt`` have one tokenised caption per line, five consecutive lines
+    for each of 113,287, 5,000 and 5,000 images. ``images/10crop/{train,val,test}.npy`` have the features, float32 of
+    shape (image, 4096), which are memory-mapped. The digest covers the captions, and the names and sizes of the feature
+    files.
 
-    Raises: DataError if a file is missing or empty, a line is empty, or the lines are no multiple of five.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a file is empty, a line is empty, or the number
+    of lines is no multiple of five.
     """
     folder = root / "coco"
     texts = {split: folder / f"{name}.txt" for split, name in RELEASE.items()}
     features = {split: folder / "images" / "10crop" / f"{name}.npy" for split, name in RELEASE.items()}
-    for path in (*texts.values(), *features.values()):
-        if not path.exists():
-            raise missing("The release of order-embedding", path, RELEASE_ORIGIN)
+    if absent := [path for path in (*texts.values(), *features.values()) if not path.exists()]:
+        raise missing("The release of order-embedding", absent, RELEASE_ORIGIN)
 
-    def load(report: Callable[[str], None]) -> Captions:
+    def load(report: Report) -> Captions:
         captions = {split: read_release(path) for split, path in texts.items()}
         rows = {split: read_features(path, len(captions[split]) // PER_IMAGE) for split, path in features.items()}
         return encode(captions, rows, report)
@@ -59,13 +58,16 @@ def coco_release(root: Path) -> Source[Captions]:
 
 
 def read_release(path: Path) -> list[Words]:
-    """The captions of a file of the release, five for each image.
+    """Return the captions of a released file, five for each image.
 
-    Raises: DataError as :func:`coco_release`.
+    Raises: DataError if the file cannot be read or is empty, a line is empty, or the number of lines is no multiple of
+    five.
     """
     captions = [line.split() for line in read_lines(path)]
     if not all(captions):
-        raise DataError(f"{path}, line {captions.index([]) + 1}: an empty caption.\nEach line is one; repair the file.")
+        raise DataError(
+            f"{path}, line {captions.index([]) + 1}: an empty caption.\nA line is a caption; repair the file."
+        )
     if len(captions) % PER_IMAGE:
         raise DataError(
             f"{path} has {len(captions):,} lines, no multiple of {PER_IMAGE}.\n"
@@ -75,13 +77,16 @@ def read_release(path: Path) -> list[Words]:
 
 
 def coco(root: Path, features: str) -> Source[Captions]:
-    """The images and captions below ``<root>/coco``; ``features``: a kind of :mod:`rmsexp.data.image_features`.
+    """Return the images and captions below ``<root>/coco``.
 
-    Where there is ``dataset_coco.json``, the split is the paper's, of Karpathy & Fei-Fei (2015): restval joins train,
-    images lie in ``<filepath>/<filename>``. Else ``annotations/captions_{train,val}2017.json`` make it, or those of
-    2014: the last 5,000 of train by id are valid, val is test, images lie in ``{train,val}2017/<file_name>``.
+    If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
+    restval joins train, and images are in ``<filepath>/<filename>``. Otherwise the official files of 2017, or else of
+    2014, define the splits: ``annotations/captions_{train,val}2017.json``. Then the last 5,000 images of train by id
+    are valid, val is test, and images are in ``{train,val}2017/<file_name>``.
 
-    Raises: DataError if a file is missing or malformed, or as :func:`rmsexp.data.captions.pictures`.
+    ``features`` is a kind of :mod:`rmsexp.data.image_features`.
+
+    Raises: DataError if a file is missing or malformed, and as :func:`rmsexp.data.captions.pictures`.
     """
     folder = root / "coco"
     karpathy = folder / "dataset_coco.json"
@@ -93,16 +98,16 @@ def coco(root: Path, features: str) -> Source[Captions]:
     files = next((paths for paths in official if all(path.exists() for path in paths)), None)
     if files is None:
         absent = next(path for path in official[0] if not path.exists())
-        raise missing("COCO", absent, f"Neither is there a dataset_coco.json. {ORIGIN}")
+        raise missing("COCO", [absent], f"There is no dataset_coco.json either. {ORIGIN}")
     train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
     splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}
     return pictures(f"COCO, {files[0].stem[-4:]}", splits, files, folder, features)
 
 
 def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
-    """The images of train, valid and test, which lie below ``folder``, in the order of the file.
+    """Return the images of train, valid and test, which are below ``folder``, in the order of the file.
 
-    Raises: DataError if it cannot be read or is something else.
+    Raises: DataError if the file cannot be read or is not the Karpathy split.
     """
     splits: dict[str, list[Picture]] = {split: [] for split in RELEASE}
     try:
@@ -115,9 +120,9 @@ def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
 
 
 def read_official(path: Path, folder: Path) -> list[Picture]:
-    """The images of an official file of captions, which lie in ``folder``, by id.
+    """Return the images of an official file of captions, which are in ``folder``, sorted by id.
 
-    Raises: DataError if it cannot be read or is something else.
+    Raises: DataError if the file cannot be read or is no file of captions.
     """
     content, captions = _json(path), defaultdict(list)
     try:
@@ -131,10 +136,10 @@ def read_official(path: Path, folder: Path) -> list[Picture]:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}).\nReplace the file.") from None
+        return json.loads(read_bytes(path))
+    except ValueError as error:
+        raise unreadable(path, error) from None
 
 
-def _malformed(path: Path, what: str, error: Exception) -> DataError:
-    return DataError(f"{path} is not {what} ({type(error).__name__}: {error}).\nReplace the file.")
+def _malformed(path: Path, kind: str, error: Exception) -> DataError:
+    return DataError(f"{path} is not {kind} ({type(error).__name__}: {error}).\nReplace the file.")

@@ -1,4 +1,4 @@
-"""Flickr8k (Hodosh et al. 2013): 8,000 photographs of Flickr, five captions each, in three splits."""
+"""Flickr8k (Hodosh et al. 2013): 8,000 photographs from Flickr with five captions each, in three splits."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections import defaultdict
 from pathlib import Path
 
 from rmsexp.data import DataError, Source
-from rmsexp.data.captions import Captions, Picture, Words, missing, pictures, tokenise
-from rmsexp.data.files import read_lines
+from rmsexp.data.captions import Captions, Picture, Words, pictures, tokenise
+from rmsexp.data.files import missing, read_lines
 
-NAMES = {"train": "train", "valid": "dev", "test": "test"}  # of its splits
+NAMES = {"train": "train", "valid": "dev", "test": "test"}  # our name of a split: its name in the files
 LINE = re.compile(r"([^#\t]+)#\d+\t(.+)")
 ORIGIN = (
-    "Its authors give Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398; "
-    "unpack them there, each into a folder"
+    "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398; "
+    "unpack each into a folder there."
 )
 
 
 def flickr8k(root: Path, features: str) -> Source[Captions]:
-    """6,000, 1,000 and 1,000 images with captions in the layout of its archives, below ``<root>/flickr8k``.
+    """Return 6,000, 1,000 and 1,000 images with captions, in the layout of the archives, below ``<root>/flickr8k``.
 
-    ``Flickr8k_text`` holds Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt, ``Flicker8k_Dataset`` (sic) the
-    images. Captions of images in no split are ignored. ``features``: a kind of :mod:`rmsexp.data.image_features`.
+    ``Flickr8k_text`` has Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt. ``Flicker8k_Dataset`` (sic) has
+    the images. Captions of images in no split are ignored. ``features`` is a kind of
+    :mod:`rmsexp.data.image_features`.
 
-    Raises: DataError if a file is missing or a line malformed, or as :func:`rmsexp.data.captions.pictures`.
+    Raises: DataError if a file is missing or a line is malformed, and as :func:`rmsexp.data.captions.pictures`.
     """
     folder = root / "flickr8k"
     text, images = folder / "Flickr8k_text", folder / "Flicker8k_Dataset"
     tokens = text / "Flickr8k.token.txt"
     lists = {split: text / f"Flickr_8k.{name}Images.txt" for split, name in NAMES.items()}
-    for path in (tokens, *lists.values(), images):
-        if not path.exists():
-            raise missing("Flickr8k", path, ORIGIN)
+    if absent := [path for path in (tokens, *lists.values(), images) if not path.exists()]:
+        raise missing("Flickr8k", absent, ORIGIN)
     captions = read_captions(tokens)
     splits = {
         split: [Picture(images / name, captions.get(name, [])) for line in read_lines(path) if (name := line.strip())]
@@ -42,9 +42,9 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
 
 
 def read_captions(path: Path) -> dict[str, list[Words]]:
-    """The captions of each image's name, of lines ``<name>#<number><tab><caption>``.
+    """Return the captions by image name, from lines ``<name>#<number><tab><caption>``.
 
-    Raises: DataError for a line of another form, and if the file cannot be read.
+    Raises: DataError if the file cannot be read, or a line has another form.
     """
     captions: defaultdict[str, list[Words]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), 1):
@@ -52,7 +52,7 @@ def read_captions(path: Path) -> dict[str, list[Words]]:
         if not match:
             raise DataError(
                 f"{path}, line {number}: not a caption: {line[:60]!r}.\n"
-                "A line is an image's name, # and a number, a tab, and the caption; repair it."
+                "A line is an image's name, # and a number, a tab, and a caption; repair the line."
             )
         captions[match[1]].append(tokenise(match[2]))
     return dict(captions)

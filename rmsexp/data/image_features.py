@@ -1,9 +1,11 @@
-"""Images as 4096 non-negative numbers of unit length, computed once and kept.
+"""Feature vectors of images: 4096 non-negative numbers of unit length, computed once and stored.
 
-There are two kinds. ``vgg19`` is what models of captions used to see: layer fc7 of VGG-19 (Simonyan & Zisserman 2015)
-after its ReLU, averaged over ten crops. The features that Vendrov et al. (2016) published are of the Caffe model, which
-wants BGR pixels less a mean colour; these, of torchvision's weights and preprocessing, are alike but not equal.
-``descriptor`` needs no weights: histograms of colour, texture and gradients over a pyramid of cells.
+There are two kinds.
+
+- ``vgg19`` is the usual input of caption models of 2015: layer fc7 of VGG-19 (Simonyan & Zisserman 2015) after its
+  ReLU, averaged over ten crops. Vendrov et al. (2016) published features of the Caffe model, which takes BGR pixels
+  minus a mean colour. Ours come from torchvision's weights and preprocessing. They are similar, not equal.
+- ``descriptor`` needs no weights: it has histograms of colour, texture and gradients over a pyramid of cells.
 """
 
 from __future__ import annotations
@@ -21,71 +23,69 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rmsexp import checks, record
-from rmsexp.data import DataError, cache
+from rmsexp.data import DataError, Report, cache
+from rmsexp.data.files import FLOAT32, unreadable, write_float32
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import nn
 
-Extractor = Callable[["Image"], np.ndarray]  # an RGB image's numbers, of shape (4096,) and of any length
+Extractor = Callable[["Image"], np.ndarray]  # from an RGB image to a vector of shape (4096,), not yet of unit length
 
-SIZE = 4096
-DTYPE = np.dtype("<f4")
-SHARD = 500  # images whose rows are stored at a time: what a kill can cost
-WORKERS = 2
+SIZE = 4096  # numbers per image
+SHARD = 500  # images per shard: a kill loses at most the work on one shard
+WORKERS = 2  # threads
 
-SIDE = 128  # of an image as the descriptor sees it, in pixels
-CELLS, BINS = 4, 64  # of the finest level of a pyramid, a side; of a histogram
-SHADES = 4  # levels of a channel in a histogram of colours; its cube is BINS
-HEXAGON = ((0, 2), (2, 1), (2, -1), (0, -2), (-2, -1), (-2, 1))  # a pixel's neighbours, about two away
-CONTRAST = 0.03  # of white: by how much a neighbour must be brighter
-SCALES, ORIENTATIONS = 4, 16  # of gradients; their product is BINS
-LAYOUT = 8  # grey cells a side
+SIDE = 128  # pixels per side of the image that the descriptor is computed from
+CELLS, BINS = 4, 64  # cells per side of a pyramid's finest level; bins of a histogram
+SHADES = 4  # levels per channel in a histogram of colours: SHADES ** 3 = BINS
+HEXAGON = ((0, 2), (2, 1), (2, -1), (0, -2), (-2, -1), (-2, 1))  # (y, x) of six neighbours, about two pixels away
+CONTRAST = 0.03  # by which a neighbour must be brighter, as a fraction of white
+SCALES, ORIENTATIONS = 4, 16  # of gradients: SCALES * ORIENTATIONS = BINS
+LAYOUT = 8  # grey cells per side
 
-RESIZED, CROP = 256, 224  # an image's short side and a crop's sides, in pixels
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, in [0, 1], as torchvision's weights expect
+RESIZED, CROP = 256, 224  # pixels: the short side of a resized image, the side of a crop
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels in [0, 1], for torchvision's weights
 
 
-def extract(images: Sequence[Path], kind: str, target: Path, report: Callable[[str], None]) -> None:
-    """Writes the features, float32 of shape (image, 4096), rows of unit length, to ``target`` (.npy).
+def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> None:
+    """Write the features, float32 of shape (image, 4096) with rows of unit length, to ``target`` (.npy).
 
-    A .json beside it says what they are of: ``kind``, the number of ``images``, and ``digest``, of the images' names
-    and sizes and of the extractor's version. Where it says the same, nothing is done; other features are replaced.
-    Rows are stored in shards first, so that work goes on where it was killed. Of processes that want the same target,
-    one works and the others wait. ``report`` is told how far it is.
+    A .json file beside it records their origin: ``kind``, the number of ``images``, and ``digest``, a SHA-256 of the
+    images' names and sizes and of the extractor's version. If ``target`` has the same origin, nothing is done. Features
+    of another origin are replaced. Rows are first stored in shards, so a killed extraction continues at its shard. If
+    several processes need the same target, one works and the others wait.
 
-    Raises: ValueError for another kind; DataError if an image is missing or damaged, if the weights cannot be had, or
-    if the features cannot be stored.
+    Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
+    stored nor downloadable, or if the features cannot be stored.
     """
     checks.choice("data.features", kind, tuple(KINDS))
     version, extractor = KINDS[kind]
     digest = hashlib.sha256(repr((version, sizes(images))).encode()).hexdigest()
     origin = {"kind": kind, "images": len(images), "digest": digest}
-    if _is_made(target, origin):
+    if _is_stored(target, origin):
         return
-    try:
-        with cache.staging(target) as temporary:
-            if not _is_made(target, origin):  # else another process made them while this one waited
-                shards = target.with_suffix(".shards") / digest[:16]
-                paths = _write_shards(images, extractor, shards, partial(_say, report, kind, target.stem, len(images)))
-                _join(paths, len(images), temporary / target.name)
-                cache.sync(temporary)
-                target.with_suffix(".json").unlink(missing_ok=True)  # never beside features of something else
-                (temporary / target.name).replace(target)
-                record.write_json(target.with_suffix(".json"), origin)
-                shutil.rmtree(shards.parent)
-    except OSError as error:
-        raise DataError(
-            f"Features cannot be stored in {target} ({error.strerror or error}); while they are made, "
-            f"{len(images):,} images need {2 * len(images) * SIZE * DTYPE.itemsize / 1e6:,.0f} MB.\n"
-            "Free some space there, or choose another place."
-        ) from None
+    size_bytes = 2 * len(images) * SIZE * FLOAT32.itemsize  # twice: shards, and the file that they are joined into
+    with (
+        cache.storing(f"The features of {len(images):,} images", target, size_bytes),
+        cache.staging(target) as temporary,
+    ):
+        if not _is_stored(target, origin):  # otherwise another process stored them while this one waited
+            shards = target.with_suffix(".shards") / digest[:16]
+            progress = partial(_report_progress, report, kind, target.stem, len(images))
+            paths = _write_shards(images, extractor, shards, progress)
+            _join(paths, len(images), temporary / target.name)
+            cache.sync(temporary)
+            target.with_suffix(".json").unlink(missing_ok=True)  # so that it never stands beside other features
+            (temporary / target.name).replace(target)
+            record.write_json(target.with_suffix(".json"), origin)
+            shutil.rmtree(shards.parent)
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
-    """The files' names and sizes in bytes.
+    """Return the files' names and sizes in bytes.
 
-    Raises: DataError for the first one that is not there.
+    Raises: DataError for the first missing file.
     """
     try:
         return [(path.name, path.stat().st_size) for path in images]
@@ -94,11 +94,10 @@ def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = getattr(error, "strerror", None) or error or type(error).__name__
-    return DataError(f"The image {path} cannot be read ({reason}).\nReplace it; scale=demo needs no images.")
+    return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
 
 
-def _is_made(target: Path, origin: dict[str, Any]) -> bool:
+def _is_stored(target: Path, origin: dict[str, Any]) -> bool:
     try:
         stored = np.load(target, mmap_mode="r")
         return record.read_json(target.with_suffix(".json")) == origin and stored.shape == (origin["images"], SIZE)
@@ -106,14 +105,14 @@ def _is_made(target: Path, origin: dict[str, Any]) -> bool:
         return False
 
 
-def _say(report: Callable[[str], None], kind: str, what: str, total: int, done: int) -> None:
-    report(f"{kind} features of {what}: {done:,} of {total:,} images")
+def _report_progress(report: Report, kind: str, split: str, total: int, done: int) -> None:
+    report(f"{kind} features of {split}: {done:,} of {total:,} images")
 
 
 def _write_shards(
-    images: Sequence[Path], extractor: Callable[[], Extractor], folder: Path, done: Callable[[int], None]
+    images: Sequence[Path], extractor: Callable[[], Extractor], folder: Path, progress: Callable[[int], None]
 ) -> list[Path]:
-    """The files of all shards, those that are missing now written."""
+    """Write the shards that are missing, and return the paths of all. ``progress`` is called with the images done."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{start:07}.npy" for start in range(0, len(images), SHARD)]
     missing = [number for number, path in enumerate(paths) if not path.exists()]
@@ -121,7 +120,7 @@ def _write_shards(
         row = partial(_row, extractor())
         with ThreadPoolExecutor(WORKERS) as pool:
             for number in missing:
-                done(number * SHARD)
+                progress(number * SHARD)
                 content = BytesIO()
                 np.save(content, np.stack(list(pool.map(row, images[number * SHARD : (number + 1) * SHARD]))))
                 record.write_atomic(paths[number], content.getvalue())
@@ -134,22 +133,18 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             pixels = image.convert("RGB")
-    except Exception as error:  # a damaged image may raise nearly anything
+    except Exception as error:  # a damaged image may raise any exception
         raise _unreadable(path, error) from None
-    return _unit(extractor(pixels)).astype(DTYPE)
+    return _unit(extractor(pixels)).astype(FLOAT32)
 
 
-def _unit(numbers: np.ndarray) -> np.ndarray:
-    """Of unit length, where it has any."""
-    return numbers / (np.linalg.norm(numbers) or 1)
+def _unit(vector: np.ndarray) -> np.ndarray:
+    """Scale a vector to unit length. Zeros stay zeros."""
+    return vector / (np.linalg.norm(vector) or 1)
 
 
 def _join(shards: Sequence[Path], images: int, target: Path) -> None:
-    with target.open("wb") as file:
-        header = {"descr": DTYPE.str, "fortran_order": False, "shape": (images, SIZE)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for shard in shards:
-            file.write(np.load(shard).data)
+    write_float32(target, (images, SIZE), map(np.load, shards))
 
 
 def _descriptor() -> Extractor:
@@ -157,10 +152,10 @@ def _descriptor() -> Extractor:
 
 
 def describe(image: Image) -> np.ndarray:
-    """Square roots of 63 histograms of 64 bins, and the grey of 8x8 cells; shape (4096,).
+    """Return the square roots of 63 histograms of 64 bins, then the grey of 8x8 cells; float64 of shape (4096,).
 
-    Colours, texture and gradients each have a histogram in 1x1, 2x2 and 4x4 cells. The ten parts, these nine levels and
-    the grey, are of equal length.
+    Colours, texture and gradients each have a histogram per cell, for 1x1, 2x2 and 4x4 cells. These nine levels and the
+    grey cells are ten parts, each scaled to unit length.
     """
     from PIL.Image import Resampling
 
@@ -172,40 +167,45 @@ def describe(image: Image) -> np.ndarray:
 
 
 def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
-    """The means of ``side`` x ``side`` cells; (height, width, ...) with height = width."""
+    """Return the means of ``side`` x ``side`` cells of a square image: (height, width, ...) to (side, side, ...)."""
     step = len(pixels) // side
     return pixels.reshape(side, step, side, step, *pixels.shape[2:]).mean(axis=(1, 3))
 
 
 def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Those of 4x4 cells, (4, 4, 64), of pixels' bins and weights, both (..., height, width)."""
+    """Return histograms of 4x4 cells, (4, 4, 64), from the pixels' bins and weights, both (..., height, width)."""
     cell = np.arange(bins.shape[-1]) * CELLS // bins.shape[-1]
     index = (cell[:, None] * CELLS + cell) * BINS + bins
     return np.bincount(index.ravel(), weights.ravel(), CELLS * CELLS * BINS).reshape(CELLS, CELLS, BINS)
 
 
 def _coarser(histograms: np.ndarray, cells: int) -> np.ndarray:
+    """Add up histograms of 4x4 cells to those of ``cells`` x ``cells``."""
     step = CELLS // cells
     return histograms.reshape(cells, step, cells, step, BINS).sum(axis=(1, 3))
 
 
 def _colours(pixels: np.ndarray) -> np.ndarray:
-    """Of brightness, red against green, and yellow against blue; a pixel is shared among the eight nearest bins.
+    """Return histograms of brightness, red against green, and yellow against blue, from (height, width, 3) in [0, 1].
 
-    The two contrasts are doubled, and cut off where they leave [0, 1]: photographs seldom have strong colours.
+    A pixel is shared among the eight nearest bins. The two contrasts are doubled and clipped to [0, 1], because
+    photographs seldom have strong colours.
     """
     red, green, blue = np.moveaxis(pixels, 2, 0)
     channels = np.stack([(red + 2 * green + blue) / 4, 2 * (red - green) + 0.5, red + green - 2 * blue + 0.5])
     position = np.clip(channels, 0, 1) * (SHADES - 1)
     lower = np.minimum(position.astype(int), SHADES - 2)
-    share = np.stack([lower + 1 - position, position - lower])  # of the lower and the upper neighbour
+    share = np.stack([lower + 1 - position, position - lower])  # of the lower and of the upper bin
     shade = np.stack([lower, lower + 1])
     bins = (shade[:, None, None, 0] * SHADES + shade[None, :, None, 1]) * SHADES + shade[None, None, :, 2]
     return _histograms(bins, share[:, None, None, 0] * share[None, :, None, 1] * share[None, None, :, 2])
 
 
 def _texture(grey: np.ndarray) -> np.ndarray:
-    """Of local binary patterns (Ojala et al. 1996): one bit for each of six neighbours, set where it is brighter."""
+    """Return histograms of local binary patterns (Ojala et al. 1996) of a grey image, (height, width).
+
+    A pattern has one bit for each of six neighbours, which is set if the neighbour is brighter.
+    """
     side = len(grey)
     padded = np.pad(grey, 2, mode="edge") - CONTRAST
     shifted = (padded[2 + y : 2 + y + side, 2 + x : 2 + x + side] for y, x in HEXAGON)
@@ -214,7 +214,10 @@ def _texture(grey: np.ndarray) -> np.ndarray:
 
 
 def _gradients(grey: np.ndarray) -> np.ndarray:
-    """Of orientations at four scales, weighted by strength (Dalal & Triggs 2005); shared by the two nearest bins."""
+    """Return histograms of the gradients' orientations at four scales (Dalal & Triggs 2005), from (height, width).
+
+    A gradient counts by its magnitude and is shared between the two nearest bins.
+    """
     total = np.zeros((CELLS, CELLS, BINS))
     for scale in range(SCALES):
         down, right = np.gradient(_shrunk(grey, SIDE >> scale))
@@ -222,12 +225,17 @@ def _gradients(grey: np.ndarray) -> np.ndarray:
         lower = np.floor(position)
         bins = np.stack([lower, lower + 1]).astype(int) % ORIENTATIONS + scale * ORIENTATIONS
         share = np.stack([lower + 1 - position, position - lower])
-        total += _histograms(bins, share * np.hypot(down, right) * 4**scale)  # fewer pixels the coarser
+        total += _histograms(bins, share * np.hypot(down, right) * 4**scale)  # a coarser scale has fewer pixels
     return total
 
 
 def _vgg19() -> Extractor:
-    """The weights come from torch.hub's folder (TORCH_HOME moves it), or are fetched into it and verified."""
+    """Return the extractor of VGG-19's features.
+
+    The weights are read from torch.hub's folder (which TORCH_HOME sets), or downloaded into it. Their hash is verified.
+
+    Raises: DataError if they cannot be read or downloaded.
+    """
     import torch
     from torchvision.models import VGG19_Weights, vgg19
 
@@ -236,24 +244,25 @@ def _vgg19() -> Extractor:
         state = torch.hub.load_state_dict_from_url(
             url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
         )
-        with torch.device("meta"):  # draws no initial weights
+        with torch.device("meta"):  # without initial weights, which would be replaced
             network = vgg19()
         network.load_state_dict(state, assign=True)
-    except Exception as error:  # the network's and those of a damaged file, which may be nearly any
+    except Exception as error:  # errors of the network and of damaged files have many types
         path, reason = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]), str(error).partition("\n")[0]
         raise DataError(
-            f"The weights of VGG-19 are not in {path}, or damaged, and fetching them failed ({reason}).\n"
-            f"Put {url} there, or use data.features=descriptor, which needs none."
+            f"The weights of VGG-19 in {path} are missing or damaged, and the download failed ({reason}).\n"
+            f"Put {url} there, or use data.features=descriptor, which needs no weights."
         ) from None
-    network.classifier = network.classifier[:5]  # to fc7 and its ReLU
+    network.classifier = network.classifier[:5]  # ends with fc7 and its ReLU
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return partial(ten_crops, network.eval().to(device), device)
 
 
 def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
-    """The mean of the network's outputs for the corners and the centre of an image, and for their mirror images.
+    """Return the network's mean output over ten crops: an image's corners and centre, and their mirror images.
 
-    The image is resized so that its short side is 256; crops are 224x224. ``network`` takes (10, 3, 224, 224).
+    The image is resized so that its short side is 256; crops are 224x224. ``network`` maps float32 (10, 3, 224, 224) to
+    (10, size); the result is float32 (size,).
     """
     import torch
     from torchvision.transforms import functional
@@ -264,7 +273,9 @@ def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
         return network(batch.to(device)).mean(dim=0).cpu().numpy()
 
 
-KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {  # a version is raised where a kind's numbers change
+KINDS: dict[
+    str, tuple[int, Callable[[], Extractor]]
+] = {  # by name: a version, to be raised when the features change, and the extractor's constructor
     "descriptor": (1, _descriptor),
     "vgg19": (1, _vgg19),
 }

@@ -1,4 +1,4 @@
-"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence a line."""
+"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
-from rmsexp.data import DataError, cache
+from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
+from rmsexp.data.files import not_utf8, sha256_of, unreadable
 from rmsexp.record import sync_folder
 
-Pairs = tuple[list[str], list[str]]  # source lines, target lines, without line ends
+Pairs = tuple[list[str], list[str]]  # source lines and target lines, without line ends
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 )
+# by our name of a split: its name in the files
 MULTI30K_SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr", "test2017": "test_2017_flickr"}
 MULTI30K_SHA256 = {
     "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -33,9 +35,10 @@ MULTI30K_SHA256 = {
     "test_2017_flickr.en.gz": "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074",
     "test_2017_flickr.de.gz": "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee",
 }
-WMT14_TRAIN = "wmt/wmt14"  # its config de-en, of the `datasets` library
-WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}  # sacreBLEU's, sentences
-REPORT_PAIRS = 500_000
+WMT14_TRAIN = "wmt/wmt14"  # the name in the `datasets` library; the config is de-en
+# by our name of a split: sacreBLEU's name of the test set, and its number of sentences
+WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
+REPORT_PAIRS = 500_000  # between two reports of progress
 LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -43,9 +46,9 @@ LINE_ENDS = re.compile(r"[\r\n]+")
 class Corpus:
     """Parallel text in two languages.
 
-    ``source`` and ``target`` are language codes such as "en". ``splits`` holds train, valid, test and further test sets
-    such as test2017: each reads and checks its text when called, which may be repeated, and raises DataError.
-    ``digest`` is the sha256 of the content, in hexadecimal; ``builtin`` says that the package made the text itself.
+    ``source`` and ``target`` are language codes such as "en". ``splits`` has a function for each of train, valid, test
+    and further test sets such as test2017. It reads and checks the text at every call, and raises DataError.
+    ``digest`` is the SHA-256 of the content, in hexadecimal. ``builtin`` is true if this package generates the text.
     """
 
     name: str
@@ -57,12 +60,12 @@ class Corpus:
 
 
 def multi30k(root: Path, source: str, target: str) -> Corpus:
-    """Multi30k, task 1 (Elliott et al. 2016): captions in English and German, 29,000 pairs of them for training.
+    """Return Multi30k, task 1 (Elliott et al. 2016): captions in English and German, 29,000 pairs for training.
 
-    The files lie in ``<root>/multi30k/task1/raw`` as upstream has them; missing ones are fetched, and all are verified.
-    The test sets are those of 2016 and 2017 (Flickr).
+    The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded, and
+    all are verified. The test sets are those of 2016 and 2017 (Flickr).
 
-    Raises: ValueError for another language; DataError if a file is damaged, or missing and cannot be downloaded.
+    Raises: ValueError for another language; DataError if a file is damaged, or if a download fails.
     """
     _check_languages("Multi30k", source, target)
     folder = root / "multi30k" / "task1" / "raw"
@@ -70,22 +73,22 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
         path = folder / name
         if not path.exists():
             _fetch_multi30k(path, digest, root)
-        elif (found := _sha256(path)) != digest:
+        elif (actual := sha256_of(path)) != digest:
             raise DataError(
-                f"{path} is damaged: its sha256 is {found}, not {digest}.\nDelete it to have it fetched again."
+                f"{path} is damaged: its sha256 is {actual}, not {digest}.\nDelete it to download it again."
             )
     return _corpus("Multi30k", {split: folder / name for split, name in MULTI30K_SPLITS.items()}, source, target)
 
 
-def wmt14(root: Path, source: str, target: str, report: Callable[[str], None]) -> Corpus:
-    """WMT14, English and German: about 4.5 million pairs for training, newstest2013 for validation.
+def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
+    """Return WMT14, English and German: about 4.5 million pairs for training, newstest2013 for validation.
 
-    The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. The text lies in
-    ``<root>/wmt14/{train,valid,test,test2017}.{en,de}`` (or the same with .gz); a missing pair is written there, from
-    the ``datasets`` library or from sacreBLEU's sets for English to German, whichever the direction. ``report`` is told
-    how the training text comes along.
+    The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. The text is in
+    ``<root>/wmt14/{train,valid,test,test2017}.{en,de}``, or the same with .gz. Missing files are downloaded: the
+    training text with the ``datasets`` library, the others with sacreBLEU, from its English-German sets for either
+    direction.
 
-    Raises: ValueError for another language; DataError if a file is missing and cannot be had, or cannot be read.
+    Raises: ValueError for another language; DataError if a file cannot be read or downloaded.
     """
     _check_languages("WMT14", source, target)
     folder = root / "wmt14"
@@ -96,9 +99,10 @@ def wmt14(root: Path, source: str, target: str, report: Callable[[str], None]) -
 
 
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
-    """Any parallel text: a split's two files are its prefix with ``.en`` and ``.de``, say, or ``.en.gz`` and so on.
+    """Return any parallel text.
 
-    ``prefixes`` are those of train, valid, test and any further test sets; train's gives the corpus its name.
+    ``prefixes`` maps train, valid, test and any further test sets to the common part of the paths of two files, which
+    end in ``.en`` and ``.de``, for example, or in ``.en.gz`` and ``.de.gz``. The corpus is named after train's prefix.
 
     Raises: DataError if files are missing or cannot be read.
     """
@@ -107,11 +111,11 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
 
 
 def read_pairs(source: Path, target: Path) -> Pairs:
-    """The lines of two UTF-8 files, plain or .gz, that belong together line by line; empty lines are among them.
+    """Return the lines of two UTF-8 files, plain or .gz, where line i of both is a pair. Empty lines are included.
 
-    Only "\\n" and "\\r\\n" end a line: other separators of Unicode occur inside sentences.
+    Only "\\n" and "\\r\\n" end a line, because sentences contain other line separators of Unicode.
 
-    Raises: DataError if a file is missing, damaged or not UTF-8, if their lengths differ, or if they hold no lines.
+    Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
     pairs = _lines(source), _lines(target)
     source_lines, target_lines = map(len, pairs)
@@ -121,7 +125,7 @@ def read_pairs(source: Path, target: Path) -> Pairs:
             "Parallel text has a sentence and its translation on the same line of both; repair or replace the files."
         )
     if not source_lines:
-        raise DataError(f"{source} and {target} are empty.\nEach needs one sentence a line; replace the files.")
+        raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
     return pairs
 
 
@@ -132,43 +136,31 @@ def _lines(path: Path) -> list[str]:
             for line in file:
                 lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if lines else "utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {len(lines) + 1}: not UTF-8 ({error.reason} at byte {error.start + 1} of the line).\n"
-            "Convert the file to UTF-8, or repair the line in both languages."
-        ) from None
+        raise not_utf8(path, len(lines) + 1, error.start + 1, error) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     return lines
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}).\nReplace the file.")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
 def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
-    """The digest depends on the direction, too: runs in both are different experiments."""
-    found = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
+    """Return the corpus of the files with these prefixes.
+
+    The digest depends on the direction, too: translation in the other direction is another experiment.
+    """
+    candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [
         f"{prefixes[split]}.{language} ({split})"
-        for split, paths in found.items()
+        for split, paths in candidates.items()
         for language, path in zip((source, target), paths, strict=True)
         if path is None
     ]
     if missing:
         raise DataError(
-            f"Files of parallel text are missing: {', '.join(missing)}; neither are they there as .gz.\n"
+            f"Files of parallel text are missing, also as .gz: {', '.join(missing)}.\n"
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
-    pairs = {split: [path for path in paths if path is not None] for split, paths in found.items()}
-    digests = {split: [_sha256(path) for path in paths] for split, paths in pairs.items()}
+    pairs = {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
+    digests = {split: [sha256_of(path) for path in paths] for split, paths in pairs.items()}
     return Corpus(
         name=f"{name} {source}-{target}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
@@ -186,7 +178,7 @@ def _find(prefix: Path, language: str) -> Path | None:
 
 def _check_languages(name: str, source: str, target: str) -> None:
     if {source, target} != {"en", "de"}:
-        raise ValueError(f"data.source={source} data.target={target}: {name} is in en and de, one of them the source")
+        raise ValueError(f"data.source={source} data.target={target}: {name} is in en and de, one for each side")
 
 
 def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
@@ -201,15 +193,18 @@ def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
 
 
 def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
-    """Puts ``prefix``.en and ``prefix``.de in place where neither is there; ``write`` is given a temporary prefix."""
+    """Create the files ``prefix``.en and ``prefix``.de if neither exists. ``write`` is given a temporary prefix."""
     if _find(prefix, "en") and _find(prefix, "de"):
         return
     try:
         with cache.staging(prefix) as temporary:
-            there = [path for language in ("en", "de") if (path := _find(prefix, language))]
-            if len(there) == 1:
-                raise DataError(f"Of {prefix}.en and {prefix}.de only {there[0].name} is there; add or delete one.")
-            if not there:  # else another process wrote them while this one waited
+            paths = [path for language in ("en", "de") if (path := _find(prefix, language))]
+            if len(paths) == 1:
+                raise DataError(
+                    f"Of {prefix}.en and {prefix}.de only {paths[0].name} exists.\n"
+                    "Add the other file, or delete this one."
+                )
+            if not paths:  # otherwise another process wrote them while this one waited
                 write(temporary / prefix.name)
                 cache.sync(temporary)
                 for file in temporary.iterdir():
@@ -217,16 +212,16 @@ def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None
                 sync_folder(prefix.parent)
     except DataError:
         raise
-    except Exception as error:  # the libraries' errors of network and storage have many types
+    except Exception as error:  # the libraries raise many types of errors about network and storage
         name, names = f"The {prefix.name} split of WMT14", f"{{train,{','.join(WMT14_TESTS)}}}.{{en,de}}"
         prepare = f"task=rnnsearch scale=paper data.root={root}"
         raise unavailable(name, prefix.parent, names, origin, error, prepare) from None
 
 
-def _write_train(report: Callable[[str], None], prefix: Path) -> None:
+def _write_train(report: Report, prefix: Path) -> None:
     from datasets import load_dataset  # type: ignore[import-untyped]
 
-    report(f"fetching the training text of WMT14 from {WMT14_TRAIN} (once; about 4.5 million pairs, 1.4 GB)")
+    report(f"downloading the training text of WMT14 from {WMT14_TRAIN} (once; about 4.5 million pairs, 1.4 GB)")
     rows = load_dataset(WMT14_TRAIN, "de-en", split="train", streaming=True)
     with prefix.with_suffix(".en").open("wb") as english, prefix.with_suffix(".de").open("wb") as german:
         for count, row in enumerate(rows, 1):
@@ -237,16 +232,21 @@ def _write_train(report: Callable[[str], None], prefix: Path) -> None:
 
 
 def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
-    """Counts the sentences, since sacreBLEU takes a file that it was killed while writing for a whole one."""
+    """Copy sacreBLEU's test set.
+
+    The sentences are counted, because sacreBLEU does not notice a file that is incomplete after a kill.
+
+    Raises: OSError if the set cannot be downloaded or is incomplete.
+    """
     from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
 
     remedy = f"delete {SACREBLEU_DIR}/{test_set} and try again"
     try:
         stored = {"en": get_source_file(test_set, "en-de"), "de": get_reference_files(test_set, "en-de")[0]}
     except SystemExit:
-        raise OSError(f"sacreBLEU says above why; {remedy}") from None
+        raise OSError(f"for the reason that sacreBLEU printed; {remedy}") from None
     for language, name in stored.items():
-        found = Path(name).read_bytes().count(b"\n")
-        if found != sentences:
-            raise OSError(f"{name} has {found:,} sentences, not {sentences:,}; {remedy}")
+        lines = Path(name).read_bytes().count(b"\n")
+        if lines != sentences:
+            raise OSError(f"{name} has {lines:,} sentences, not {sentences:,}; {remedy}")
         shutil.copyfile(name, prefix.with_suffix(f".{language}"))

@@ -1,10 +1,11 @@
-"""Many token sequences in two arrays, which can be memory-mapped."""
+"""Many token sequences in two arrays, which may be memory-mapped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
@@ -14,26 +15,40 @@ import numpy as np
 class Sequences:
     """Token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``.
 
-    ``tokens`` is int32, one after the other, possibly memory-mapped; ``offsets`` int64 of shape (sequence + 1,).
+    ``tokens`` is int32 of shape (token,), all sequences one after the other, possibly memory-mapped. ``offsets`` is
+    int64 of shape (sequence + 1,).
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]]) -> Sequences:
-        """Those of lists of ids."""
+    def from_lists(cls, ids: Sequence[Sequence[int]]) -> Sequences:
         return cls(np.fromiter(chain.from_iterable(ids), dtype=np.int32), offsets(map(len, ids)))
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Sequences:
+        """Read what :meth:`save` wrote, with the tokens memory-mapped.
+
+        Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
+        """
+        tokens = np.asarray(np.load(folder / f"{name}_tokens.npy", mmap_mode="r"))
+        return cls(tokens, np.load(folder / f"{name}_offsets.npy"))
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write ``<name>_tokens.npy`` and ``<name>_offsets.npy``."""
+        np.save(folder / f"{name}_tokens.npy", self.tokens)
+        np.save(folder / f"{name}_offsets.npy", self.offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: SupportsIndex) -> np.ndarray:
-        i = range(len(self))[index]  # negative ones count from the end; IndexError beyond it
+        i = range(len(self))[index]  # counts negative indices from the end, and raises IndexError
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def first(self, count: int) -> Sequences:
-        """The first ``count`` sequences, or all if there are fewer."""
+        """Return the first ``count`` sequences, or all if there are fewer. They share this object's memory."""
         offsets = self.offsets[: count + 1]
         return Sequences(self.tokens[: offsets[-1]], offsets)
 
@@ -44,5 +59,5 @@ class Sequences:
 
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:
-    """Where sequences of these lengths begin, and where the last ends."""
+    """Return where sequences of these lengths start, and where the last one ends; int64 of shape (sequence + 1,)."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.fromiter(lengths, dtype=np.int64))])

@@ -1,8 +1,11 @@
-"""Text to subword ids and back, by one of two ways that are learnt on the training text.
+"""Subwords: learn them on the training text, and convert text to subword ids and back.
 
-``sentencepiece``: byte-pair encoding of raw text, one model for both languages. ``moses_bpe``: the paper's way; Moses'
-punctuation normalisation, tokenisation and truecasing, then byte-pair encoding (Sennrich et al., 2016) with merges
-learnt on both languages together, and a vocabulary for each language.
+There are two kinds.
+
+- ``sentencepiece``: byte-pair encoding of raw text, with one model for both languages.
+- ``moses_bpe``: as in the paper. Moses' punctuation normalisation, tokenisation and truecasing come first, then
+  byte-pair encoding (Sennrich et al., 2016). The merges are learnt on both languages together; each language has its
+  own vocabulary.
 """
 
 from __future__ import annotations
@@ -20,27 +23,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import checks
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Report
 from rmsexp.data.cache import cached, key
 from rmsexp.data.parallel import Corpus, Pairs
 
-PAD, UNK, EOS = 0, 1, 2  # of every vocabulary, as in the authors' Transformer toolkit; subwords follow
+PAD, UNK, EOS = 0, 1, 2  # the first ids of every vocabulary, as in the authors' Transformer toolkit
 FIRST_SUBWORD = 3
-UNKNOWN = "⁇"  # what UNK is decoded to; sentencepiece's
-REPORT_LINES = 500_000  # between reports where a text takes minutes
-
-Report = Callable[[str], None]
+UNKNOWN = "⁇"  # the text of UNK, as in sentencepiece
+REPORT_LINES = 500_000  # between two reports of progress
 
 
 @dataclass(frozen=True)
 class SubwordOptions:
     """How subwords are learnt.
 
-    ``vocabulary`` counts the pieces of both languages together (sentencepiece) or the merges (moses_bpe).
-    ``threshold``, for moses_bpe: a subword that is rarer than this in its language's training text is split again;
-    0 splits none.
+    ``vocabulary`` is the number of pieces of both languages together (sentencepiece) or of merges (moses_bpe).
+    ``threshold``, for moses_bpe only: a subword that occurs less often than this in its language's training text is
+    split again. 0 splits none.
 
-    Raises: ValueError for values that cannot be meant.
+    Raises: ValueError for invalid values.
     """
 
     kind: str
@@ -56,47 +57,45 @@ class SubwordOptions:
 
 
 class Codec(Protocol):
-    """One language's text as ids and back. ``size``: the number of ids, PAD, UNK and EOS among them."""
+    """Converts the text of one language to ids and back. ``size`` is the number of ids, with PAD, UNK and EOS."""
 
     size: int
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of each line, without EOS; none for a blank line."""
+        """Return the ids of each line, without EOS. A blank line has no ids."""
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Detokenised text; PAD and EOS are passed over."""
+        """Return detokenised text. PAD and EOS are ignored."""
 
 
 def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report) -> tuple[Codec, Codec]:
-    """The source's and the target's codec, from ``<cache>/subwords`` or learnt on the training split and put there.
+    """Return the codecs of source and target, from ``<cache>/subwords`` or learnt on the training split.
 
-    ``report`` is told when they must be learnt, and how far that is on long text.
-
-    Raises: ValueError if the text does not give such a vocabulary, or the packages for moses_bpe are not installed;
-    DataError if there is no text; OSError if the result cannot be stored.
+    Raises: ValueError if the text is too short or too rich in characters for such a vocabulary, or if the packages for
+    moses_bpe are not installed; DataError if there is no text; OSError if the result cannot be stored.
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
     learn, load = KINDS[options.kind]
 
-    def read(folder: Path) -> tuple[Codec, Codec] | None:
-        try:
-            return load((folder / "model").read_bytes(), corpus)
-        except (FileNotFoundError, ValueError, RuntimeError):  # sentencepiece's damaged models are the last
-            return None
+    def read(folder: Path) -> tuple[Codec, Codec]:
+        return load((folder / "model").read_bytes(), corpus)
 
     def make(folder: Path) -> None:
         pairs = corpus.splits["train"]()
         report(f"learning {options.vocabulary:,} subwords from {len(pairs[0]):,} pairs (once)")
         if not any(line.strip() for line in chain(*pairs)):
-            raise DataError(f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.")
+            raise DataError(
+                f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
+                "Replace the files."
+            )
         (folder / "model").write_bytes(learn(pairs, corpus, options, report))
 
     return cached(cache / "subwords" / fingerprint(corpus, options), read, make)
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
-    """Changes with all that the codecs depend on, this file included; 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits that change with everything that the codecs depend on, including this file."""
     languages = corpus.source, corpus.target
     return key(__file__, corpus.digest, languages, options.kind, options.vocabulary, options.threshold)
 
@@ -119,13 +118,13 @@ def _learn_sentencepiece(pairs: Pairs, corpus: Corpus, options: SubwordOptions, 
             minloglevel=2,
         )
     except RuntimeError as error:
-        if found := re.search(r"a value <= (\d+)", str(error)):
-            what = f"more than the {int(found[1]):,} pieces that the training text of {corpus.name} gives; lower it"
-        elif found := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-            what = f"less than the {int(found[1]):,} characters in the training text of {corpus.name} need; raise it"
+        if match := re.search(r"a value <= (\d+)", str(error)):
+            limit = f"more than the {int(match[1]):,} pieces that the training text of {corpus.name} gives; lower it"
+        elif match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            limit = f"less than the {int(match[1]):,} characters in the training text of {corpus.name} need; raise it"
         else:
             raise
-        raise ValueError(f"data.vocabulary={options.vocabulary} is {what}") from None
+        raise ValueError(f"data.vocabulary={options.vocabulary} is {limit}") from None
     return model.getvalue()
 
 
@@ -133,7 +132,10 @@ class _SentencePiece:
     def __init__(self, model: bytes) -> None:
         from sentencepiece import SentencePieceProcessor
 
-        self._processor = SentencePieceProcessor(model_proto=model)
+        try:
+            self._processor = SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError(f"a damaged model of sentencepiece: {error}") from None
         self.size: int = self._processor.get_piece_size()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -150,18 +152,18 @@ def _load_sentencepiece(model: bytes, _corpus: Corpus) -> tuple[Codec, Codec]:
 
 def _learn_moses_bpe(pairs: Pairs, corpus: Corpus, options: SubwordOptions, report: Report) -> bytes:
     languages = corpus.source, corpus.target
-    learnt = [_learn_words(lines, language, report) for lines, language in zip(pairs, languages, strict=True)]
-    report(f"learning merges from {sum(len(words) for _, words in learnt):,} words")
-    merges = _learn_merges(learnt[0][1] + learnt[1][1], corpus, options)
+    vocabularies = [_learn_words(lines, language, report) for lines, language in zip(pairs, languages, strict=True)]
+    report(f"learning merges from {sum(len(words) for _, words in vocabularies):,} words")
+    merges = _learn_merges(vocabularies[0][1] + vocabularies[1][1], corpus, options)
     sides = []
-    for (casing, words), language in zip(learnt, languages, strict=True):
+    for (casing, words), language in zip(vocabularies, languages, strict=True):
         frequent: list[str] = []
         if options.threshold:
             counts = _token_counts(words, _bpe(merges, frequent))
             frequent = sorted(token for token, count in counts.items() if count >= options.threshold)
             if not frequent:
                 raise ValueError(
-                    f"data.threshold={options.threshold}: no subword comes as often in the {language} training text "
+                    f"data.threshold={options.threshold}: no subword occurs as often in the {language} training text "
                     f"of {corpus.name}; lower it"
                 )
         counts = _token_counts(words, _bpe(merges, frequent))
@@ -171,12 +173,12 @@ def _learn_moses_bpe(pairs: Pairs, corpus: Corpus, options: SubwordOptions, repo
 
 
 def _learn_words(lines: Iterable[str], language: str, report: Report) -> tuple[list[list[str]], Counter[str]]:
-    """The forms of each word, the most frequent first; and the counts of the truecased words."""
+    """Return each word's upper- and lower-case forms, the most frequent first, and the counts of truecased words."""
     from sacremoses import MosesTruecaser
 
     tokenise, truecaser = _tokeniser(language), MosesTruecaser()
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    tokenised = []  # strings: lists of tokens would take several times the memory
+    tokenised = []  # one string per line, because lists of tokens would take several times the memory
     for number, line in enumerate(lines, 1):
         tokenised.append(tokenise(line))
         for lower, form, weight in truecaser.learn_truecase_weights(tokenised[-1].split()):
@@ -207,23 +209,25 @@ def _truecaser(casing: list[list[str]]) -> Callable[[str], list[str]]:
     truecaser.model = {"best": best, "known": set(chain.from_iterable(casing))}
 
     def truecase(line: str) -> list[str]:
-        return truecaser.truecase(line, use_known=True)  # Moses' script does; otherwise known forms change inside, too
+        return truecaser.truecase(
+            line, use_known=True
+        )  # as Moses' script: known forms inside a sentence are not changed
 
     return truecase
 
 
 def _learn_merges(words: Counter[str], corpus: Corpus, options: SubwordOptions) -> str:
-    """The merges as subword-nmt writes them: a line with the version, then a line each."""
+    """Return the merges as subword-nmt writes them: a line with the version, then one line per merge."""
     from subword_nmt.learn_bpe import learn_bpe
 
     merges = io.StringIO()
-    if any(len(word) > 1 for word in words):  # else it fails
-        with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+    if any(len(word) > 1 for word in words):  # otherwise learn_bpe fails
+        with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bar
             learn_bpe([f"{word} {count}" for word, count in words.items()], merges, options.vocabulary, is_dict=True)
-    found = max(0, merges.getvalue().count("\n") - 1)
-    if found < options.vocabulary:
+    count = max(0, merges.getvalue().count("\n") - 1)
+    if count < options.vocabulary:
         raise ValueError(
-            f"data.vocabulary={options.vocabulary} is more than the {found:,} merges that the training text of "
+            f"data.vocabulary={options.vocabulary} is more than the {count:,} merges that the training text of "
             f"{corpus.name} gives; lower it"
         )
     return merges.getvalue()
@@ -274,6 +278,7 @@ def _load_moses_bpe(model: bytes, corpus: Corpus) -> tuple[Codec, Codec]:
     return source, target
 
 
+# by data.subwords: the function that learns a model, and the one that makes both codecs from it
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[[bytes, Corpus], tuple[Codec, Codec]]]] = {
     "sentencepiece": (_learn_sentencepiece, _load_sentencepiece),
     "moses_bpe": (_learn_moses_bpe, _load_moses_bpe),

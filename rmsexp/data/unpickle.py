@@ -1,4 +1,4 @@
-"""Pickles from outside, read without running what is in them."""
+"""Read pickles from outside without running code from them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy as np
 
 
 def unpickle(content: bytes) -> Any:
-    """The arrays and plain containers of a pickle, Python 2's too (its strings are read as Latin-1).
+    """Return the content of a pickle of plain containers, numbers, strings and numpy arrays.
 
-    Raises: pickle.UnpicklingError if it refers to any code but the constructors of those and of numpy's arrays and
-    numbers; anything else for a damaged one.
+    Pickles of Python 2 are read, too; their strings are decoded as Latin-1.
+
+    Raises: pickle.UnpicklingError if the pickle refers to any function or class but the few in ``_ALLOWED``. A damaged
+    pickle may raise any exception.
     """
     return _Unpickler(io.BytesIO(content), encoding="latin1").load()
 
@@ -23,7 +25,7 @@ def _latin1(text: str, _encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy has moved them before, and pickles keep the names of their day
+_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy has moved them: a pickle has the module of its time
 _SCALAR = np.float64(0).__reduce__()[0]
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -34,17 +36,17 @@ _ALLOWED = {
     ("numpy", "dtype"): np.dtype,
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "defaultdict"): defaultdict,
-    ("__builtin__", "list"): list,  # what a defaultdict makes
+    ("__builtin__", "list"): list,  # the usual factory of a defaultdict
     ("builtins", "list"): list,
-    ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in the protocols of Python 2
+    ("_codecs", "encode"): _latin1,  # Python 3 writes bytes so in the protocols of Python 2
 }
 
 
 class _Unpickler(pickle.Unpickler):
-    """A pickle is a program, and any other name in it could be a command."""
+    """Refuse all names but those in ``_ALLOWED``: loading a pickle may call what it names."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which has no place in one") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed") from None

@@ -1,12 +1,12 @@
-"""ZCA whitening of images, computed once and kept.
+"""ZCA whitening of images, computed once and stored.
 
-With x = (pixel - 127.5) / 128 and the mean m and covariance C = U diag(s) U' (over N) of the *training* images, every
-image becomes (x - m) W, where W = U diag(1 / sqrt(s + eps)) U'.
+Let x = (pixel - 127.5) / 128, as a row of 3 x height x width numbers. Let m be the mean and C = U diag(s) U' the
+covariance (divided by N) of the *training* images. Every image becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rmsexp.data import DataError, Images, cache
+from rmsexp.data import Images, Report, cache
+from rmsexp.data.files import FLOAT32, write_float32
 
-BLOCK = 2048  # images computed at a time: the memory stays small beside the images themselves
-DTYPE = np.dtype("<f4")
+BLOCK = 2048  # images computed at a time, which limits memory
 
 
 @dataclass(frozen=True)
 class Whitened:
-    """Whitened images, float32 of shape (image, 3, height, width), read-only on the disk; labels int64 (image,)."""
+    """Whitened images, float32 (image, 3, height, width), memory-mapped and read-only; labels, int64 (image,)."""
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -30,31 +30,24 @@ class Whitened:
     test_y: np.ndarray
 
 
-def whitened(images: Images, eps: float, root: Path, report: Callable[[str], None]) -> Whitened:
-    """The images whitened with regulariser ``eps``, from ``<root>/whitened`` or computed and put there.
-
-    ``report`` is told when they must be computed. Of processes that want the same images, one computes.
+def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened:
+    """Return the images whitened with regulariser ``eps``, from ``<root>/whitened`` or computed and stored there.
 
     Raises: DataError if they cannot be stored.
     """
-    folder = root / "whitened" / cache.key(__file__, images.digest, eps, DTYPE.str)
-    try:
-        arrays = cache.cached(
-            folder, partial(_open, images=images), partial(_make, images=images, eps=eps, report=report)
+    folder = root / "whitened" / cache.key(__file__, images.digest, eps, FLOAT32.str)
+    size_bytes = (images.train_x.size + images.test_x.size) * FLOAT32.itemsize
+    with cache.storing("The whitened images", folder, size_bytes):
+        train_x, test_x = cache.cached(
+            folder, partial(_read, images=images), partial(_make, images=images, eps=eps, report=report)
         )
-    except OSError as error:
-        size_bytes = (images.train_x.size + images.test_x.size) * DTYPE.itemsize
-        raise DataError(
-            f"The whitened images cannot be stored in {folder} ({error.strerror}): "
-            f"they need {size_bytes / 1e6:,.0f} MB.\nFree some space there, or choose another data.root."
-        ) from None
-    return Whitened(arrays["train_x"], images.train_y, arrays["test_x"], images.test_y)
+    return Whitened(train_x, images.train_y, test_x, images.test_y)
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean, (dim,), and the matrix W, (dim, dim), of uint8 images (image, ...); both float64.
+    """Return the mean m, (dim,), and the matrix W, (dim, dim), both float64, of uint8 images of shape (image, ...).
 
-    Float64 since the small eigenvalues matter: they compare with ``eps`` and are divided by.
+    Float64 is needed because W divides by small eigenvalues, which are of the size of ``eps``.
     """
     dim = pixels[0].size
     mean = torch.from_numpy((pixels.mean(axis=0, dtype=np.float64).reshape(dim) - 127.5) / 128)
@@ -70,31 +63,28 @@ def _scaled(pixels: np.ndarray) -> torch.Tensor:
     return (torch.from_numpy(pixels).flatten(1).double() - 127.5) / 128
 
 
-def _open(folder: Path, images: Images) -> dict[str, np.ndarray] | None:
-    """The stored splits, or None if they are missing, incomplete or of another shape."""
-    arrays: dict[str, np.ndarray] = {}
-    for split in ("train_x", "test_x"):
-        try:
-            arrays[split] = np.load(folder / f"{split}.npy", mmap_mode="r")
-        except (FileNotFoundError, ValueError, EOFError):
-            return None
-        if arrays[split].shape != getattr(images, split).shape or arrays[split].dtype != DTYPE:
-            return None
+def _read(folder: Path, images: Images) -> list[np.ndarray]:
+    """Return the stored training and test images.
+
+    Raises: FileNotFoundError, ValueError or EOFError if they are missing, incomplete or of another shape.
+    """
+    arrays = []
+    for name, pixels in (("train_x", images.train_x), ("test_x", images.test_x)):
+        array = np.load(folder / f"{name}.npy", mmap_mode="r")
+        if array.shape != pixels.shape or array.dtype != FLOAT32:
+            raise ValueError(f"{name} has another shape or type")
+        arrays.append(array)
     return arrays
 
 
-def _make(folder: Path, images: Images, eps: float, report: Callable[[str], None]) -> None:
+def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
     report(f"whitening {len(images.train_x) + len(images.test_x):,} images (once; less than a minute)")
     mean, matrix = fit(images.train_x, eps)
-    for split in ("train_x", "test_x"):
-        _write(folder / f"{split}.npy", getattr(images, split), mean, matrix)
+    for name, pixels in (("train_x", images.train_x), ("test_x", images.test_x)):
+        write_float32(folder / f"{name}.npy", pixels.shape, _whiten(pixels, mean, matrix))
 
 
-def _write(path: Path, pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> None:
-    """Written, not memory-mapped: on a full disk a write raises OSError, but a mapped page kills the process."""
-    with path.open("wb") as file:
-        header = {"descr": DTYPE.str, "fortran_order": False, "shape": pixels.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(pixels), BLOCK):
-            block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
-            file.write(block.numpy().astype(DTYPE).data)
+def _whiten(pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> Iterator[np.ndarray]:
+    """Yield blocks of whitened images, float64 of shape (image, dim)."""
+    for start in range(0, len(pixels), BLOCK):
+        yield ((_scaled(pixels[start : start + BLOCK]) - mean) @ matrix).numpy()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rmsexp import checks, config
 from rmsexp.data import Source, coco, flickr8k
 from rmsexp.data.batching import padded
-from rmsexp.data.captions import EOS, PER_IMAGE, Captions, Described
+from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import chance, retrieval
@@ -195,7 +195,7 @@ class Task:
             results[name] = {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold)}
         return results
 
-    def _embed(self, model: OrderEmbedding, split: Described) -> tuple[Tensor, Tensor]:
+    def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
         """Vectors of all captions and images; captions of like length are read together."""
         order = np.argsort(split.captions.lengths, kind="stable")
         parts = [order[at : at + ENCODED_AT_ONCE] for at in range(0, len(order), ENCODED_AT_ONCE)]
@@ -218,17 +218,17 @@ class Task:
                 total += ranking_loss(penalties, self.config.margin).item()
         return total / len(captions)
 
-    def _tokens(self, split: Described, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _tokens(self, split: CaptionedImages, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
         arrays = padded([split.captions[i] for i in chosen], EOS)
         return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays)  # type: ignore[return-value]
 
-    def _features(self, split: Described, chosen: np.ndarray) -> Tensor:
+    def _features(self, split: CaptionedImages, chosen: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(split.features[chosen])).to(self.device, non_blocking=True)
 
 
-def _first(split: Described, images: int) -> Described:
+def _first(split: CaptionedImages, images: int) -> CaptionedImages:
     """The first images of a split, with their captions."""
-    return Described(split.features[:images], split.captions.first(PER_IMAGE * images))
+    return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))
 
 
 def _chance(images: int) -> str:

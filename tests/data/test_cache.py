@@ -11,11 +11,10 @@ import pytest
 from rmsexp.data.cache import cached, key, staging
 
 
-def read(folder: Path) -> str | None:
-    try:
-        return (folder / "value").read_text() or None
-    except FileNotFoundError:
-        return None
+def read(folder: Path) -> str:
+    if not (text := (folder / "value").read_text()):
+        raise ValueError("empty")
+    return text
 
 
 class Maker:

@@ -64,9 +64,9 @@ def test_counts_are_reported() -> None:
     said: list[str] = []
     encode(splits("a", "a", "a b"), features(), said.append)
     assert said == [
-        "train: 1 images, 5 captions, 0.00 % unknown",
-        "valid: 1 images, 5 captions, 0.00 % unknown",
-        "test: 1 images, 5 captions, 33.33 % unknown",
+        "train: 1 images, 5 captions, 0.00 % unknown words",
+        "valid: 1 images, 5 captions, 0.00 % unknown words",
+        "test: 1 images, 5 captions, 33.33 % unknown words",
         "3 words",
     ]
 

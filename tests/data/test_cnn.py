@@ -81,8 +81,10 @@ def test_windows_line_ends_make_no_difference(tmp_path: Path) -> None:
         pytest.param(LINES[:8], 9, "the table of entities is missing", id="no table"),
         pytest.param(LINES[:4], 5, "the question is missing", id="cut off"),
         pytest.param([], 1, "the URL is missing", id="empty file"),
-        pytest.param(lines(line4="more"), 4, "not blank, as it should be before the question", id="long passage"),
-        pytest.param(LINES[:2] + LINES[4:], 8, "not blank, as it should be before the table", id="no passage block"),
+        pytest.param(lines(line4="more"), 4, "the line before the question is not blank", id="long passage"),
+        pytest.param(
+            LINES[:2] + LINES[4:], 8, "the line before the table of entities is not blank", id="no passage block"
+        ),
         pytest.param(lines(line10="@entity2"), 10, "not of the form @entityN:name", id="entity without name"),
         pytest.param(lines(line11="entity3:x"), 11, "not of the form @entityN:name", id="entity without @"),
         pytest.param(lines(line11="@entity03:x"), 11, "not of the form @entityN:name", id="leading zero"),
@@ -219,10 +221,10 @@ def test_missing_files_are_named_with_where_they_belong(split: str, other: str, 
     with pytest.raises(DataError) as error:
         cnn(root, None, "refuse")
     message = str(error.value)
-    parts = (f"not in {root}/cnn/questions: no files in {split}.", "Hermann", "cnn/questions/", "scale=demo")
+    parts = (f"there is no {root}/cnn/questions/{split}/*.question.\n", "Hermann", "scale=demo")
     assert all(part in message for part in parts)
     assert message.count("\n") == 1
-    assert other not in message.replace("cnn/questions/training/*", "")
+    assert other not in message
 
 
 WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
@@ -264,7 +266,7 @@ def test_pickles_are_taken_as_they_are(tmp_path: Path) -> None:
     assert result.entities.tolist() == [3, 5]
     assert said[-1] == (
         "CNN top4: 2 train, 1 valid examples of 12 tokens; a vocabulary of 7 with 2 entities; answers that are not in "
-        "the passage: 50.0% (train), 0.0% (valid); answers that are no entity: 1"
+        "the passage: 50.0% (train), 0.0% (valid); answers that are not an entity: 1"
     )
     again = top4(tmp_path).load(said.append)
     assert rows(again.splits["train"]) == rows(result.splits["train"])
@@ -308,7 +310,7 @@ def test_a_common_end_of_zero_is_cut_off(tmp_path: Path) -> None:
         (
             {"valid4_ans": b"cos\nsystem\n(S'true'\ntR."},
             "valid4_ans",
-            "it refers to os.system, which has no place in one",
+            "it refers to os.system, which is not allowed",
         ),
     ],
 )
@@ -331,6 +333,10 @@ def test_missing_pickles_are_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         top4(tmp_path)
     message = str(error.value)
-    named = (f"{tmp_path}/top4 lacks valid4_qs.pkl of", "http://www.cs.toronto.edu/~rkiros/top4.zip", "scale=demo")
+    named = (
+        f"there is no {tmp_path}/top4/valid4_qs.pkl.\n",
+        "http://www.cs.toronto.edu/~rkiros/top4.zip",
+        "scale=demo",
+    )
     assert all(part in message for part in (*named, "data.name=cnn data.sentences=4"))
     assert message.count("\n") == 1

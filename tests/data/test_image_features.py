@@ -423,7 +423,8 @@ def test_full_disk_says_what_is_needed(images: list[Path], tmp_path: Path, monke
 
     monkeypatch.setattr(record, "write_atomic", full)
     with pytest.raises(
-        DataError, match=r"a\.npy \(No space left on device\); .* 7 images need 0 MB\.\nFree some space"
+        DataError,
+        match=r"features of 7 images .*a\.npy \(No space left on device\); 0 MB are needed\.\nFree some space",
     ):
         extract(images, "red", tmp_path / "a.npy", silent)
 

@@ -121,7 +121,7 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
     assert len(result.entities) == 12
     assert said == [
         "LAMBADA: 5 questions read, 3 kept (2 train, each cut in 3 ways, 1 valid), 1 without a passage, 1 with an "
-        "answer that is not in it; valid: 17.0 words a passage, 12.0 different entities, 100.0% of answers are "
+        "answer that is not in it; valid: 17.0 words per passage, 12.0 different entities, 100.0% of answers are "
         "entities, 0.0% unknown; 19 words, 12 of them entities"
     ]
 
@@ -154,10 +154,10 @@ def test_encoded_once_for_each_choice_of_words_and_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (b"a . b\nbird\n", 2, "only one word, where"),
-        (b"a . b\n\na . b\n", 2, "empty, where"),
-        (b"a . b\n \t\n", 2, "empty, where"),
-        (b"", 1, "empty, where"),
+        (b"a . b\nbird\n", 2, "only one word."),
+        (b"a . b\n\na . b\n", 2, "empty."),
+        (b"a . b\n \t\n", 2, "empty."),
+        (b"", 1, "empty."),
         (b"a . b\na . \xe9\n", 2, "not UTF-8 (invalid continuation byte at byte 5"),
     ],
 )

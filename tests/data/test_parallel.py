@@ -151,12 +151,12 @@ def test_multi30k_is_fetched_once(upstream: Path, tmp_path: Path, monkeypatch: p
 
 def test_damaged_multi30k_is_refused_whether_found_or_fetched(upstream: Path, tmp_path: Path) -> None:
     write(upstream / "val.de.gz", "something else\n")
-    with pytest.raises(DataError, match=r"What \S+/val.de.gz sent is not Multi30k's val.de.gz: its sha256"):
+    with pytest.raises(DataError, match=r"The file from \S+/val.de.gz is not Multi30k's val.de.gz: its sha256"):
         multi30k(tmp_path, "en", "de")
     path = tmp_path / "multi30k" / "task1" / "raw" / "val.de.gz"
     assert not path.exists()
     write(path, "something else\n")
-    with pytest.raises(DataError, match=rf"{path} is damaged: its sha256 is (?s:.*)\nDelete it to have it fetched"):
+    with pytest.raises(DataError, match=rf"{path} is damaged: its sha256 is (?s:.*)\nDelete it to download it again"):
         multi30k(tmp_path, "en", "de")
 
 
@@ -214,7 +214,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     written = wmt14(tmp_path, "en", "de", said.append)
-    assert [line.split()[0] for line in said] == ["fetching", "2", "4"]
+    assert [line.split()[0] for line in said] == ["downloading", "2", "4"]
     names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.endswith(".lock"))
     assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
     assert written.splits["train"]() == (
@@ -244,7 +244,7 @@ def test_wmt14_uses_what_was_put_there_by_hand(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("libraries")
 def test_half_a_pair_by_hand_is_not_overwritten(tmp_path: Path) -> None:
     mine = write(tmp_path / "wmt14" / "train.de", "meins\n")
-    with pytest.raises(DataError, match=r"only train\.de is there; add or delete"):
+    with pytest.raises(DataError, match=r"only train\.de exists\.\nAdd the other file, or delete"):
         wmt14(tmp_path, "en", "de", print)
     assert mine.read_text() == "meins\n"
 
@@ -265,7 +265,7 @@ def test_wmt14_that_cannot_be_had_says_what_to_do(damage: str, libraries: Path, 
         wmt14(tmp_path, "en", "de", lambda _: None)
     message = str(error.value)
     command = f"python -m rmsexp.prepare task=rnnsearch scale=paper data.root={tmp_path}`"
-    assert all(part in message for part in (str(tmp_path / "wmt14"), command, "may be put there", "scale=demo"))
+    assert all(part in message for part in (str(tmp_path / "wmt14"), command, "existing copy of ", "scale=demo"))
     assert ("delete " in message) == (damage in ("wrong archive", "interrupted before"))
     assert message.count("\n") == 1
     split = "train" if damage == "no hub" else "test"

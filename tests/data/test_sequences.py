@@ -20,7 +20,7 @@ def rows(sequences: Sequences) -> list[list[int]]:
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=8))
 def test_lists_come_back(lists: list[list[int]]) -> None:
-    sequences = Sequences.of(lists)
+    sequences = Sequences.from_lists(lists)
     assert rows(sequences) == lists
     assert len(sequences) == len(lists)
     assert sequences.lengths.tolist() == [len(one) for one in lists]
@@ -38,7 +38,7 @@ def test_they_are_indexed_as_lists_are() -> None:
 
 @pytest.mark.parametrize("count", range(len(LISTS) + 2))
 def test_the_first_ones_or_all_share_the_memory(count: int) -> None:
-    sequences = Sequences.of(LISTS)
+    sequences = Sequences.from_lists(LISTS)
     first = sequences.first(count)
     assert rows(first) == LISTS[:count]
     assert len(first.tokens) == sum(map(len, LISTS[:count]))
@@ -46,8 +46,8 @@ def test_the_first_ones_or_all_share_the_memory(count: int) -> None:
 
 
 def test_mapped_tokens_stay_on_disk(tmp_path: Path) -> None:
-    np.save(tmp_path / "tokens.npy", Sequences.of(LISTS).tokens)
-    mapped = Sequences(np.load(tmp_path / "tokens.npy", mmap_mode="r"), Sequences.of(LISTS).offsets)
+    np.save(tmp_path / "tokens.npy", Sequences.from_lists(LISTS).tokens)
+    mapped = Sequences(np.load(tmp_path / "tokens.npy", mmap_mode="r"), Sequences.from_lists(LISTS).offsets)
     assert rows(mapped) == LISTS
     assert isinstance(mapped[2], np.memmap)
     assert isinstance(mapped.first(3).tokens, np.memmap)

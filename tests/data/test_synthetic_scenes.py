@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import Source
-from rmsexp.data.captions import EOS, PER_IMAGE, UNK, Captions, Described
+from rmsexp.data.captions import EOS, PER_IMAGE, UNK, CaptionedImages, Captions
 from rmsexp.data.synthetic import scenes as twin
 from rmsexp.data.synthetic.scenes import ORDERS, Scene, Thing, facts, lineage, render, scenes
 
@@ -31,11 +31,11 @@ def captions(source: Source[Captions]) -> Captions:
 @pytest.fixture(scope="module")
 def drawn() -> list[tuple[Scene, list[Scene]]]:
     """Scenes, and what their five captions tell."""
-    draw = twin._Draw(0)
-    return [(scene, draw.told(scene)) for scene in (draw.scene() for _ in range(300))]
+    draw = twin._RandomScenes(0)
+    return [(scene, draw.described_parts(scene)) for scene in (draw.scene() for _ in range(300))]
 
 
-def content(words: list[str], split: Described) -> np.ndarray:
+def content(words: list[str], split: CaptionedImages) -> np.ndarray:
     """Which words the captions of an image have, float64 of shape (image, word)."""
     bags = np.zeros((len(split), len(words)))
     bags[np.repeat(np.arange(len(split.captions)) // PER_IMAGE, split.captions.lengths), split.captions.tokens] = 1

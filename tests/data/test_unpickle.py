@@ -70,7 +70,7 @@ def test_code_is_refused_by_name_and_not_run(
 ) -> None:
     folder = tmp_path / "made"
     content = pickle.dumps([1, Calls(function, str(folder))], protocol)
-    with pytest.raises(pickle.UnpicklingError, match=rf"refers to [\w.]+\.{name}, which has no place"):
+    with pytest.raises(pickle.UnpicklingError, match=rf"refers to [\w.]+\.{name}, which is not allowed"):
         unpickle(content)
     assert not folder.exists()
 

@@ -112,7 +112,7 @@ def test_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match=rf"{tmp_path}/whitened/\w+ \(No space left on device\): they need 0 MB"):
+    with pytest.raises(DataError, match=rf"{tmp_path}/whitened/\w+ \(No space left on device\); 0 MB are needed"):
         whiten(make(), tmp_path)
     assert entries(tmp_path) == []
 

@@ -38,7 +38,7 @@ ENTITIES = np.arange(FIRST + TRAIN, len(WORDS), 2)
 
 def examples(rows: list[tuple[list[int], list[int], int]]) -> Examples:
     passages, questions, answers = zip(*rows, strict=True)
-    return Examples(Sequences.of(passages), Sequences.of(questions), np.array(answers, dtype=np.int32))
+    return Examples(Sequences.from_lists(passages), Sequences.from_lists(questions), np.array(answers, dtype=np.int32))
 
 
 def source(**splits: Examples) -> Callable[..., Source[Cloze]]:

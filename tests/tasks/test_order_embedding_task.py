@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rmsexp import config
 from rmsexp.data import Source
-from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, Captions, Described
+from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import scenes
 from rmsexp.models.order_embedding import PENALTIES
@@ -35,7 +35,7 @@ def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Image i has a one at place i, and its caption j is the word ``2 + 5 i + j`` up to seven times."""
     rng = np.random.default_rng(0)
     captions = [[*[len(NAMES) + number] * int(rng.integers(1, 8)), EOS] for number in range(PER_IMAGE * TRAIN)]
-    split = Described(np.eye(TRAIN, dtype=np.float32), Sequences.of(captions))
+    split = CaptionedImages(np.eye(TRAIN, dtype=np.float32), Sequences.from_lists(captions))
     words = [*NAMES, *(f"word{number}" for number in range(len(captions)))]
     found = Captions(words, dict.fromkeys(("train", "valid", "test"), split))
     source = Source("by hand", "0", False, lambda _: found)
@@ -47,7 +47,9 @@ def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The built-in images with features in float64, as a model in float64 needs them."""
     source = scenes.scenes(TRAIN, VALID, TEST)
     found = source.load(lambda _: None)
-    splits = {name: Described(split.features.astype(float), split.captions) for name, split in found.splits.items()}
+    splits = {
+        name: CaptionedImages(split.features.astype(float), split.captions) for name, split in found.splits.items()
+    }
     wide = dataclasses.replace(source, load=lambda _: Captions(found.words, splits))
     monkeypatch.setitem(order_embedding.SOURCES, "scenes", lambda *_: wide)
 
@@ -173,7 +175,7 @@ def trained(*overrides: str) -> tuple[Any, Any]:
     return task, model.eval()
 
 
-def embedded(model: Any, split: Described) -> tuple[Tensor, Tensor]:
+def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
     """Each caption and each image alone."""
     tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
     captions = [model.captions(one, torch.ones_like(one).bool()) for one in tokens]
@@ -201,7 +203,7 @@ def test_evaluation_by_hand(
     assert list(results) == ["valid", "test"]
     for name, folds, batches in (("valid", [range(sizes[0])], parts[0]), ("test", sizes[1], parts[1])):
         split = source[name]
-        captions, images = embedded(model, Described(split.features.astype(float), split.captions))
+        captions, images = embedded(model, CaptionedImages(split.features.astype(float), split.captions))
         penalties = plain_penalties(captions, images, task.config.penalty)
         cut = [penalties[PER_IMAGE * fold.start : PER_IMAGE * fold.stop, fold.start : fold.stop] for fold in folds]
         total, start = 0.0, 0

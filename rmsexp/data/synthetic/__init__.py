@@ -1,1 +1,1 @@
-"""Built-in data: small stand-ins for the paper's data sets, made from a seed alone."""
+"""Synthetic data: small built-in substitutes for the paper's data sets, generated from a seed."""

@@ -1,4 +1,4 @@
-"""The words of the built-in parallel text, with what the grammar in phrases.py asks of each."""
+"""The words of the synthetic parallel text, with the forms that the grammar in phrases.py needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    kind: str
+    """An English noun and its German translation, with a capital."""
+
+    kind: str  # a key of _NOUNS
     plural: str
     gender: str  # m, f or n
     target: str
@@ -14,20 +16,24 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    objects: str  # their kinds; "": it takes none
-    third: str
-    perfect: str
-    progressive: str
+    """Forms of an English verb."""
+
+    objects: str  # the kinds of nouns that may be its object; empty for an intransitive verb
+    third: str  # third person singular
+    perfect: str  # past participle
+    progressive: str  # present participle
 
 
 class TargetVerb(NamedTuple):
-    third: str
-    infinitive: str  # also the plural of the present
-    perfect: str
-    prefix: str = ""  # separable
+    """Forms of a German verb, without the separable prefix."""
+
+    third: str  # third person singular
+    infinitive: str  # equal to the third person plural
+    perfect: str  # past participle
+    prefix: str = ""  # the separable prefix
 
 
-_NOUNS = {
+_NOUNS = {  # by kind: English singular and plural, gender, German singular and plural
     "person": """gardener gardeners m Gärtner Gärtner, baker bakers m Bäcker Bäcker, friend friends m Freund Freunde,
         woman women f Frau Frauen, sister sisters f Schwester Schwestern, aunt aunts f Tante Tanten,
         child children n Kind Kinder, girl girls n Mädchen Mädchen""",
@@ -44,7 +50,7 @@ _NOUNS = {
 }
 NOUNS = {word: Noun(kind, *rest) for kind, table in _NOUNS.items() for word, *rest in map(str.split, table.split(","))}
 NOUNS_OF_KIND = {kind: tuple(word for word in NOUNS if NOUNS[word].kind == kind) for kind in _NOUNS}
-MODIFIERS = {  # the first part of a compound, with its linking element
+MODIFIERS = {  # the first part of a compound; in German with its linking element
     "garden": "Garten",
     "kitchen": "Küchen",
     "school": "Schul",
@@ -57,11 +63,12 @@ MODIFIERS = {  # the first part of a compound, with its linking element
     "work": "Arbeits",
 }
 HEADS = tuple(word for word, noun in NOUNS.items() if noun.kind in ("opening", "furniture", "garment", "text"))
-HELD_OUT = {(modifier, head) for k, modifier in enumerate(MODIFIERS) for head in HEADS[k % 4 :: 4]}  # never in training
+# compounds (modifier, head) that do not occur in training text
+HELD_OUT = {(modifier, head) for k, modifier in enumerate(MODIFIERS) for head in HEADS[k % 4 :: 4]}
 
 QUALITIES = {"old": "alt", "new": "neu", "small": "klein", "big": "groß", "beautiful": "schön", "strange": "fremd"}
-ADJECTIVES = QUALITIES | {"red": "rot", "green": "grün", "black": "schwarz", "light": "leicht"}  # all but people's
-ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # by the noun's kind
+ADJECTIVES = QUALITIES | {"red": "rot", "green": "grün", "black": "schwarz", "light": "leicht"}
+ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # by "adjective kind"
 ADVERBS = {"today": "heute", "here": "hier", "there": "dort", "outside": "draußen", "at night": "nachts"}
 CONJUNCTIONS = {"that": "dass", "because": "weil"}
 AUXILIARIES = {"present": ("does", "do"), "perfect": ("has", "have"), "future": ("will", "will")}  # singular, plural
@@ -70,11 +77,11 @@ ARTICLES = {
     "nominative": {"m": "der", "f": "die", "n": "das", "plural": "die"},
     "accusative": {"m": "den", "f": "die", "n": "das", "plural": "die"},
 }
-STRONG = {  # the ending of dieser, and of an adjective where the determiner has none
+STRONG = {  # endings of dieser, and of an adjective after a determiner without an ending
     "nominative": {"m": "er", "f": "e", "n": "es", "plural": "e"},
     "accusative": {"m": "en", "f": "e", "n": "es", "plural": "e"},
 }
-WEAK = {  # the ending of an adjective after a determiner that has one
+WEAK = {  # endings of an adjective after a determiner with an ending
     "nominative": {"m": "e", "f": "e", "n": "e", "plural": "en"},
     "accusative": {"m": "en", "f": "e", "n": "e", "plural": "en"},
 }
@@ -103,9 +110,10 @@ VERBS = {
     "work": Verb("", "works", "worked", "working"),
     "wait": Verb("", "waits", "waited", "waiting"),
 }
-CLAUSE_VERBS = ("know", "say", "hope")  # with "that"
-GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # without
-TARGET_VERBS = {  # by "subject's kind verb" or "verb object's kind" where one of them matters
+CLAUSE_VERBS = ("know", "say", "hope")  # take a clause with "that"
+GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # need no clause
+# by English verb, by "kind verb" for some kinds of subjects, and by "verb kind" for some kinds of objects
+TARGET_VERBS = {
     "see": TargetVerb("sieht", "sehen", "gesehen"),
     "find": TargetVerb("findet", "finden", "gefunden"),
     "love": TargetVerb("liebt", "lieben", "geliebt"),

@@ -1,9 +1,15 @@
-"""The built-in parallel text: English sentences of a small grammar and their German, a stand-in for WMT and Multi30k.
+"""Synthetic parallel text: English sentences of a small grammar and their German translations.
 
-Neither a copy nor a bag of words does. In the target, articles and adjectives follow gender, number and case; verbs
-follow their subject's number, close the clause with participle, infinitive or prefix, and stand last in subordinate
-clauses; questions and a fronted adverb invert; a participle with its object moves before the noun; two nouns become one
-word with a linking element; and some words depend on another one far away. A source sentence has exactly one target.
+It replaces WMT and Multi30k in demos. Copying the source, or translating its words without their order, fails:
+
+- German articles and adjectives agree in gender, number and case, and verbs in number.
+- A participle, an infinitive or a prefix ends a main clause; the finite verb ends a subordinate clause.
+- The verb precedes the subject in questions and after a fronted adverb.
+- A participle with its object moves before the noun.
+- Two nouns become one word with a linking element.
+- The translation of some words depends on a distant word.
+
+A source sentence has exactly one translation.
 """
 
 from __future__ import annotations
@@ -35,30 +41,37 @@ from rmsexp.data.synthetic.lexicon import (
     VERBS,
     WEAK,
 )
-from rmsexp.data.synthetic.random_choices import Draw
+from rmsexp.data.synthetic.random_choices import RandomChoices
 
-WORDS = (4, 14)  # of a source sentence, at least and at most
-SUBJECTS = "person person animal"  # kinds; the first is drawn twice as often
-PEOPLE_ARE, THINGS_ARE = tuple(QUALITIES), (*ADJECTIVES, "light", "light")  # it has two senses to be learnt
+WORDS = (4, 14)  # the least and the greatest number of words of a source sentence
+# Words that are repeated below are drawn more often.
+SUBJECTS = "person person animal"  # kinds of nouns
+PEOPLE_ARE, THINGS_ARE = (
+    tuple(QUALITIES),
+    (*ADJECTIVES, "light", "light"),
+)  # adjectives; "light" has two senses to learn
 TENSES = ("present", "present", "perfect", "future")
 SINGULAR, PLURAL = ("the", "the", "a", "a", "this", "every", "no"), ("the", "the", "these", "two", "no")
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun and what goes with it; ``attribute`` is a relative clause, or a participle where it is progressive."""
+    """A noun phrase.
 
-    determiner: str  # of SINGULAR or PLURAL
+    ``attribute`` becomes a relative clause, or a participle if its tense is progressive.
+    """
+
+    determiner: str  # from SINGULAR or PLURAL
     noun: str
     plural: bool = False
     adjective: str = ""
-    modifier: str = ""
+    modifier: str = ""  # the first noun of a compound
     attribute: Predicate | None = None
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """``tense`` is present, perfect, future or, in an attribute, progressive."""
+    """A verb with its object. ``tense`` is present, perfect, future or, in an attribute only, progressive."""
 
     verb: str
     tense: str
@@ -68,7 +81,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Sentence:
-    """``clause`` is a subordinate clause's subject and predicate; "that" makes it the object of the main verb."""
+    """A sentence. ``clause`` has the subject and the predicate of a subordinate clause."""
 
     subject: Phrase
     predicate: Predicate
@@ -78,17 +91,17 @@ class Sentence:
 
 
 def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: int = 0) -> Corpus:
-    """The twin of the translation corpora: sentences of 4 to 14 words from English to German, no two alike.
+    """Return pairs of English and German sentences. The English ones have 4 to 14 words and are all different.
 
-    Validation and test text contains compounds that training text does not, of parts that it does.
+    Validation and test text has compounds that training text does not have, although it has both of their parts.
     """
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):
-        draw = _Draw(seed, index, held_out=name != "train")
+        rng = _RandomSentences(seed, index, held_out=name != "train")
         sources, targets = splits[name] = [], []
         while len(sources) < count:
-            sentence = draw.sentence()
+            sentence = rng.sentence()
             source = render_source(sentence)
             if source not in seen and WORDS[0] <= len(source.split()) <= WORDS[1]:
                 seen.add(source)
@@ -101,7 +114,7 @@ def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: in
 
 
 def render_source(sentence: Sentence) -> str:
-    """In English, with a capital, blanks and a full stop or question mark."""
+    """Return the sentence in English, with a capital letter and a full stop or question mark."""
     words = _source_clause(_source_phrase(sentence.subject), sentence.subject, sentence.predicate, sentence.question)
     if sentence.clause:
         subject, predicate = sentence.clause
@@ -110,7 +123,7 @@ def render_source(sentence: Sentence) -> str:
 
 
 def _source_clause(words: list[str], subject: Phrase, predicate: Predicate, question: bool = False) -> list[str]:
-    """``words`` stand for the subject, which is "that" in a relative clause."""
+    """Return the words of a clause. ``words`` are those of the subject, or "that" in a relative clause."""
     verb = VERBS[predicate.verb]
     rest = [*(_source_phrase(predicate.object) if predicate.object else []), predicate.adverb]
     if predicate.tense == "progressive":
@@ -134,15 +147,15 @@ def _source_phrase(phrase: Phrase) -> list[str]:
 
 
 def render_target(sentence: Sentence) -> str:
-    """In German, as :func:`render_source`; commas stand around subordinate clauses."""
-    subject, predicate = _target_phrase(sentence.subject, "nominative"), sentence.predicate
-    adverb, patient, finite, closing = _target_predicate(sentence.subject, predicate)
+    """Return the sentence in German as :func:`render_source`, with commas around subordinate clauses."""
+    subject = _target_phrase(sentence.subject, "nominative")
+    adverb, direct_object, finite, last = _target_predicate(sentence.subject, sentence.predicate)
     if sentence.question:
-        words = [finite, *subject, adverb, *patient, closing]
+        words = [finite, *subject, adverb, *direct_object, last]
     elif adverb:
-        words = [adverb, finite, *subject, *patient, closing]
+        words = [adverb, finite, *subject, *direct_object, last]
     else:
-        words = [*subject, finite, *patient, closing]
+        words = [*subject, finite, *direct_object, last]
     if sentence.clause:
         words += [",", CONJUNCTIONS[sentence.conjunction], *_target_phrase(sentence.clause[0], "nominative")]
         words += _verb_final(*sentence.clause)
@@ -155,8 +168,8 @@ def _target_phrase(phrase: Phrase, case: str) -> list[str]:
     determiner, ending = _determiner(phrase.determiner, case, gender)
     before, after = [determiner], []
     if phrase.attribute and phrase.attribute.tense == "progressive":
-        _, patient, participle, _ = _target_predicate(phrase, phrase.attribute)
-        before += [*patient, participle + ending]
+        _, direct_object, participle, _ = _target_predicate(phrase, phrase.attribute)
+        before += [*direct_object, participle + ending]
     elif phrase.attribute:
         after = [",", ARTICLES["nominative"][gender], *_verb_final(phrase, phrase.attribute), ","]
     if phrase.adjective:
@@ -167,7 +180,7 @@ def _target_phrase(phrase: Phrase, case: str) -> list[str]:
 
 
 def _determiner(source: str, case: str, gender: str) -> tuple[str, str]:
-    """The determiner, and the ending of an adjective after it."""
+    """Return the German determiner, and the ending of an adjective after it."""
     strong, weak = STRONG[case][gender], WEAK[case][gender]
     if source == "two":
         return "zwei", strong
@@ -180,70 +193,74 @@ def _determiner(source: str, case: str, gender: str) -> tuple[str, str]:
 
 
 def _target_predicate(subject: Phrase, predicate: Predicate) -> tuple[str, list[str], str, str]:
-    """The adverb, the object, the finite verb (or participle, without its ending), and what closes a main clause."""
+    """Return the adverb, the object, the finite verb, and the word that ends a main clause.
+
+    For the progressive tense, the participle without its ending takes the place of the finite verb.
+    """
     kind = NOUNS[predicate.object.noun].kind if predicate.object else "that"
     keys = (f"{NOUNS[subject.noun].kind} {predicate.verb}", f"{predicate.verb} {kind}", predicate.verb)
     verb = TARGET_VERBS[next(key for key in keys if key in TARGET_VERBS)]
-    patient = _target_phrase(predicate.object, "accusative") if predicate.object else []
+    direct_object = _target_phrase(predicate.object, "accusative") if predicate.object else []
     adverb = ADVERBS.get(predicate.adverb, "")
     if predicate.tense == "progressive":
-        return adverb, patient, verb.prefix + verb.infinitive + "d", ""
+        return adverb, direct_object, verb.prefix + verb.infinitive + "d", ""
     if predicate.tense == "present":
-        return adverb, patient, verb.infinitive if subject.plural else verb.third, verb.prefix
-    closing = verb.prefix + (verb.perfect if predicate.tense == "perfect" else verb.infinitive)
-    return adverb, patient, TARGET_AUXILIARIES[predicate.tense][subject.plural], closing
+        return adverb, direct_object, verb.infinitive if subject.plural else verb.third, verb.prefix
+    last = verb.prefix + (verb.perfect if predicate.tense == "perfect" else verb.infinitive)
+    return adverb, direct_object, TARGET_AUXILIARIES[predicate.tense][subject.plural], last
 
 
 def _verb_final(subject: Phrase, predicate: Predicate) -> list[str]:
-    adverb, patient, finite, closing = _target_predicate(subject, predicate)
-    verbs = [closing + finite] if predicate.tense == "present" else [closing, finite]
-    return [adverb, *patient, *verbs]
+    """Return the predicate of a subordinate clause in German, which ends in the finite verb."""
+    adverb, direct_object, finite, last = _target_predicate(subject, predicate)
+    verbs = [last + finite] if predicate.tense == "present" else [last, finite]
+    return [adverb, *direct_object, *verbs]
 
 
 def _punctuated(words: Sequence[str], question: bool) -> str:
-    """Of two commas in a row, or a comma at the end, only one mark is written."""
+    """Join words, and add a capital and the final mark. Remove commas before another mark."""
     text = " ".join(word for word in words if word).replace(" ,", ",").replace(",,", ",").rstrip(",")
     return text[0].upper() + text[1:] + ("?" if question else ".")
 
 
-class _Draw(Draw):
-    """Trees at random."""
+class _RandomSentences(RandomChoices):
+    """Random syntax trees. ``held_out`` allows the compounds that training text does not have."""
 
     def __init__(self, *seed: int, held_out: bool) -> None:
         super().__init__(*seed)
         self._held_out = held_out
 
     def sentence(self) -> Sentence:
-        conjunction = self.one(("", "", "", "", "that", "because"))
+        conjunction = self.choice(("", "", "", "", "that", "because"))
         subject, question = self._phrase(SUBJECTS, attribute=not conjunction), self._one_in(5)
         if not conjunction:
-            return Sentence(subject, self._predicate(self.one(TENSES), adverb=True), question)
-        # an adverb may close the whole only, since the source does not tell whose it would be in between
+            return Sentence(subject, self._predicate(self.choice(TENSES), adverb=True), question)
+        # only the last clause may have an adverb: between the clauses, it could belong to either
         if conjunction == "that":
-            main = Predicate(self.one(CLAUSE_VERBS), self.one(TENSES))
+            main = Predicate(self.choice(CLAUSE_VERBS), self.choice(TENSES))
         else:
-            main = self._predicate(self.one(TENSES), adverb=False)
-        clause = self._phrase(SUBJECTS), self._predicate(self.one(TENSES), adverb=True)
+            main = self._predicate(self.choice(TENSES), adverb=False)
+        clause = self._phrase(SUBJECTS), self._predicate(self.choice(TENSES), adverb=True)
         return Sentence(subject, main, question, conjunction, clause)
 
     def _phrase(self, kinds: str, attribute: bool = False) -> Phrase:
-        kind = self.one(kinds.split())
-        noun = self.one(NOUNS_OF_KIND[kind])
+        kind = self.choice(kinds.split())
+        noun = self.choice(NOUNS_OF_KIND[kind])
         plural = self._one_in(3)
-        determiner = self.one(PLURAL if plural else SINGULAR)
-        adjective = self.one(PEOPLE_ARE if kind == "person" else THINGS_ARE) if self._one_in(2) else ""
-        fitting = [word for word in MODIFIERS if self._held_out or (word, noun) not in HELD_OUT]
-        modifier = self.one(fitting) if noun in HEADS and not self._one_in(3) else ""
-        inner = None
+        determiner = self.choice(PLURAL if plural else SINGULAR)
+        adjective = self.choice(PEOPLE_ARE if kind == "person" else THINGS_ARE) if self._one_in(2) else ""
+        modifiers = [word for word in MODIFIERS if self._held_out or (word, noun) not in HELD_OUT]
+        modifier = self.choice(modifiers) if noun in HEADS and not self._one_in(3) else ""
+        predicate = None
         if attribute and self._one_in(5):
-            inner = self._predicate(self.one((*TENSES, "progressive", "progressive")), adverb=False)
-        return Phrase(determiner, noun, plural, adjective, modifier, inner)
+            predicate = self._predicate(self.choice((*TENSES, "progressive", "progressive")), adverb=False)
+        return Phrase(determiner, noun, plural, adjective, modifier, predicate)
 
     def _predicate(self, tense: str, adverb: bool) -> Predicate:
-        verb = self.one(GENERAL_VERBS)
+        verb = self.choice(GENERAL_VERBS)
         kinds = VERBS[verb].objects
-        patient = self._phrase(kinds) if kinds else None
-        return Predicate(verb, tense, patient, self.one(tuple(ADVERBS)) if adverb and self._one_in(3) else "")
+        direct_object = self._phrase(kinds) if kinds else None
+        return Predicate(verb, tense, direct_object, self.choice(tuple(ADVERBS)) if adverb and self._one_in(3) else "")
 
     def _one_in(self, n: int) -> bool:
         return self.below(n) == 0

@@ -1,8 +1,8 @@
-"""The built-in captioned images: described scenes without pixels, a stand-in for COCO and Flickr8k.
+"""Synthetic captioned images: scenes without pixels, instead of COCO and Flickr8k in demos.
 
-A scene is a set of facts. A caption tells some of them, and names things as exactly as it likes ("an animal", "a dog",
-"a spaniel"), so captions are ordered by what they entail, and short ones are true of several scenes. An image is its
-scene's facts with all that they entail, mixed and noisy.
+A scene is a set of facts. A caption describes some of them, and names a thing more or less exactly ("an animal", "a
+dog", "a spaniel"). So captions are ordered by entailment, and short captions are true of several scenes. An image is a
+feature vector: a noisy random projection of the scene's facts and of the facts that they entail.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import cache
 import numpy as np
 
 from rmsexp.data import Source
-from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, Captions, Described
+from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.synthetic.random_choices import Draw
+from rmsexp.data.synthetic.random_choices import RandomChoices
 
-_KINDS = {  # the most general kind, and each kind below it with those below that
+_KINDS = {  # by the most general kind: the kinds below it, each followed by the most specific ones
     "animal": "dog spaniel terrier poodle, bird parrot duck owl, horse pony mare",
     "person": "child boy girl, adult man woman",
     "vehicle": "car taxi jeep, boat canoe ferry",
@@ -31,7 +31,7 @@ PARENTS = {  # the next more general kind of a kind
     for word, parent in ((kind, top), *((leaf, kind) for leaf in leaves))
 }
 LEAVES = tuple(kind for kind in PARENTS if kind not in PARENTS.values())
-QUALITIES = {  # by the most general kind
+QUALITIES = {  # by the most general kind, as ACTIONS
     "animal": ("brown", "white", "black", "spotted"),
     "person": ("young", "old", "happy", "tired"),
     "vehicle": ("red", "blue", "green", "yellow"),
@@ -47,22 +47,24 @@ PLACES = (
     *("by a river", "by a house"),
 )
 RELATIONS = ("behind", "beside", "before", "near")
-ORDERS = (  # of the parts of a caption
+ORDERS = (  # of a caption's parts
     ("subject", "others", "action", "place"),
     ("place", "subject", "others", "action"),
     ("subject", "relative", "place", "others"),
 )
 _BY_KIND = {word for table in (QUALITIES, ACTIONS) for words in table.values() for word in words}
-_TOLD = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).split(), "an", "and", "that"}
-WORDS = (*NAMES, *sorted(_TOLD))  # by id
+_WORDS = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).split(), "an", "and", "that"}
+WORDS = (*NAMES, *sorted(_WORDS))  # by id
 
-FEATURES = 256  # of an image
-SPARSITY = 192  # of 256: what is taken off the random byte that mixes a fact into a feature, if there is as much
-NOISE = 3  # what the sum of 8 random bytes is divided by; its standard deviation is 209
+FEATURES = 256  # per image
+SPARSITY = 192  # is subtracted from a fact's random bytes, from 0 to 255; negative results become 0
+NOISE = 3  # divides the noise, a sum of 8 random bytes with a standard deviation of 209
 
 
 @dataclass(frozen=True)
 class Thing:
+    """A thing of a scene. A caption does not mention empty attributes."""
+
     kind: str
     quality: str = ""
     size: str = ""
@@ -70,7 +72,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """``others``: relations of the thing to others. What is empty is not told."""
+    """A scene, or the part of it that a caption describes. ``others`` has (relation, thing) of further things."""
 
     thing: Thing
     others: tuple[tuple[str, Thing], ...] = ()
@@ -79,48 +81,48 @@ class Scene:
 
 
 def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int = 0) -> Source[Captions]:
-    """The twin of the caption corpora: images of 256 features with five captions each, no two scenes alike.
+    """Return images of 256 features with five captions each. All scenes are different.
 
-    Each caption of an image entails the one before: the first tells about a fifth of the scene, the last everything.
+    Each caption of an image entails the one before. The first describes about a fifth of the scene, the last all of it.
     """
     ids = {word: number for number, word in enumerate(WORDS)}
     seen: set[Scene] = set()
     content = hashlib.sha256()
-    splits: dict[str, Described] = {}
+    splits: dict[str, CaptionedImages] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):
-        draw = _Draw(seed, index)
+        rng = _RandomScenes(seed, index)
         features, captions = np.empty((count, FEATURES), dtype=np.float32), list[str]()
         while len(captions) < PER_IMAGE * count:
-            scene = draw.scene()
+            scene = rng.scene()
             if scene not in seen:
                 seen.add(scene)
-                features[len(captions) // PER_IMAGE] = draw.image(scene)
-                captions += [render(told, draw.one(ORDERS)) for told in draw.told(scene)]
+                features[len(captions) // PER_IMAGE] = rng.image(scene)
+                captions += [render(part, rng.choice(ORDERS)) for part in rng.described_parts(scene)]
         content.update(features.tobytes() + repr(captions).encode())
-        encoded = Sequences.of([[ids[word] for word in (*caption.split(), NAMES[EOS])] for caption in captions])
-        splits[name] = Described(features, encoded)
-    found = Captions(list(WORDS), splits)
-    return Source("scenes twin", content.hexdigest(), True, lambda _: found)
+        encoded = [[ids[word] for word in (*caption.split(), NAMES[EOS])] for caption in captions]
+        splits[name] = CaptionedImages(features, Sequences.from_lists(encoded))
+    result = Captions(list(WORDS), splits)
+    return Source("scenes twin", content.hexdigest(), True, lambda _: result)
 
 
 def facts(scene: Scene) -> set[str]:
-    """All that a scene entails, such as "dog", "brown", "brown animal" and "behind car"."""
-    found = {scene.action, scene.place}
+    """Return everything that a scene entails, such as "dog", "brown", "brown animal" and "behind car"."""
+    entailed = {scene.action, scene.place}
     for relation, thing in (("", scene.thing), *scene.others):
         attributes = {"", thing.quality, thing.size, relation}
-        found |= attributes | {
+        entailed |= attributes | {
             f"{attribute} {kind}".strip() for attribute in attributes for kind in lineage(thing.kind)
         }
-    return found - {""}
+    return entailed - {""}
 
 
 def lineage(kind: str) -> tuple[str, ...]:
-    """A kind and the more general ones, in this order."""
+    """Return a kind, followed by its more general kinds."""
     return (kind, *lineage(PARENTS[kind])) if kind in PARENTS else (kind,)
 
 
 def render(scene: Scene, order: Sequence[str]) -> str:
-    """A caption; ``order`` is one of ORDERS."""
+    """Return the caption of a scene, with its parts in one of ORDERS."""
     parts = {
         "subject": _noun_phrase(scene.thing),
         "others": " and ".join(f"{relation} {_noun_phrase(thing)}" for relation, thing in scene.others),
@@ -138,32 +140,41 @@ def _noun_phrase(thing: Thing) -> str:
 
 @cache
 def _mixing(fact: str) -> np.ndarray:
-    """What a fact adds to each feature, int64 of shape (FEATURES,): its hash, so that it depends on no other fact."""
+    """Return what a fact adds to each feature, int64 of shape (FEATURES,).
+
+    It is a hash of the fact, so it does not depend on other facts.
+    """
     weights = np.frombuffer(hashlib.shake_128(fact.encode()).digest(FEATURES), dtype=np.uint8).astype(np.int64)
     return (weights - SPARSITY).clip(min=0)
 
 
-class _Draw(Draw):
-    """Scenes, captions and images at random; images are sums of integers, a root and quotients, the same everywhere."""
+class _RandomScenes(RandomChoices):
+    """Random scenes, the parts that captions describe, and images.
+
+    An image is a sum of integers divided by a square root, which is the same on every machine.
+    """
 
     def scene(self) -> Scene:
         thing = self._thing()
-        others = tuple((self.one(RELATIONS), self._thing()) for _ in range(self.below(3)))
-        return Scene(thing, others, self.one(ACTIONS[lineage(thing.kind)[-1]]), self.one(PLACES))
+        others = tuple((self.choice(RELATIONS), self._thing()) for _ in range(self.below(3)))
+        return Scene(thing, others, self.choice(ACTIONS[lineage(thing.kind)[-1]]), self.choice(PLACES))
 
     def _thing(self) -> Thing:
-        kind = self.one(LEAVES)
-        return Thing(kind, self.one(("", *QUALITIES[lineage(kind)[-1]])), self.one(("", *SIZES)))
+        kind = self.choice(LEAVES)
+        return Thing(kind, self.choice(("", *QUALITIES[lineage(kind)[-1]])), self.choice(("", *SIZES)))
 
-    def told(self, scene: Scene) -> list[Scene]:
-        """What each caption tells: a detail is told from a random caption on, so the last one tells all."""
+    def described_parts(self, scene: Scene) -> list[Scene]:
+        """Return the part of a scene that each caption describes.
+
+        A detail is described from a random caption on, so the last caption describes all.
+        """
         action, place = self.below(PER_IMAGE), self.below(PER_IMAGE)
         thing, *others = ([self.below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
         return [
             Scene(
-                _partly(scene.thing, thing, caption),
+                _described_part(scene.thing, thing, caption),
                 tuple(
-                    (relation, _partly(other, since, caption))
+                    (relation, _described_part(other, since, caption))
                     for (relation, other), since in zip(scene.others, others, strict=True)
                     if since[0] <= caption
                 ),
@@ -174,13 +185,17 @@ class _Draw(Draw):
         ]
 
     def image(self, scene: Scene) -> np.ndarray:
-        """Float64 of shape (FEATURES,), non-negative and of unit length."""
+        """Return the features of a scene, float64 of shape (FEATURES,), non-negative and of unit length."""
         noise = self.bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
         mixed = (sum(map(_mixing, facts(scene))) + noise // NOISE).clip(min=0)
         return mixed / np.sqrt(np.square(mixed).sum())
 
 
-def _partly(thing: Thing, since: Sequence[int], caption: int) -> Thing:
-    """``since``: from which captions on it, its kind more exactly (twice), quality and size are told."""
+def _described_part(thing: Thing, since: Sequence[int], caption: int) -> Thing:
+    """Return the part of a thing that a caption, counted from 0, describes.
+
+    ``since`` has the first captions that mention the thing, that make its kind more exact (two of them), and that
+    mention its quality and its size.
+    """
     _, *exact, quality, size = (first <= caption for first in since)
     return Thing(lineage(thing.kind)[2 - sum(exact)], thing.quality if quality else "", thing.size if size else "")

@@ -1,6 +1,6 @@
-"""The built-in images: shapes in two families of colour, a stand-in for CIFAR-10.
+"""Synthetic images: shapes in two families of colours, instead of CIFAR-10 in demos.
 
-Legend: ``image`` counts images; ``y`` and ``x`` are pixels, both from 0 at the upper left corner.
+Axes of arrays: ``image``; ``y`` and ``x``, in pixels from the upper left corner.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from rmsexp.data import Images
 
 SIZE = 32
 SHAPES = ("disk", "square", "triangle", "cross", "ring")
-COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: half of it can be had without the other half
+COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: either part can be learnt without the other
 HUES = ((-30.0, 60.0), (150.0, 240.0))  # degrees: red to yellow, cyan to blue
-RADIUS = (8.0, 13.0)  # pixels, from the centre to about the edge
-OFFSET = 6.0  # pixels from the middle, at most, so that most of a shape lies inside
-DISTRACTORS = 1  # shapes of any kind and hue, half outside, beneath the one that counts
-SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)
-BACKGROUND_CONTRAST = 0.2  # of smooth random colour around grey
-BACKGROUND_CELLS = 4  # random values along a side, interpolated between
-NOISE = 0.02  # standard deviation, of a range of 1
+RADIUS = (8.0, 13.0)  # least and greatest, in pixels, from the centre to about the edge
+OFFSET = 6.0  # greatest distance from the centre of the image, in pixels, so that most of a shape is inside
+DISTRACTORS = 1  # other shapes, of any kind and hue, under the labelled shape and about half outside the image
+SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest
+BACKGROUND_CONTRAST = 0.2  # of smooth random colours around grey, in [0, 1]
+BACKGROUND_CELLS = 4  # random values per side, with interpolation between them
+NOISE = 0.02  # standard deviation, of pixels in [0, 1]
 BLOCK = 500  # images drawn at a time
 
 
 def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
-    """The twin of CIFAR-10: ten classes of five shapes in two families of colour, on 32 x 32 pixels.
+    """Return images of 32 x 32 pixels in ten classes: five shapes, each in two families of colours.
 
-    Place, size, turn, brightness and background are random and tell nothing; the splits are separate draws.
+    Place, size, rotation, brightness and background are random and independent of the class. Training and test images
+    come from two random streams.
     """
     train_x, train_y = _draw(n_train, np.random.Generator(np.random.PCG64([seed, 0])))
     test_x, test_y = _draw(n_test, np.random.Generator(np.random.PCG64([seed, 1])))
@@ -38,21 +39,22 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 (image, 3, y, x), and labels, int64 (image,), as evenly spread over the classes as can be."""
+    """Return images, uint8 (image, 3, y, x), and labels, int64 (image,). Class sizes differ by at most one."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % (len(SHAPES) * len(COLOURS)))
     blocks = [_paint(labels[start : start + BLOCK], rng) for start in range(0, count, BLOCK)]
     return np.concatenate(blocks), labels
 
 
 def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """In float64: its last bits, which may differ between processors, do not survive the rounding to uint8."""
+    """Return images of these labels, uint8 (image, 3, y, x).
+
+    They are computed in float64, whose last bits may differ between processors; rounding to uint8 removes them.
+    """
     count = len(labels)
     images = _background(count, rng)
     for _ in range(DISTRACTORS):
-        side = np.pi * rng.uniform(
-            -1, 1, count
-        )  # of the picture, as the angle at which the shape hangs over the border
-        centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(side), np.sin(side)])
+        angle = np.pi * rng.uniform(-1, 1, count)  # at which the shape crosses the border, seen from the image's centre
+        centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)])
         kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
         _stamp(images, kind, hue, centre, rng)
     colour, kind = np.divmod(labels, len(SHAPES))
@@ -64,16 +66,16 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _background(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Smooth random colour, (image, 3, y, x): a coarse grid of random values, blended by cosines."""
+    """Return smooth random colours, (image, 3, y, x), interpolated by cosines from a coarse grid."""
     place = np.linspace(0, BACKGROUND_CELLS - 1, SIZE)
     distance = np.abs(place[:, None] - np.arange(BACKGROUND_CELLS)).clip(max=1)
-    blend = (1 + np.cos(np.pi * distance)) / 2  # (y, cell): the weights of a pixel's two nearest cells add up to one
+    blend = (1 + np.cos(np.pi * distance)) / 2  # (y, cell): a pixel has two cells with weights, which add up to 1
     grid = rng.uniform(-0.5, 0.5, (count, 3, BACKGROUND_CELLS, BACKGROUND_CELLS))
     return 0.5 + BACKGROUND_CONTRAST * (blend @ grid @ blend.T)
 
 
 def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> None:
-    """Paints one shape on each image in place: ``kind`` and ``hue`` are (image,), ``centre`` is (2, image)."""
+    """Paint one shape on each image, in place. ``kind`` and ``hue`` are (image,), ``centre`` is (2, image)."""
     count = len(images)
     colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
     cover = _cover(kind, centre, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count))
@@ -81,20 +83,23 @@ def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.nda
 
 
 def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """How much of each pixel the shape covers, (image, y, x), from 0 to 1: the distance to its edge, cut off."""
+    """Return the covered part of each pixel, (image, y, x), in [0, 1]: 0.5 minus the distance to the edge, clipped."""
     pixels = np.arange(SIZE) + 0.5
     x, y = pixels - centre[0, :, None, None], pixels[:, None] - centre[1, :, None, None]
     scale, cosine, sine = (value[:, None, None] for value in (radius, np.cos(angle), np.sin(angle)))
     u, v = (cosine * x + sine * y) / scale, (cosine * y - sine * x) / scale
-    distance = np.empty_like(u)  # in radii, negative inside
+    distance = np.empty_like(u)  # in units of the radius, negative inside
     for k, name in enumerate(SHAPES):
-        chosen = kind == k
-        distance[chosen] = _distance(name, u[chosen], v[chosen])
+        of_kind = kind == k
+        distance[of_kind] = _distance(name, u[of_kind], v[of_kind])
     return (0.5 - scale * distance).clip(0, 1)
 
 
 def _distance(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """From the edge of an upright shape of radius 1, negative inside; the shapes' areas are alike."""
+    """Return the distance from the edge of an upright shape of radius 1, negative inside.
+
+    The shapes have similar areas.
+    """
     if shape == "disk":
         return np.hypot(u, v) - 0.8
     if shape == "ring":
@@ -104,10 +109,10 @@ def _distance(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         return np.maximum(p, q) - 0.72
     if shape == "triangle":
         return np.maximum(p * np.sqrt(0.75) + v / 2, -v) - 0.6
-    return np.minimum(np.maximum(p - 1, q - 0.32), np.maximum(q - 1, p - 0.32))  # the cross
+    return np.minimum(np.maximum(p - 1, q - 0.32), np.maximum(q - 1, p - 0.32))  # a cross
 
 
 def _rgb(hue: np.ndarray, saturation: np.ndarray, brightness: np.ndarray) -> np.ndarray:
-    """HSV, (image,) each, hue in degrees, to red, green and blue, (image, 3), from 0 to 1."""
+    """Convert HSV, (image,) each, with the hue in degrees, to red, green and blue, (image, 3), in [0, 1]."""
     sector = (np.array([5, 3, 1]) + hue[:, None] / 60) % 6
     return brightness[:, None] * (1 - saturation[:, None] * np.minimum(sector, 4 - sector).clip(0, 1))
