@@ -39,6 +39,7 @@ GROUPS = {
 NEVER_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
+    "norm_eps",  # the norm's own eps has its value
 }
 
 LONGEST_SUFFIX = 200  # bytes, of what a folder's name says of a setting or a series
@@ -60,7 +61,10 @@ class DataConfig:
 
 @dataclass
 class RunConfig:
-    """What every task's config has; a task's own ``Config`` adds to it. Intervals are in steps."""
+    """What every task's config has; a task's own ``Config`` adds to it. Intervals are in steps.
+
+    ``norm_eps``: the eps of the norms whose file takes the task's (``eps: ${norm_eps}``).
+    """
 
     task: str = MISSING
     scale: str = MISSING
@@ -70,6 +74,7 @@ class RunConfig:
     device: str = MISSING
     threads: int | None = None
     precision: str = MISSING
+    norm_eps: float = 1e-5
     deterministic: bool = MISSING
     compile: bool = MISSING
     results: str = MISSING

@@ -1,0 +1,82 @@
+"""The configs of the tasks: an eps that norms may take, and the published results that their headers state."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rmsexp import config, tasks
+from rmsexp.compare import paper
+
+TASKS = config.options("task")
+
+# --- the task's eps
+
+
+@pytest.mark.parametrize(("task", "eps"), [("transformer", 1e-8), ("cifar10", 1e-6), ("order_embedding", 1e-5)])
+def test_norms_take_the_eps_of_the_task(task: str, eps: float) -> None:
+    for norm in ("ln", "nonparametric_ln", "rms", "prms", "l2"):
+        assert config.job([f"task={task}", f"norm={norm}"]).norm.eps == eps
+    assert config.job([f"task={task}", "norm=rms", "norm.eps=0.5"]).series == "rms+eps=0.5"
+    assert config.job([f"task={task}", "norm=rms", f"norm.eps={eps}"]).series == "rms"
+
+
+def test_other_norms_have_an_eps_of_their_own() -> None:
+    expected = {"bn": 1e-5, "wn": 0.0}
+    assert {norm: config.job(["task=transformer", f"norm={norm}"]).norm.eps for norm in expected} == expected
+    for norm in ("none", "mean_only_bn"):
+        assert "eps" not in config.job(["task=transformer", f"norm={norm}"]).resolved["norm"]
+
+
+@pytest.mark.parametrize(("line", "eps"), [("", 1e-5), ("eps: 0.5\n", 0.5), ("eps: ${norm_eps}\n", 1e-8)])
+def test_a_norm_from_outside_may_take_the_eps_of_the_task(tmp_path: Path, line: str, eps: float) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/mine.yaml").write_text(f"_target_: rmsexp.norms.RMS\nname: mine\nimpl: eager\n{line}")
+    assert config.job(["task=transformer", "norm=mine"], str(tmp_path)).norm.eps == eps
+
+
+def test_a_norm_from_outside_needs_no_eps(tmp_path: Path) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/mine.yaml").write_text("_target_: rmsexp.norms.NoNorm\nname: mine\nimpl: eager\n")
+    assert config.job(["task=transformer", "norm=mine"], str(tmp_path)).setting == "demo"
+
+
+def test_the_eps_of_the_task_is_part_of_the_series_only() -> None:
+    """The config.yaml of a run that was begun before the key existed lacks it: the run continues."""
+    job = config.job(["task=transformer", "norm_eps=1e-4"])
+    assert (job.setting, job.series, job.norm.eps) == ("demo", "rms+eps=0.0001", 1e-4)
+    resolved = config.job(["task=transformer"]).resolved
+    stored = {key: value for key, value in resolved.items() if key != "norm_eps"}
+    assert stored["norm"]["eps"] == 1e-8
+    assert config.differences(resolved, stored) == {}
+
+
+# --- published results
+
+
+def stated_results(task: str) -> dict[tuple[str, str, str, str], str]:
+    """The numbers in the header of a task's config, as they are written, by table, framework, data and norm."""
+    lines = (config.CONFIGS / "task" / f"{task}.yaml").read_text().splitlines()
+    results = {}
+    for line in lines:
+        if match := re.fullmatch(r"#   (.+?); (.+?); (.+?): (.+)", line):
+            table, framework, data, numbers = match.groups()
+            results |= {(table, framework, data, norm): value for norm, value in re.findall(r"(\S+) ([\d.]+)", numbers)}
+    return results
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_states_its_published_results(task: str) -> None:
+    """All that are published of the metric of its target, to four decimals."""
+    metric, numbers = tasks.task_class(task).target.metric, paper.numbers()
+    rows = numbers[(numbers["task"] == task) & (numbers["metric"] == metric)].to_dict("records")
+    expected = {(row["table"], row["framework"], row["data"], row["norm"]): round(row["value"], 4) for row in rows}
+    assert {key: float(value) for key, value in stated_results(task).items()} == expected
+    assert expected
+    header = (config.CONFIGS / "task" / f"{task}.yaml").read_text().split(f"task: {task}\n")[0]
+    words = {"image_recall": "image recall", "bleu": "BLEU", "error": "error"}
+    assert f"{words[metric]} (" in header
+    assert yaml.safe_load(header) is None  # it is all comments
