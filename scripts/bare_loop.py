@@ -1,4 +1,4 @@
-"""The loop that the trainer is measured against: plain PyTorch, without records, checkpoints, clock or evaluation."""
+"""A plain PyTorch training loop, without records, checkpoints, clock or evaluation; the trainer is compared with it."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class TorchNoise:
-    """What a model draws in training, from torch's global generator."""
+    """A model's training noise, drawn from torch's global generator."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
         return x + std * torch.randn_like(x) if std else x
@@ -19,7 +19,7 @@ class TorchNoise:
 
 
 def train(model: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], lr: float, steps: int, warmup: int) -> float:
-    """Trains a classifier and returns the seconds that the steps after the warm-up took."""
+    """Train a classifier and return the seconds of the steps after the warm-up."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
     start = 0.0
     for step in range(-warmup, steps):

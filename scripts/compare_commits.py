@@ -1,11 +1,11 @@
-"""Whether training steps became quicker from one commit to another, measured by turns.
+"""Measure whether training steps became faster from one commit to another.
 
-    python scripts/compare_commits.py BEFORE . -- task=rnnsearch norm=rms scale=small data.root=~/data
+    python scripts/compare_commits.py BEFORE AFTER -- task=rnnsearch norm=rms scale=small data.root=~/data
 
-BEFORE and the second folder are checkouts of two commits; what follows -- is a command line of ``python -m rmsexp``.
-One process a contestant (the first checkout as it is, the second with norm.impl=eager and norm.impl=fused) holds its
-model and waits for its turn; in each round all take a block of the same steps, in random order. Prints the medians of a
-step's milliseconds (with 10 % and 90 % quantiles) and the ratios within rounds, with 95 % intervals.
+BEFORE and AFTER are checkouts of two commits; after -- come overrides as on the command line of ``python -m rmsexp``.
+There are three contestants, each a process with its own model: BEFORE as configured, and AFTER with norm.impl=eager and
+with norm.impl=fused. In each round, each contestant takes a block of the same steps, in random order. Prints the median
+milliseconds per step (with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals.
 """
 
 import argparse
@@ -20,16 +20,19 @@ import numpy as np
 
 from rmsexp.compare.records.ratios import paired_ratio
 
+# Runs in both checkouts, so it uses what older commits have too; they have neither train.device nor tasks.make.
 WORKER = """
 import sys, time
 from importlib import import_module
 from rmsexp import config
-from rmsexp.train.device import set_up_device
 from rmsexp.train.step import Settings, Stepper
+try:
+    from rmsexp.train.device import set_up_device
+except ImportError:
+    from rmsexp.runner import set_up_device
 job = config.job(sys.argv[1:])
 cfg = job.config
 device = set_up_device(cfg)
-# not tasks.make(job, device), which older commits do not have
 task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)
@@ -39,19 +42,19 @@ print("ready", flush=True)
 for line in sys.stdin:
     first, count = map(int, line.split())
     batches = [task.batches(step) for step in range(first, first + count)]
-    began = time.perf_counter()
-    for step, some in enumerate(batches, first):
-        stepper.take(step, some)
-    print((time.perf_counter() - began) / count, flush=True)
+    start = time.perf_counter()
+    for step, batch in enumerate(batches, first):
+        stepper.take(step, batch)
+    print((time.perf_counter() - start) / count, flush=True)
 """
-WARM_UP = 3
+WARMUP_STEPS = 3
 
 
 class Contestant(NamedTuple):
     name: str
     process: subprocess.Popen[str]
 
-    def answer(self) -> str:
+    def read_line(self) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -59,49 +62,52 @@ class Contestant(NamedTuple):
         return line
 
     def take(self, first: int, count: int) -> float:
-        """Seconds of a step, in a block of so many from the first on."""
+        """Take ``count`` steps from step ``first`` on, and return the seconds per step."""
         assert self.process.stdin is not None
         print(first, count, file=self.process.stdin, flush=True)
-        return float(self.answer())
+        return float(self.read_line())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("before", type=Path, help="the folder of a checkout")
+    parser.add_argument("after", type=Path, help="the folder of another checkout")
+    parser.add_argument("--rounds", type=int, default=30, help="(30)")
     parser.add_argument("--steps", type=int, default=2, help="of a block (2)")
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
-    asked = {
+    variants = {
         "before, eager": (arguments.before, []),
         "after, eager": (arguments.after, []),
         "after, fused": (arguments.after, ["norm.impl=fused"]),
     }
-    contestants = [start(name, *what, arguments.overrides) for name, what in asked.items()]
-    for one in contestants:
-        one.answer()
-        one.take(0, WARM_UP)
-    seconds: dict[str, list[float]] = {one.name: [] for one in contestants}
-    order, step = random.Random(0), WARM_UP
+    contestants = [start(name, *variant, arguments.overrides) for name, variant in variants.items()]
+    for contestant in contestants:
+        contestant.read_line()
+        contestant.take(0, WARMUP_STEPS)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    order, step = random.Random(0), WARMUP_STEPS
     for _ in range(arguments.rounds):
-        for one in order.sample(contestants, len(contestants)):
-            seconds[one.name].append(one.take(step, arguments.steps))
+        for contestant in order.sample(contestants, len(contestants)):
+            seconds[contestant.name].append(contestant.take(step, arguments.steps))
         step += arguments.steps
-    for one in contestants:
-        one.process.terminate()
-    reference = seconds["before, eager"]
-    print("| contestant | ms a step, median (10 % to 90 %) | times as quick as before (95 % interval) |")
+    for contestant in contestants:
+        contestant.process.terminate()
+    print_table(seconds, "before, eager")
+
+
+def print_table(seconds: dict[str, list[float]], reference: str) -> None:
+    print("| contestant | ms per step, median (10 % to 90 %) | speed-up over before (95 % interval) |")
     print("| --- | --- | --- |")
-    for name, own in seconds.items():
-        low, median, high = 1000 * np.quantile(own, [0.1, 0.5, 0.9])
-        ratio = paired_ratio(reference, own)
-        quicker = "1" if own is reference else f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-        print(f"| {name} | {median:.1f} ({low:.1f} to {high:.1f}) | {quicker} |")
+    for name, values in seconds.items():
+        low, median, high = 1000 * np.quantile(values, [0.1, 0.5, 0.9])
+        ratio = paired_ratio(seconds[reference], values)
+        speed_up = "1" if name == reference else f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        print(f"| {name} | {median:.1f} ({low:.1f} to {high:.1f}) | {speed_up} |")
 
 
 def start(name: str, checkout: Path, more: list[str], overrides: list[str]) -> Contestant:
-    # Threads of one process must not spin for work while another has its turn.
+    # passive: the threads of an idle contestant must not spin while another one is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-c", WORKER, *map(os.path.expanduser, overrides), *more]
     pipe = subprocess.PIPE

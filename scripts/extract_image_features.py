@@ -1,6 +1,6 @@
-"""Features of a folder of images, as order-embedding reads them: a .npy file, float32 of shape (image, 4096).
+"""Extract features of a folder of images for order-embedding: a .npy file, float32 of shape (images, 4096).
 
-A killed extraction goes on where it was when started again.
+Started again after an interruption, it continues where it stopped.
 
     python scripts/extract_image_features.py ~/data/coco/val2014 features.npy --kind vgg19 --names val.txt
 """
@@ -17,10 +17,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", type=Path, metavar="IMAGES", help="a folder")
-    parser.add_argument("target", type=Path, metavar="TARGET.npy")
+    parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images")
+    parser.add_argument("target", type=Path, metavar="TARGET.npy", help="file to write")
     parser.add_argument("--kind", choices=KINDS, default="descriptor")
-    parser.add_argument("--names", type=Path, help="a file with an image's name a line, in the order of the rows")
+    parser.add_argument("--names", type=Path, help="text file, one image name per line (default: all)")
     arguments = parser.parse_args()
     if arguments.names:
         images = [arguments.images / name for name in arguments.names.read_text().splitlines()]

@@ -1,8 +1,9 @@
-"""How many real target tokens a second a translation task trains on.
+"""Measure the training speed of a translation task, in target tokens per second, padding excluded.
 
     python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80
 
-Prints the rate over all steps (tokens of all batches by the seconds of all steps, batches included) and its quantiles.
+Prints the speed over all steps (tokens of all batches over seconds of all steps, loading of batches included) and the
+median and the 10 % and 90 % quantiles over single steps.
 """
 
 import sys
@@ -10,33 +11,32 @@ import time
 
 import numpy as np
 
-from rmsexp import config, tasks
+from rmsexp import config
+from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.step import WARMUP_STEPS
 
-WARM_UP, STEPS = 3, 60
+STEPS = 60
 
 
 def main() -> None:
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return
     job = config.job([config.expand_home(word) for word in sys.argv[1:]])
-    cfg = job.config
-    device = set_up_device(cfg)
-    task = tasks.make(job, device)
-    task.prepare(lambda text: print(text, file=sys.stderr))
-    model = task.build(job.norm)
-    task.initialise(model)
-    stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+    device = set_up_device(job.config)
+    stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
     tokens, seconds = [], []
-    for step in range(WARM_UP + STEPS):
-        began = time.perf_counter()
-        batches = task.batches(step)
+    for step in range(WARMUP_STEPS + STEPS):
+        start = time.perf_counter()
+        batches = stepper.task.batches(step)
         stepper.take(step, batches)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
         tokens.append(sum(len(batch.real) for batch in batches))
-    tokens, seconds = tokens[WARM_UP:], seconds[WARM_UP:]
+    tokens, seconds = tokens[WARMUP_STEPS:], seconds[WARMUP_STEPS:]
     low, median, high = np.quantile(np.divide(tokens, seconds), [0.1, 0.5, 0.9])
-    print(f"{sum(tokens) / sum(seconds):.0f} target tokens a second over {STEPS} steps", end=" ")
-    print(f"(steps: {median:.0f}, 10 % to 90 %: {low:.0f} to {high:.0f})")
+    print(f"{sum(tokens) / sum(seconds):.0f} target tokens per second over {STEPS} steps", end=" ")
+    print(f"(steps: median {median:.0f}, 10 % to 90 %: {low:.0f} to {high:.0f})")
 
 
 if __name__ == "__main__":
