@@ -1,4 +1,4 @@
-"""Batch plans: every sentence once, limits kept, less padding than in the order given; how sequences lie in them."""
+"""Batches hold every sentence once, respect their limits and save padding; arrays of a batch hold its sequences."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def padded_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
 
 @settings(deadline=None)
 @given(sentences, sizes, st.integers(1, 5))
-def test_by_sentences_plans_every_sentence_once_in_full_batches(
-    lengths: np.ndarray, batch_size: int, pool: int
-) -> None:
+def test_by_sentences_has_every_sentence_once_in_full_batches(lengths: np.ndarray, batch_size: int, pool: int) -> None:
     batches = by_sentences(lengths, shuffled(len(lengths)), batch_size, pool)
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     assert len(batches) == -(-len(lengths) // batch_size)
@@ -38,18 +36,16 @@ def test_by_sentences_plans_every_sentence_once_in_full_batches(
 
 @settings(deadline=None)
 @given(sentences, sizes, st.integers(1, 5))
-def test_by_sentences_falls_within_a_pool_and_keeps_pools_apart(
-    lengths: np.ndarray, batch_size: int, pool: int
-) -> None:
+def test_by_sentences_sorts_within_pools_and_does_not_mix_them(lengths: np.ndarray, batch_size: int, pool: int) -> None:
     order = shuffled(len(lengths))
     batches = by_sentences(lengths, order, batch_size, pool)
     for start in range(0, len(batches), pool):
-        planned = np.concatenate(batches[start : start + pool])
-        assert set(planned) == set(order[start * batch_size : (start + pool) * batch_size])
-        assert (np.diff(lengths[planned]) <= 0).all()
+        indices = np.concatenate(batches[start : start + pool])
+        assert set(indices) == set(order[start * batch_size : (start + pool) * batch_size])
+        assert (np.diff(lengths[indices]) <= 0).all()
 
 
-def test_by_sentences_by_hand() -> None:
+def test_by_sentences_of_an_example() -> None:
     lengths = np.array([5, 3, 9, 7, 1, 8, 2])
     batches = by_sentences(lengths, np.array([6, 5, 4, 3, 2, 1, 0]), batch_size=2, pool=2)
     assert [batch.tolist() for batch in batches] == [[5, 3], [6, 4], [2, 0], [1]]
@@ -57,13 +53,13 @@ def test_by_sentences_by_hand() -> None:
 
 @settings(deadline=None)
 @given(sentences, st.integers(1, 200), sizes)
-def test_by_tokens_plans_every_sentence_once_within_the_limit(lengths: np.ndarray, tokens: int, pool: int) -> None:
+def test_by_tokens_has_every_sentence_once_within_the_limit(lengths: np.ndarray, tokens: int, pool: int) -> None:
     order = shuffled(len(lengths))
     pools = by_tokens(lengths, order, tokens, pool)
     for number, batches in enumerate(pools):
-        planned = np.concatenate(batches)
-        assert sorted(planned) == sorted(order[number * pool : (number + 1) * pool])
-        assert planned.dtype == np.int64
+        indices = np.concatenate(batches)
+        assert sorted(indices) == sorted(order[number * pool : (number + 1) * pool])
+        assert indices.dtype == np.int64
         for batch in batches:
             assert len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens
     assert sorted(np.concatenate([batch for batches in pools for batch in batches])) == list(range(len(lengths)))
@@ -72,7 +68,7 @@ def test_by_tokens_plans_every_sentence_once_within_the_limit(lengths: np.ndarra
 @settings(deadline=None)
 @given(sentences, st.integers(1, 200), sizes)
 def test_by_tokens_closes_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
-    """As the rule reads, one sentence after the other."""
+    """A batch closes exactly when the next sentence would exceed the limit, checked sentence by sentence."""
     for batches, start in zip(
         by_tokens(lengths, shuffled(len(lengths)), tokens, pool), range(0, 10**6, pool), strict=False
     ):
@@ -110,32 +106,32 @@ def test_no_sentences_give_no_batches() -> None:
     assert by_tokens(none, none, 8, 2) == []
 
 
-# How sequences lie in a batch
+# Arrays of a batch
 
-sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda one: np.array(one, np.int32)), min_size=1)
+sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda ids: np.array(ids, np.int32)), min_size=1)
 
 
-def test_padded_by_hand() -> None:
+def test_padded_of_an_example() -> None:
     tokens, mask = padded([np.array([5, 6, 7]), np.array([8])], 0)
     assert tokens.tolist() == [[5, 6, 7], [8, 0, 0]]
     assert mask.tolist() == [[True, True, True], [True, False, False]]
 
 
-def test_cycled_by_hand() -> None:
+def test_cycled_of_an_example() -> None:
     tokens, mask = cycled([np.array([5, 6, 7, 8, 9, 10]), np.array([5, 6]), np.array([4, 3, 2, 4, 3])], 1)
     assert tokens.tolist() == [[5, 6, 7, 8, 9, 10], [5, 6, 1, 5, 6, 1], [4, 3, 2, 4, 3, 1]]
     assert mask.sum(1).tolist() == [6, 2, 5]
 
 
-@pytest.mark.parametrize("lay", [padded, cycled])
+@pytest.mark.parametrize("fill", [padded, cycled])
 @settings(deadline=None)
 @given(rows=sequences)
-def test_every_place_of_a_batch(lay: Callable[..., tuple[np.ndarray, np.ndarray]], rows: list[np.ndarray]) -> None:
-    tokens, mask = lay(rows, 7)
+def test_every_position_of_a_batch(fill: Callable[..., tuple[np.ndarray, np.ndarray]], rows: list[np.ndarray]) -> None:
+    tokens, mask = fill(rows, 7)
     assert tokens.shape == mask.shape == (len(rows), max(map(len, rows)))
     assert (tokens.dtype, mask.dtype) == (np.int64, np.bool_)
-    for one, tokens_of_one, mask_of_one in zip(rows, tokens, mask, strict=True):
-        for place, (token, real) in enumerate(zip(tokens_of_one, mask_of_one, strict=True)):
-            repeated = [*one, 7]
-            after = 7 if lay is padded else repeated[place % len(repeated)]
-            assert (token, real) == ((one[place], True) if place < len(one) else (after, False))
+    for row, row_tokens, row_mask in zip(rows, tokens, mask, strict=True):
+        for place, (token, real) in enumerate(zip(row_tokens, row_mask, strict=True)):
+            repeated = [*row, 7]
+            after = 7 if fill is padded else repeated[place % len(repeated)]
+            assert (token, real) == ((row[place], True) if place < len(row) else (after, False))

@@ -1,9 +1,9 @@
-"""Results that are computed once: whole or absent, made by one process, made anew where damaged."""
+"""Cached results are whole or absent, are made by one process, and are made again if damaged."""
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_made_once_and_then_read(tmp_path: Path) -> None:
+def test_result_is_made_once_and_then_read(tmp_path: Path) -> None:
     make = Maker()
     folder = tmp_path / "deep" / "entry"
     assert cached(folder, read, make) == "made 1"
@@ -49,7 +49,7 @@ def test_damaged_entry_and_leftovers_of_a_killed_process_are_replaced(tmp_path: 
     assert visible(tmp_path / "entry") == ["value"]
 
 
-def test_failure_keeps_nothing_and_frees_the_lock(tmp_path: Path) -> None:
+def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "value").write_text("half")
         raise KeyboardInterrupt
@@ -60,8 +60,8 @@ def test_failure_keeps_nothing_and_frees_the_lock(tmp_path: Path) -> None:
     assert cached(tmp_path / "entry", read, Maker()) == "made 1"
 
 
-def test_one_of_several_processes_makes_it(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+def test_one_of_several_processes_makes_the_result(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
         results = pool.starmap(_made_by, [(tmp_path / "entry", name) for name in ("a", "b")], chunksize=1)
     assert results in (["a", "a"], ["b", "b"])
 
@@ -74,25 +74,18 @@ def _made_by(folder: Path, name: str) -> str:
 
 
 def test_staging_excludes_other_processes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    started = context.Event()
+    """Another open file, of this or another process, gets no lock in the meantime, not even a shared one."""
     with staging(tmp_path / "entry") as temporary:
-        process = context.Process(target=_stage, args=(tmp_path / "entry", started))
-        process.start()
-        (temporary / "mine").touch()
-        assert started.wait(30)
-        process.join(0.2)
-        assert process.is_alive()
-        assert visible(temporary) == ["mine"]
-    process.join(20)
-    assert process.exitcode == 0
-    assert visible(tmp_path) == ["done"]
-
-
-def _stage(path: Path, started: Event) -> None:
-    started.set()
-    with staging(path) as temporary:
-        temporary.rename(path.with_name("done"))
+        (temporary / "value").touch()
+        with (tmp_path / ".entry.lock").open("w") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert visible(temporary) == ["value"]
+    with (tmp_path / ".entry.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert visible(tmp_path) == []
+    with staging(tmp_path / "entry") as temporary:
+        temporary.rename(tmp_path / "entry")
+    assert visible(tmp_path) == ["entry"]
 
 
 def test_key_changes_with_each_part_and_with_the_source(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Captions of images: words, ids, five an image, and rows of features that are checked."""
+"""Captioned images: words and ids, five captions per image, and checks of the feature vectors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ def rows(count: int, size: int = 3) -> np.ndarray:
 
 
 def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
-    """Captions of one image a split, divided by slashes; the last is repeated to make five."""
+    """Return five captions per split, those of one image. They are separated by slashes, and the last is repeated."""
     texts = {"train": train.split("/"), "valid": valid.split("/"), "test": test.split("/")}
-    return {split: [one.split() for one in [*given, *given[-1:] * (5 - len(given))]] for split, given in texts.items()}
+    return {
+        split: [caption.split() for caption in [*captions, *captions[-1:] * (5 - len(captions))]]
+        for split, captions in texts.items()
+    }
 
 
 def features(**images: int) -> dict[str, np.ndarray]:
@@ -42,7 +45,7 @@ def test_words_are_lower_case_letters_and_digits(text: str, words: str) -> None:
     assert tokenise(text) == words.split()
 
 
-def test_vocabulary_is_by_frequency_then_alphabet_over_train_and_valid() -> None:
+def test_vocabulary_of_train_and_valid_is_sorted_by_frequency_then_alphabet() -> None:
     encoded = encode(splits("b b c/a", "c c c c/d", "e a/a"), features(), silent)
     # train: b 2, c 1, a 4; valid: c 4, d 4
     assert encoded.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
@@ -52,7 +55,7 @@ def test_vocabulary_is_by_frequency_then_alphabet_over_train_and_valid() -> None
     assert [len(split) for split in encoded.splits.values()] == [1, 1, 1]
 
 
-def test_words_of_valid_captions_beyond_the_releases_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_later_valid_captions_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captions, "VOCABULARY_IMAGES", 1)
     texts = splits("a", "b", "c") | {"valid": [["b"]] * 5 + [["d"]] * 5}
     encoded = encode(texts, features(valid=2), silent)
@@ -61,9 +64,9 @@ def test_words_of_valid_captions_beyond_the_releases_are_unknown(monkeypatch: py
 
 
 def test_counts_are_reported() -> None:
-    said: list[str] = []
-    encode(splits("a", "a", "a b"), features(), said.append)
-    assert said == [
+    reports: list[str] = []
+    encode(splits("a", "a", "a b"), features(), reports.append)
+    assert reports == [
         "train: 1 images, 5 captions, 0.00 % unknown words",
         "valid: 1 images, 5 captions, 0.00 % unknown words",
         "test: 1 images, 5 captions, 33.33 % unknown words",
@@ -84,8 +87,9 @@ def test_features_are_memory_mapped(tmp_path: Path) -> None:
     assert np.array_equal(read, rows(5))
 
 
-@pytest.mark.parametrize("row", [0, 3, 6])
-@pytest.mark.parametrize("value", [np.nan, np.inf, 0.05, -1, 1e15])
+@pytest.mark.parametrize(
+    ("row", "value"), [(0, 0.05), (3, 0.05), (6, 0.05), (3, np.nan), (3, np.inf), (3, -1), (3, 1e15)]
+)
 def test_row_that_is_not_of_unit_length_is_named(
     row: int, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +118,9 @@ def test_length_may_differ_by_a_thousandth(tmp_path: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_other_arrays_are_refused(damage: np.ndarray | bytes | None, problem: str, tmp_path: Path) -> None:
+def test_other_shapes_types_and_files_are_refused(
+    damage: np.ndarray | bytes | None, problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.npy"
     if isinstance(damage, bytes):
         path.write_bytes(damage)
@@ -127,15 +133,15 @@ def test_other_arrays_are_refused(damage: np.ndarray | bytes | None, problem: st
 
 
 def album(folder: Path, captions: int = 5) -> dict[str, list[Picture]]:
-    """Three splits of two images of a size of their own, and the file that their captions come from."""
+    """Return three splits of two images of different sizes, and write the images and a file of captions."""
     folder.mkdir(exist_ok=True)
     (folder / "captions.txt").write_text("a dog")
-    found: dict[str, list[Picture]] = {}
+    images_by_split: dict[str, list[Picture]] = {}
     for number, split in enumerate(("train", "train", "valid", "valid", "test", "test")):
         path = folder / f"{number}.png"
         Image.new("RGB", (16 + number, 16), (40 * number, 0, 0)).save(path)
-        found.setdefault(split, []).append(Picture(path, [[f"{number}", f"{k}"] for k in range(captions)]))
-    return found
+        images_by_split.setdefault(split, []).append(Picture(path, [[f"{number}", f"{k}"] for k in range(captions)]))
+    return images_by_split
 
 
 def test_source_of_pictures_computes_their_features(tmp_path: Path) -> None:
@@ -153,18 +159,21 @@ def test_source_of_pictures_computes_their_features(tmp_path: Path) -> None:
         assert words == ([f"{2 * number + 1}", "2", "<eos>"] if split != "test" else ["<unk>", "2", "<eos>"])
 
 
-def test_digest_follows_captions_kind_images_and_splits_but_not_the_place(tmp_path: Path) -> None:
-    files, found = [tmp_path / "captions.txt"], album(tmp_path)
-    before = pictures("album", found, files, tmp_path, "descriptor").digest
+def test_digest_depends_on_captions_kind_images_and_splits_but_not_on_the_folder(tmp_path: Path) -> None:
+    files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
+    before = pictures("album", images_by_split, files, tmp_path, "descriptor").digest
     again = album(tmp_path / "elsewhere")
     elsewhere = [tmp_path / "elsewhere" / "captions.txt"]
     assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest == before
-    assert pictures("album", found, files, tmp_path, "vgg19").digest != before
-    assert pictures("album", found | {"test": found["valid"]}, files, tmp_path, "descriptor").digest != before
+    assert pictures("album", images_by_split, files, tmp_path, "vgg19").digest != before
+    assert (
+        pictures("album", images_by_split | {"test": images_by_split["valid"]}, files, tmp_path, "descriptor").digest
+        != before
+    )
     elsewhere[0].write_text("a cat")
     assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest != before
-    found["test"][1].path.write_bytes(b"")
-    assert pictures("album", found, files, tmp_path, "descriptor").digest != before
+    images_by_split["test"][1].path.write_bytes(b"")
+    assert pictures("album", images_by_split, files, tmp_path, "descriptor").digest != before
 
 
 def test_only_the_first_five_captions_count(tmp_path: Path) -> None:
@@ -174,19 +183,19 @@ def test_only_the_first_five_captions_count(tmp_path: Path) -> None:
 
 
 def test_images_with_too_few_or_empty_captions_are_named(tmp_path: Path) -> None:
-    files, found = [tmp_path / "captions.txt"], album(tmp_path)
-    del found["valid"][1].captions[0]
+    files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
+    del images_by_split["valid"][1].captions[0]
     with pytest.raises(DataError, match=r"3\.png has 4 captions, not 5\.\n"):
-        pictures("album", found, files, tmp_path, "descriptor")
-    found["valid"][1].captions.append([])
+        pictures("album", images_by_split, files, tmp_path, "descriptor")
+    images_by_split["valid"][1].captions.append([])
     with pytest.raises(DataError, match=r"3\.png has a caption without words\.\n"):
-        pictures("album", found, files, tmp_path, "descriptor")
+        pictures("album", images_by_split, files, tmp_path, "descriptor")
 
 
 def test_missing_image_and_empty_split_are_named(tmp_path: Path) -> None:
-    files, found = [tmp_path / "captions.txt"], album(tmp_path)
+    files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
     with pytest.raises(DataError, match=rf"The valid split of album has no images\.\nReplace {files[0]}"):
-        pictures("album", found | {"valid": []}, files, tmp_path, "descriptor")
-    found["test"][0].path.unlink()
-    with pytest.raises(DataError, match=rf"The image {found['test'][0].path} cannot be read \(No such file"):
-        pictures("album", found, files, tmp_path, "descriptor")
+        pictures("album", images_by_split | {"valid": []}, files, tmp_path, "descriptor")
+    images_by_split["test"][0].path.unlink()
+    with pytest.raises(DataError, match=rf"The image {images_by_split['test'][0].path} cannot be read \(No such file"):
+        pictures("album", images_by_split, files, tmp_path, "descriptor")

@@ -1,4 +1,4 @@
-"""CIFAR-10's files: read without trusting them, fetched as a whole or not at all."""
+"""CIFAR-10's files are verified, and are downloaded as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_splits_hold_the_batches_in_order(tmp_path: Path) -> None:
     assert images.digest == cifar10.load(tmp_path).digest
 
 
-def test_digest_follows_the_content(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_depends_on_the_content(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = cifar10.load(tmp_path).digest
     (copy / "test_batch").write_bytes(pickle.dumps(batch(3, 9), protocol=2))
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", md5(copy / "test_batch")]])
@@ -121,7 +121,7 @@ def test_missing_file_is_named(copy: Path, tmp_path: Path) -> None:
         cifar10.load(tmp_path)
 
 
-def test_foreign_name_is_refused_and_not_called(tmp_path: Path) -> None:
+def test_reference_to_other_code_is_refused_and_not_called(tmp_path: Path) -> None:
     class Command:
         def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
             return os.system, (f"touch {tmp_path}/done",)
@@ -158,7 +158,7 @@ def test_anything_but_a_batch_is_refused(content: bytes, tmp_path: Path) -> None
         cifar10.read_batch(path)
 
 
-def test_without_data_and_network_the_message_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_data_and_network_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:  # bound, not listening: a connection is refused
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -180,7 +180,7 @@ def test_download_puts_the_files_in_place(copy: Path, serve: Serve, tmp_path: Pa
     assert [path.name for path in (fresh / "cifar10").iterdir()] == [BASE]
 
 
-def test_wrong_archive_is_refused_and_not_kept(
+def test_wrong_archive_is_refused_and_not_stored(
     copy: Path, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = serve(lambda tar: tar.add(copy, BASE))
@@ -190,7 +190,7 @@ def test_wrong_archive_is_refused_and_not_kept(
     assert list((tmp_path / "fresh" / "cifar10").iterdir()) == []
 
 
-def stray(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.TarFile], None]:
+def unexpected(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.TarFile], None]:
     def fill(tar: tarfile.TarFile) -> None:
         member = tarfile.TarInfo(name)
         member.type, member.linkname, member.size = kind, "/etc/passwd", 2 if kind == tarfile.REGTYPE else 0
@@ -202,14 +202,14 @@ def stray(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.TarFile
 @pytest.mark.parametrize(
     "fill",
     [
-        pytest.param(stray("../../evil"), id="traversal"),
-        pytest.param(stray(f"{BASE}/../../evil"), id="hidden traversal"),
-        pytest.param(stray("/tmp/evil"), id="absolute"),
-        pytest.param(stray(f"{BASE}/test_batch", tarfile.SYMTYPE), id="link"),
-        pytest.param(stray(f"{BASE}/evil"), id="stranger"),
+        pytest.param(unexpected("../../evil"), id="traversal"),
+        pytest.param(unexpected(f"{BASE}/../../evil"), id="hidden traversal"),
+        pytest.param(unexpected("/tmp/evil"), id="absolute"),
+        pytest.param(unexpected(f"{BASE}/test_batch", tarfile.SYMTYPE), id="link"),
+        pytest.param(unexpected(f"{BASE}/evil"), id="stranger"),
     ],
 )
-def test_archive_with_a_stray_member_is_refused(
+def test_archive_with_an_unexpected_member_is_refused(
     fill: Callable[[tarfile.TarFile], None], serve: Serve, tmp_path: Path
 ) -> None:
     serve(fill)

@@ -1,4 +1,4 @@
-"""Cloze questions: lines, sentences, the vocabulary, and what is stored."""
+"""Cloze questions: sentences, the vocabulary, and stored questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rmsexp.data.cloze import (
     split_sentences,
     stored,
 )
-from rmsexp.data.files import digest_of, read_lines
 from rmsexp.data.sequences import Sequences
 
 
@@ -68,8 +67,8 @@ def test_words_are_ordered_by_frequency_and_first_appearance() -> None:
 def test_equally_frequent_words_keep_the_order_of_the_text() -> None:
     words = [f"w{number}" for number in range(100)]
     text = " ".join(words * 2)
-    found = encode("a", splits(train=[question(text, "@placeholder", "w99")])).words
-    assert found[4:105] == ["w99", *words[:99], "@placeholder"]
+    result = encode("a", splits(train=[question(text, "@placeholder", "w99")]))
+    assert result.words[4:105] == ["w99", *words[:99], "@placeholder"]
 
 
 def test_every_entity_up_to_the_highest_of_any_split_is_a_word() -> None:
@@ -79,7 +78,7 @@ def test_every_entity_up_to_the_highest_of_any_split_is_a_word() -> None:
     assert "@entity7" in encode("a", splits(test=[question("@entity5 .", "@placeholder", "@entity7")])).words
 
 
-def test_only_plain_entities_count() -> None:
+def test_only_entity_followed_by_a_number_is_an_entity() -> None:
     odd = "@entity123456 @entity01 @entity @entity2's"
     result = encode("a", splits(train=[question(odd, "@placeholder", "@entity0")] * 2))
     assert {result.words[id] for id in result.entities} == {f"@entity{number}" for number in range(4)}
@@ -94,12 +93,12 @@ def test_unknown_words_and_numbers() -> None:
     ]
 
 
-def test_the_gap_of_a_single_question_is_a_word() -> None:
+def test_gap_is_a_word_even_if_it_occurs_once() -> None:
     result = encode("a", splits(train=TRAIN[:1]))
     assert texts(result, "train")[0][1] == "@placeholder saw <unk>"
 
 
-def test_reserved_names_in_the_text_are_those_ids() -> None:
+def test_reserved_names_in_the_text_get_the_reserved_ids() -> None:
     result = encode("a", splits(train=[question("<num> <unk> <unk>", "@placeholder", "<nil>")]))
     assert result.splits["train"].passages[0].tolist() == [NUM, UNK, UNK]
     assert result.splits["train"].answers.tolist() == [NIL]
@@ -125,74 +124,44 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_an_empty_split_is_refused(split: str) -> None:
+def test_empty_split_is_refused(split: str) -> None:
     with pytest.raises(DataError, match=rf"No example of my data is left in its {split} split\.\n"):
         encode("my data", splits(**{split: []}))
 
 
 def test_sentences_end_at_full_stops_and_marks() -> None:
     words = "a b . ? c ! '' d '' . ''"
-    assert [" ".join(one) for one in split_sentences(words.split())] == ["a b .", "?", "c !", "'' d '' .", "''"]
-    assert [" ".join(one) for one in split_sentences(words.split(), ["''"])] == ["a b .", "?", "c ! ''", "d '' . ''"]
+    assert [" ".join(sentence) for sentence in split_sentences(words.split())] == [
+        "a b .",
+        "?",
+        "c !",
+        "'' d '' .",
+        "''",
+    ]
+    with_quotes = split_sentences(words.split(), ["''"])
+    assert [" ".join(sentence) for sentence in with_quotes] == ["a b .", "?", "c ! ''", "d '' . ''"]
     assert split_sentences(["''", "a"], ["''"]) == [["''", "a"]]
     assert split_sentences([]) == []
 
 
-def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes("\ufeffone\u2028\x0b\r\n\n two".encode())
-    assert read_lines(path) == ["one\u2028\x0b\r", "", " two"]
-    path.write_bytes(b"one\n\n")
-    assert read_lines(path) == ["one", ""]
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "byte"), [(b"\xff", 1, 1), (b"one\nca\xc3\xa9 \xe9t\n", 2, 6), (b"\n\n\xc3", 3, 1)]
-)
-def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(content)
-    with pytest.raises(DataError) as error:
-        read_lines(path)
-    assert f"{path}, line {line}: not UTF-8" in str(error.value)
-    assert f"at byte {byte} of the line" in str(error.value)
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    for function in (read_lines, lambda path: digest_of([path])):
-        with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
-            function(tmp_path / "absent")
-
-
-def test_digest_follows_names_and_content(tmp_path: Path) -> None:
-    paths = [tmp_path / "a", tmp_path / "b"]
-    for path in paths:
-        path.write_text("one")
-    before = digest_of(paths)
-    assert len(before) == 64
-    assert digest_of(paths[::-1]) != before
-    paths[1].write_text("two")
-    assert digest_of(paths) != before
-
-
 def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze, dict[str, int], int]:
-    """And how often it was made."""
-    made = 0
+    """Return questions, counts, and how often they were encoded."""
+    calls = 0
 
     def make() -> tuple[Cloze, Mapping[str, int]]:
-        nonlocal made
-        made += 1
+        nonlocal calls
+        calls += 1
         return encode("a", splits(**changed)), {"read": 17}
 
-    return *stored(root, "my data", stamp, make), made
+    return *stored(root, "my data", stamp, make), calls
 
 
-def test_stored_questions_come_back_mapped(tmp_path: Path) -> None:
+def test_stored_questions_are_read_memory_mapped(tmp_path: Path) -> None:
     test = [question("a the", "@placeholder", "@entity1")]
-    first, counts, made = load(tmp_path, test=test)
-    assert (counts, made) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 1)
-    again, counts, made = load(tmp_path, test=test)
-    assert (counts, made) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 0)
+    first, counts, calls = load(tmp_path, test=test)
+    assert (counts, calls) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 1)
+    again, counts, calls = load(tmp_path, test=test)
+    assert (counts, calls) == ({"read": 17, "train": 2, "valid": 1, "test": 1}, 0)
     fresh = encode("a", splits(test=test))
     assert again.words == fresh.words
     assert again.entities.tolist() == fresh.entities.tolist()
@@ -204,7 +173,7 @@ def test_stored_questions_come_back_mapped(tmp_path: Path) -> None:
     assert not tokens.flags.writeable
 
 
-def test_another_stamp_is_another_folder(tmp_path: Path) -> None:
+def test_another_stamp_has_another_folder(tmp_path: Path) -> None:
     assert [load(tmp_path, stamp)[-1] for stamp in ("x", "y", "x")] == [1, 1, 0]
     assert len(list((tmp_path / "cloze").glob("[!.]*"))) == 2
 
@@ -214,19 +183,19 @@ def test_another_stamp_is_another_folder(tmp_path: Path) -> None:
     ["words.json", "counts.json", "train_passages_tokens.npy", "valid_questions_offsets.npy", "train_answers.npy"],
 )
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_damaged_questions_are_made_anew(name: str, damage: str, tmp_path: Path) -> None:
+def test_damaged_questions_are_encoded_again(name: str, damage: str, tmp_path: Path) -> None:
     expected = texts(load(tmp_path)[0], "train")
     (path,) = tmp_path.glob(f"cloze/*/{name}")
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-4])
     else:
         path.unlink()
-    result, _, made = load(tmp_path)
-    assert made == 1
+    result, _, calls = load(tmp_path)
+    assert calls == 1
     assert texts(result, "train") == expected
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -238,7 +207,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list((tmp_path / "cloze").glob("[!.]*"))
 
 
-def test_nothing_is_kept_of_what_failed(tmp_path: Path) -> None:
+def test_failure_stores_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No example"):
         load(tmp_path, valid=[])
     assert load(tmp_path)[-1] == 1

@@ -1,4 +1,4 @@
-"""CNN's questions: DeepMind's files, the sentences that are kept of a passage, and the pickles of top4."""
+"""CNN's questions: DeepMind's files, the selection of sentences, and the pickles of top4."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LINES = [
 
 
 def lines(**changed: str) -> list[str]:
-    """A file's; ``line3="..."`` replaces a line."""
+    """Return the lines of a file. ``line3="..."`` replaces line 3."""
     result = list(LINES)
     for name, line in changed.items():
         result[int(name.removeprefix("line")) - 1] = line
@@ -52,7 +52,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_a_file_is_read_lower_cased(tmp_path: Path) -> None:
+def test_file_is_read_in_lower_case(tmp_path: Path) -> None:
     for ending in ([], [""], ["", "", " "]):
         question = read_question(write(tmp_path / "a.question", LINES + ending))
         assert question.passage == PASSAGE.lower().split()
@@ -71,7 +71,7 @@ def test_windows_line_ends_make_no_difference(tmp_path: Path) -> None:
     [
         pytest.param(lines(line5="who left"), 5, "the question has no @placeholder", id="no gap"),
         pytest.param(lines(line5="@placeholder or @placeholder"), 5, "the question has 2 @placeholder", id="two gaps"),
-        pytest.param(lines(line5="@placeholders"), 5, "the question has no @placeholder", id="no gap of its own"),
+        pytest.param(lines(line5="@placeholders"), 5, "the question has no @placeholder", id="gap inside a word"),
         pytest.param(lines(line7="@entity4"), 7, "the answer @entity4 is not in the table", id="unknown answer"),
         pytest.param(lines(line7="Rome"), 7, "the answer Rome is not in the table", id="answer no entity"),
         pytest.param(lines(line1=""), 1, "the URL is missing", id="no URL"),
@@ -98,12 +98,12 @@ def test_damaged_files_are_named_with_the_line(
     assert refusal(path).startswith(f"{path}, line {line}: {problem}")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path}/a.question cannot be read (No such file" in refusal(tmp_path / "a.question")
 
 
 @pytest.mark.parametrize(
-    ("passage", "question", "count", "kept"),
+    ("passage", "question", "count", "expected"),
     [
         ("a b . c d . e f .", "c @placeholder e f", 2, "c d . e f ."),
         ("a b . c d . e f .", "e f b", 1, "e f ."),
@@ -115,13 +115,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ],
     ids=["in order", "most", "ties to the earlier", "different words", "no punctuation", "no end", "four"],
 )
-def test_sentences_that_share_most_words_are_kept(passage: str, question: str, count: int, kept: str) -> None:
-    assert " ".join(most_related(passage.split(), question.split(), count)) == kept
+def test_sentences_that_share_most_words_are_kept(passage: str, question: str, count: int, expected: str) -> None:
+    assert " ".join(most_related(passage.split(), question.split(), count)) == expected
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three files to train with, one to validate and one to test."""
+    """A ``data.root`` with three files in training, one in validation and one in test."""
     for split, count in (("training", 3), ("validation", 1), ("test", 1)):
         for number in range(count):
             write(tmp_path / "cnn" / "questions" / split / f"{number}.question", lines(line1=f"{split}{number}"))
@@ -129,8 +129,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def load(root: Path, sentences: int | None = None, damaged: str = "refuse") -> tuple[Cloze, list[str]]:
-    said: list[str] = []
-    return cnn(root, sentences, damaged).load(said.append), said
+    reports: list[str] = []
+    return cnn(root, sentences, damaged).load(reports.append), reports
 
 
 def text(result: Cloze, examples: Examples, index: int = 0) -> str:
@@ -138,37 +138,37 @@ def text(result: Cloze, examples: Examples, index: int = 0) -> str:
 
 
 def test_files_of_all_splits_are_encoded(root: Path) -> None:
-    result, said = load(root)
+    result, reports = load(root)
     assert {split: len(examples) for split, examples in result.splits.items()} == {"train": 3, "valid": 1, "test": 1}
     assert {result.words[id] for id in result.entities} == {f"@entity{number}" for number in range(4)}
     assert text(result, result.splits["test"]) == PASSAGE.lower()
     assert [result.words[id] for id in result.splits["train"].answers] == ["@entity2"] * 3
-    assert said == [
+    assert reports == [
         f"reading 5 files of {root}/cnn/questions (once)",
         "CNN: 5 files read, 0 damaged and left out; 0 unknown words; 3 train, 1 valid, 1 test examples of 85 tokens; "
         f"a vocabulary of {len(result.words)} with 4 entities; answers that are not in the passage: 0.0% (train), "
         "0.0% (valid), 0.0% (test)",
     ]
-    assert load(root)[1] == said[1:]
+    assert load(root)[1] == reports[1:]
 
 
 def test_passages_are_cut_to_their_most_related_sentences(root: Path) -> None:
     result, _ = load(root, sentences=1)
     assert text(result, result.splits["train"]) == "then @entity2 left @entity3 ?"
     write(root / "cnn" / "questions" / "validation" / "0.question", lines(line5="@placeholder rained"))
-    result, said = load(root, sentences=1)
+    result, reports = load(root, sentences=1)
     assert text(result, result.splits["valid"]) == "<unk> <unk> <unk>"  # "it rained .", which no training text has
-    assert said[-1].startswith("CNN, 1 sentences: 5 files read")
-    assert said[-1].endswith("not in the passage: 0.0% (train), 100.0% (valid), 0.0% (test)")
+    assert reports[-1].startswith("CNN, 1 sentences: 5 files read")
+    assert reports[-1].endswith("not in the passage: 0.0% (train), 100.0% (valid), 0.0% (test)")
 
 
-def test_a_test_folder_is_not_needed(root: Path) -> None:
+def test_folder_of_test_files_is_optional(root: Path) -> None:
     (root / "cnn" / "questions" / "test" / "0.question").unlink()
     (root / "cnn" / "questions" / "test").rmdir()
     assert list(load(root)[0].splits) == ["train", "valid"]
 
 
-def test_damaged_files_are_refused_with_the_way_out(root: Path) -> None:
+def test_damaged_files_are_refused_with_advice(root: Path) -> None:
     path = write(root / "cnn" / "questions" / "training" / "1.question", lines(line7="@entity9"))
     with pytest.raises(DataError, match=rf"{path}, line 7: (?s:.*)data\.damaged=skip"):
         load(root)
@@ -180,29 +180,29 @@ def test_damaged_files_are_left_out_named_and_counted(root: Path, monkeypatch: p
     folder = root / "cnn" / "questions" / "training"
     for number in range(1, 5):
         write(folder / f"{number}.question", b"")
-    result, said = load(root, damaged="skip")
+    result, reports = load(root, damaged="skip")
     assert len(result.splits["train"]) == 1
-    assert said[1:4] == [
+    assert reports[1:4] == [
         f"left out: {folder}/1.question, line 1: the URL is missing.",
         f"left out: {folder}/2.question, line 1: the URL is missing.",
         "left out: 2 more",
     ]
-    assert said[4].startswith("CNN: 7 files read, 4 damaged and left out;")
-    assert load(root, damaged="skip")[1] == said[4:]
+    assert reports[4].startswith("CNN: 7 files read, 4 damaged and left out;")
+    assert load(root, damaged="skip")[1] == reports[4:]
 
 
-def test_a_split_of_damaged_files_is_empty(root: Path) -> None:
+def test_split_of_only_damaged_files_is_refused(root: Path) -> None:
     write(root / "cnn" / "questions" / "validation" / "0.question", b"")
     with pytest.raises(DataError, match="No example of CNN is left in its valid split"):
         load(root, damaged="skip")
 
 
-def test_long_reading_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REPORT_FILES", 2)
     assert load(root)[1][1:-1] == ["2 files read", "4 files read"]
 
 
-def test_digest_follows_names_and_sizes(root: Path) -> None:
+def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     folder = root / "cnn" / "questions" / "training"
     before = cnn(root, None, "refuse")
     assert (before.name, len(before.digest), before.builtin) == ("CNN", 64, False)
@@ -215,7 +215,7 @@ def test_digest_follows_names_and_sizes(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("split", "other"), [("training", "validation"), ("validation", "training")])
-def test_missing_files_are_named_with_where_they_belong(split: str, other: str, root: Path) -> None:
+def test_missing_files_are_named_with_their_folder(split: str, other: str, root: Path) -> None:
     for path in (root / "cnn" / "questions" / split).iterdir():
         path.unlink()
     with pytest.raises(DataError) as error:
@@ -240,7 +240,10 @@ PARTS: dict[str, Any] = {
 
 
 def pickled(root: Path, **changed: Any) -> Path:
-    """The files of top4, in Python 2's protocol; ``valid4_ans=...`` replaces one's content, bytes as they are."""
+    """Write the files of top4 in Python 2's protocol. ``valid4_ans=...`` replaces the content of that file.
+
+    Bytes are written as they are.
+    """
     (root / "top4").mkdir(exist_ok=True)
     for name, content in (PARTS | {f"{name}.pkl": content for name, content in changed.items()}).items():
         data = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
@@ -255,33 +258,33 @@ def rows(examples: Examples) -> Mapping[str, list[Any]]:
     }
 
 
-def test_pickles_are_taken_as_they_are(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_pickles_are_read_unchanged(tmp_path: Path) -> None:
+    reports: list[str] = []
     source = top4(pickled(tmp_path))
-    result = source.load(said.append)
+    result = source.load(reports.append)
     assert (source.name, source.builtin, len(source.digest)) == ("CNN top4", False, 64)
     assert rows(result.splits["train"]) == {"pass": [[4, 5, 6], [3, 2]], "qs": [[4], [4, 0, 1]], "ans": [5, 4]}
     assert rows(result.splits["valid"]) == {"pass": [[3, 4]], "qs": [[2]], "ans": [3]}
     assert result.words == ["NIL", "EOS", "UNK", "@entity3", "the", "@entity0", "<unused>"]
     assert result.entities.tolist() == [3, 5]
-    assert said[-1] == (
+    assert reports[-1] == (
         "CNN top4: 2 train, 1 valid examples of 12 tokens; a vocabulary of 7 with 2 entities; answers that are not in "
         "the passage: 50.0% (train), 0.0% (valid); answers that are not an entity: 1"
     )
-    again = top4(tmp_path).load(said.append)
+    again = top4(tmp_path).load(reports.append)
     assert rows(again.splits["train"]) == rows(result.splits["train"])
-    assert len(said) == 3
+    assert len(reports) == 3
 
 
-def test_the_row_without_a_word_gets_its_reserved_name(tmp_path: Path) -> None:
+def test_id_without_a_word_gets_its_reserved_name(tmp_path: Path) -> None:
     words = WORDS | {"EOS": 6}
     assert top4(pickled(tmp_path, dict=words)).load(lambda _: None).words[1] == "<eos>"
 
 
-def test_a_common_end_of_zero_is_cut_off(tmp_path: Path) -> None:
+def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
     changed = {"train4_pass": [[4, 0], [5, 0, 0]], "train4_qs": [[4, 0], [4]]}
-    found = rows(top4(pickled(tmp_path, **changed)).load(lambda _: None).splits["train"])
-    assert found == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
+    train = rows(top4(pickled(tmp_path, **changed)).load(lambda _: None).splits["train"])
+    assert train == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
 
 
 @pytest.mark.parametrize(
@@ -322,12 +325,12 @@ def test_damaged_pickles_are_named(changed: dict[str, Any], file: str, problem: 
     assert str(error.value).count("\n") == 1
 
 
-def test_digest_of_top4_follows_the_content(tmp_path: Path) -> None:
+def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
     before = top4(pickled(tmp_path)).digest
     assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before
 
 
-def test_missing_pickles_are_named_with_what_to_do(tmp_path: Path) -> None:
+def test_missing_pickles_are_named_with_advice(tmp_path: Path) -> None:
     pickled(tmp_path)
     (tmp_path / "top4" / "valid4_qs.pkl").unlink()
     with pytest.raises(DataError) as error:

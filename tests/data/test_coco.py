@@ -1,4 +1,4 @@
-"""COCO: the release of order-embedding, the Karpathy split and the official annotations."""
+"""COCO: the released files of order-embedding, the Karpathy split and the official annotations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw(path: Path) -> None:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    """A ``data.root`` with the release: two images in train, one in val, three in test."""
+    """A ``data.root`` with the released files: two images in train, one in val, three in test."""
     (tmp_path / "coco" / "images" / "10crop").mkdir(parents=True)
     for name, images in (("train", 2), ("val", 1), ("test", 3)):
         lines = (f"{name} {i} {k}\n" for i in range(images) for k in range(5))
@@ -48,7 +48,7 @@ def release(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_release_has_five_lines_an_image_and_maps_its_features(release: Path) -> None:
+def test_release_has_five_lines_per_image_and_memory_mapped_features(release: Path) -> None:
     source = coco_release(release)
     assert (source.name, source.builtin) == ("COCO", False)
     loaded = source.load(silent)
@@ -60,7 +60,7 @@ def test_release_has_five_lines_an_image_and_maps_its_features(release: Path) ->
     assert loaded.splits["test"].features.argmax(axis=1).tolist() == [0, 1, 2]
 
 
-def test_digest_of_the_release_follows_captions_and_the_size_of_features(release: Path) -> None:
+def test_digest_of_the_release_depends_on_captions_and_the_size_of_features(release: Path) -> None:
     before = coco_release(release).digest
     assert coco_release(release).digest == before
     caption = release / "coco" / "test.txt"
@@ -78,7 +78,7 @@ def test_digest_of_the_release_follows_captions_and_the_size_of_features(release
 
 
 @pytest.mark.parametrize("name", ["val.txt", "images/10crop/train.npy"])
-def test_missing_file_of_the_release_is_named_with_its_origin(name: str, release: Path) -> None:
+def test_missing_file_of_the_release_is_named_with_its_source(name: str, release: Path) -> None:
     (release / "coco" / name).unlink()
     with pytest.raises(DataError) as error:
         coco_release(release)
@@ -120,7 +120,7 @@ def karpathy(tmp_path: Path) -> Path:
 
 def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
     splits = read_karpathy(karpathy / "coco" / "dataset_coco.json", karpathy)
-    names = {split: [picture.path.name for picture in found] for split, found in splits.items()}
+    names = {split: [picture.path.name for picture in pictures] for split, pictures in splits.items()}
     assert names == {"train": ["1.jpg", "2.jpg", "4.jpg"], "valid": ["3.jpg"], "test": ["0.jpg"]}
     assert splits["train"][0].path == karpathy / "val2014" / "1.jpg"
     loaded = coco.coco(karpathy, "descriptor").load(silent)
@@ -135,7 +135,7 @@ def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}, {"images": 3}]
 )
-def test_something_else_than_the_karpathy_split_is_refused(content: Any, tmp_path: Path) -> None:
+def test_file_that_is_not_the_karpathy_split_is_refused(content: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "dataset_coco.json", content)
     with pytest.raises(DataError) as error:
         read_karpathy(path, tmp_path)
@@ -147,7 +147,7 @@ def test_something_else_than_the_karpathy_split_is_refused(content: Any, tmp_pat
 
 
 def annotations(first: int, count: int) -> dict[str, Any]:
-    """Images in no order of their ids; the first has six captions."""
+    """Return annotations of images that are not sorted by id. The first image has six captions."""
     ids = [first + (3 * number) % count for number in range(count)]
     captions = [(image, k) for k in range(5) for image in ids] + [(first, 5)]
     return {
@@ -161,7 +161,7 @@ def annotations(first: int, count: int) -> dict[str, Any]:
 
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``data.root`` with both years: 5 + 2 images in 2017, 4 + 1 in 2014; two of train are to be valid."""
+    """A ``data.root`` with both years: 5 + 2 images in 2017, 4 + 1 in 2014. Two images of train become valid."""
     monkeypatch.setattr(coco, "VALID_IMAGES", 2)
     for year, train, val in ((2017, 5, 2), (2014, 4, 1)):
         for part, content in (("train", annotations(0, train)), ("val", annotations(100, val))):
@@ -181,7 +181,7 @@ def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None
     assert text(loaded, "test", 0) == "caption 0 of image <unk> <eos>"
 
 
-def test_year_2014_is_taken_where_2017_is_not_whole(official: Path) -> None:
+def test_year_2014_is_used_if_2017_is_incomplete(official: Path) -> None:
     before = coco.coco(official, "descriptor").digest
     (official / "coco" / "annotations" / "captions_val2017.json").unlink()
     source = coco.coco(official, "descriptor")
@@ -189,22 +189,22 @@ def test_year_2014_is_taken_where_2017_is_not_whole(official: Path) -> None:
     assert source.digest != before
 
 
-def test_karpathy_split_goes_before_official_ones(official: Path) -> None:
+def test_karpathy_split_has_priority_over_official_splits(official: Path) -> None:
     write(official / "coco" / "dataset_coco.json", {"images": []})
     with pytest.raises(DataError, match=r"The train split of COCO has no images\.\nReplace \S+dataset_coco\.json"):
         coco.coco(official, "descriptor")
 
 
-def test_official_file_has_all_captions_of_an_image_by_id(official: Path) -> None:
-    found = read_official(official / "coco" / "annotations" / "captions_train2017.json", Path("images"))
-    assert [picture.path for picture in found] == [Path(f"images/{number:03}.jpg") for number in range(5)]
-    assert [len(picture.captions) for picture in found] == [6, 5, 5, 5, 5]
+def test_images_of_an_official_file_are_sorted_by_id_and_have_all_captions(official: Path) -> None:
+    pictures = read_official(official / "coco" / "annotations" / "captions_train2017.json", Path("images"))
+    assert [picture.path for picture in pictures] == [Path(f"images/{number:03}.jpg") for number in range(5)]
+    assert [len(picture.captions) for picture in pictures] == [6, 5, 5, 5, 5]
 
 
 def test_image_without_captions_is_named(official: Path) -> None:
     path = official / "coco" / "annotations" / "captions_val2017.json"
     content = json.loads(path.read_text())
-    write(path, content | {"annotations": [one for one in content["annotations"] if one["image_id"] != 101]})
+    write(path, content | {"annotations": [row for row in content["annotations"] if row["image_id"] != 101]})
     with pytest.raises(DataError, match=r"101\.jpg has 0 captions, not 5"):
         coco.coco(official, "descriptor")
 
@@ -213,14 +213,14 @@ def test_image_without_captions_is_named(official: Path) -> None:
     "content",
     ["{", "[]", {"images": []}, {"images": [{"id": 1}], "annotations": []}, {"annotations": [{"image_id": 1}]}],
 )
-def test_something_else_than_official_captions_is_refused(content: Any, tmp_path: Path) -> None:
+def test_file_without_official_captions_is_refused(content: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "captions_val2017.json", content)
     with pytest.raises(DataError) as error:
         read_official(path, tmp_path)
     assert str(path) in str(error.value)
 
 
-def test_missing_coco_says_where_it_was_looked_for_and_where_to_get_it(tmp_path: Path) -> None:
+def test_missing_coco_is_named_with_the_path_and_the_source(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         coco.coco(tmp_path, "descriptor")
     message = str(error.value)

@@ -1,4 +1,4 @@
-"""Single files from the network (here: file addresses): verified, and kept whole or not at all."""
+"""Downloads (here of file: URLs) are verified, and are kept whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digest(algorithm: str) -> str:
     return hashlib.new(algorithm, CONTENT).hexdigest()
 
 
-def test_file_is_received_verified_and_removed_unless_moved(
+def test_file_is_downloaded_verified_and_removed_unless_moved(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "deep" / "folder"
@@ -39,7 +39,7 @@ def test_file_is_received_verified_and_removed_unless_moved(
     assert capsys.readouterr().err == f"downloading {url} (0.0 MB)\n" * 2
 
 
-def test_progress_bar_on_a_terminal(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_a_progress_bar(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -49,12 +49,12 @@ def test_progress_bar_on_a_terminal(url: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
     with fetched(url, tmp_path, "the file", "md5", digest("md5")) as path:
         assert path.read_bytes() == CONTENT
-    shown = terminal.getvalue()
-    assert "the file" in shown
-    assert "downloading" not in shown
+    printed = terminal.getvalue()
+    assert "the file" in printed
+    assert "downloading" not in printed
 
 
-def test_wrong_content_is_refused_with_both_digests_and_not_kept(url: str, tmp_path: Path) -> None:
+def test_wrong_content_is_refused_with_both_digests_and_not_stored(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     with (
         pytest.raises(DataError) as error,
@@ -76,7 +76,7 @@ def test_without_an_answer_no_folder_is_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_message_names_folder_source_command_and_ways_out() -> None:
+def test_message_names_folder_source_command_and_alternatives() -> None:
     message = str(unavailable("X", Path("/data/x"), "x.gz", "http://y", OSError("no route"), "task=z scale=small"))
     parts = ("X is not in /data/x", "http://y", "no route", "python -m rmsexp.prepare task=z scale=small")
     assert all(part in message for part in (*parts, "copy of x.gz", "scale=demo"))

@@ -1,4 +1,4 @@
-"""Flickr8k: its layout, its lines, and what is missing."""
+"""Flickr8k: the layout of its files, their lines, and messages about missing parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPLITS = {"train": ["a.jpg", "b.jpg"], "dev": ["c.jpg"], "test": ["d.jpg"]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A ``data.root`` with four images, one of which has six captions, and captions of an image that is not there."""
+    """A ``data.root`` with four images, one of them with six captions, and captions of an image without a file."""
     text, images = tmp_path / "flickr8k" / "Flickr8k_text", tmp_path / "flickr8k" / "Flicker8k_Dataset"
     text.mkdir(parents=True)
     images.mkdir()
@@ -53,7 +53,7 @@ def test_splits_have_their_images_in_the_order_of_the_lists(root: Path) -> None:
     assert not {"odd", "many"} & set(loaded.words)
 
 
-def test_line_ends_of_windows_are_read(root: Path) -> None:
+def test_windows_line_ends_make_no_difference(root: Path) -> None:
     words = flickr8k(root, "descriptor").load(lambda _: None).words
     for path in (root / "flickr8k" / "Flickr8k_text").iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
@@ -82,7 +82,7 @@ def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
     "name",
     ["Flickr8k_text/Flickr8k.token.txt", "Flickr8k_text/Flickr_8k.devImages.txt", "Flicker8k_Dataset"],
 )
-def test_missing_part_is_named_with_where_to_get_it(name: str, root: Path) -> None:
+def test_missing_part_is_named_with_its_source(name: str, root: Path) -> None:
     (root / "flickr8k" / name).rename(root / "away")
     message = refusal(root)
     assert f"there is no {root / 'flickr8k' / name}" in message

@@ -54,7 +54,10 @@ def images(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """A quick kind of features, "red", in shards of two, one at a time; returns the images seen so far, by number."""
+    """Add a fast kind of features, "red", with two images per shard and one thread.
+
+    Return a function that lists the numbers of the images seen so far.
+    """
     seen = tmp_path / "seen"
     seen.touch()
 
@@ -73,7 +76,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
 # The descriptor
 
 
-def test_descriptor_is_not_negative_and_the_same_each_time() -> None:
+def test_descriptor_is_not_negative_and_is_reproducible() -> None:
     ramp = picture(np.arange(90 * 70 * 3).reshape(90, 70, 3) % 251)
     row = describe(ramp)
     assert row.shape == (SIZE,)
@@ -88,7 +91,7 @@ def test_plain_image_has_finite_features(colour: tuple[int, int, int]) -> None:
     assert np.linalg.norm(row) > 1
 
 
-def test_parts_of_the_descriptor_are_of_equal_length() -> None:
+def test_parts_of_the_descriptor_have_equal_lengths() -> None:
     row = describe(picture(np.arange(128 * 128 * 3).reshape(128, 128, 3) % 253))
     ends = np.cumsum([64, 256, 1024] * 3)
     parts = np.split(row, ends)
@@ -96,17 +99,17 @@ def test_parts_of_the_descriptor_are_of_equal_length() -> None:
     assert np.allclose([np.linalg.norm(part) for part in parts], 1)
 
 
-def test_colour_is_told_apart_from_brightness_and_place() -> None:
+def test_descriptor_distinguishes_colours_and_places() -> None:
     red, dark_red, blue = (describe(plain(*colour))[:64] for colour in ((200, 0, 0), (180, 0, 0), (0, 0, 200)))
     assert red @ dark_red > 0.8 > 0.2 > red @ blue
     half = np.zeros((128, 128, 3))
     half[:, :64] = (255, 0, 0)
     left, right = describe(picture(half)), describe(picture(half[:, ::-1]))
-    assert left[:64] @ right[:64] == pytest.approx(1)  # the whole image has the same colours,
-    assert left[64:320] @ right[64:320] < 0.9  # its quarters have not
+    assert left[:64] @ right[:64] == pytest.approx(1)  # the whole images have the same colours
+    assert left[64:320] @ right[64:320] < 0.9  # their quarters do not
 
 
-def test_gradients_fill_the_bin_of_their_direction_and_the_scale_of_their_width() -> None:
+def test_gradients_are_counted_by_direction_and_scale() -> None:
     def of_the_whole(pixels: np.ndarray) -> np.ndarray:
         return describe(picture(np.repeat(pixels[..., None], 3, axis=2)))[2688:2752].reshape(4, 16) ** 2
 
@@ -115,8 +118,8 @@ def test_gradients_fill_the_bin_of_their_direction_and_the_scale_of_their_width(
     assert (rightward.argmax(axis=1) == 0).all()
     assert (downward.argmax(axis=1) == 4).all()
     fine, coarse = (of_the_whole(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
-    assert fine[0] > 0.99  # of stripes of one pixel, the borders' differences alone, and nothing once shrunk
-    assert coarse.argmax() == 2  # a difference is that of its neighbours: for pixels of 4, in two stripes
+    assert fine[0] > 0.99  # stripes of one pixel have gradients at the borders only, and none in a shrunk image
+    assert coarse.argmax() == 2  # central differences of cells of 4 pixels span two stripes
 
 
 def test_texture_counts_brighter_neighbours() -> None:
@@ -124,7 +127,9 @@ def test_texture_counts_brighter_neighbours() -> None:
     dots[4::8, 4::8] = 255
     row = describe(picture(dots))[1344:1408] ** 2
     assert row[0] > 0.8  # most pixels have no brighter neighbour
-    assert row[[1, 2, 4, 8, 16, 32]] / row[1] == pytest.approx(np.ones(6), rel=0.1)  # some have one, on any side
+    assert row[[1, 2, 4, 8, 16, 32]] / row[1] == pytest.approx(
+        np.ones(6), rel=0.1
+    )  # some have one, on each side equally often
     assert row[[3, 5, 9, 63]].sum() == 0
 
 
@@ -156,11 +161,11 @@ def test_ten_crops_of_an_image_of_any_size(size: tuple[int, int]) -> None:
     assert row[2] == pytest.approx(np.full((224, 224), (1 - 0.406) / 0.225), abs=1e-5)
 
 
-# Weights, of a stand-in for VGG-19
+# Weights, of a small network in place of VGG-19
 
 
 class Tiny(nn.Module):
-    """The head of the network over the mean colour, with SIZE outputs at its fifth layer."""
+    """A classifier like VGG-19's, whose input is the mean colour and whose fifth layer has SIZE outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +177,7 @@ class Tiny(nn.Module):
 
 
 class Code:
-    """A pickle of it makes a folder when it is read."""
+    """Loading a pickle of this object creates a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -183,7 +188,7 @@ class Code:
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of weights, at the address that VGG-19's are fetched from."""
+    """A file of weights, at the URL that VGG-19's weights are downloaded from."""
     state = {name: torch.linspace(-1, 1, p.numel()).reshape(p.shape) for name, p in Tiny().state_dict().items()}
     (tmp_path / "site").mkdir()
     torch.save(state, tmp_path / "site" / "new")
@@ -196,7 +201,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_weights_are_fetched_once_and_used_up_to_fc7(weights: Path, images: list[Path], tmp_path: Path) -> None:
+def test_weights_are_downloaded_once_and_used_up_to_fc7(weights: Path, images: list[Path], tmp_path: Path) -> None:
     extract(images[:2], "vgg19", tmp_path / "a.npy", silent)
     rows = np.load(tmp_path / "a.npy")
     model = Tiny().eval()
@@ -210,14 +215,14 @@ def test_weights_are_fetched_once_and_used_up_to_fc7(weights: Path, images: list
 
 
 @pytest.mark.parametrize("damage", ["absent", "another", "damaged copy", "code"])
-def test_weights_that_cannot_be_had_say_what_to_do(
+def test_missing_or_damaged_weights_say_what_to_do(
     damage: str, weights: Path, images: list[Path], tmp_path: Path
 ) -> None:
     place = tmp_path / "hub" / "hub" / "checkpoints" / weights.name
     if damage == "absent":
         weights.unlink()
     elif damage == "another":
-        torch.save(Tiny().state_dict(), weights)  # sound, and not of the digest in its name
+        torch.save(Tiny().state_dict(), weights)  # valid, but with another digest than the one in its name
     else:
         place.parent.mkdir(parents=True)
         place.write_bytes(weights.read_bytes()[:-100])
@@ -236,21 +241,21 @@ def test_weights_that_cannot_be_had_say_what_to_do(
 
 
 def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], tmp_path: Path) -> None:
-    target, said = tmp_path / "features" / "train.npy", []
-    extract(images, "descriptor", target, said.append)
+    target, reports = tmp_path / "features" / "train.npy", []
+    extract(images, "descriptor", target, reports.append)
     rows = np.load(target, mmap_mode="r")
     assert (rows.shape, rows.dtype) == ((7, SIZE), np.float32)
     for row, path in zip(rows, images, strict=True):
         assert row == pytest.approx(unit(describe(Image.open(path))), abs=1e-6)
-    assert said == ["descriptor features of train: 0 of 7 images"]
+    assert reports == ["descriptor features of train: 0 of 7 images"]
     assert sorted(path.name for path in target.parent.iterdir()) == [".train.npy.lock", "train.json", "train.npy"]
 
 
 @pytest.mark.usefixtures("counted")
 def test_progress_is_reported_in_images(images: list[Path], tmp_path: Path) -> None:
-    said: list[str] = []
-    extract(images, "red", tmp_path / "train.npy", said.append)
-    assert said == [f"red features of train: {done} of 7 images" for done in (0, 2, 4, 6)]
+    reports: list[str] = []
+    extract(images, "red", tmp_path / "train.npy", reports.append)
+    assert reports == [f"red features of train: {done} of 7 images" for done in (0, 2, 4, 6)]
 
 
 def test_grey_and_transparent_images_are_read_as_rgb(tmp_path: Path) -> None:
@@ -261,7 +266,7 @@ def test_grey_and_transparent_images_are_read_as_rgb(tmp_path: Path) -> None:
     assert np.allclose(rows, unit(describe(plain(255, 255, 255))), atol=1e-6)
 
 
-def test_features_are_made_once_and_anew_when_what_they_are_of_changes(
+def test_features_are_computed_once_and_again_when_their_origin_changes(
     images: list[Path], counted: Callable[[], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, expected = tmp_path / "a.npy", [*range(7)]
@@ -283,7 +288,7 @@ def test_features_are_made_once_and_anew_when_what_they_are_of_changes(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "no json", "broken json", "another shape"])
-def test_damaged_features_are_made_anew(
+def test_damaged_features_are_computed_again(
     damage: str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     target, origin = tmp_path / "a.npy", tmp_path / "a.json"
@@ -306,7 +311,7 @@ def test_damaged_features_are_made_anew(
 
 
 def in_a_process(function: Callable[[], None]) -> int:
-    """The exit code of a child that runs it: minus the signal's number where one ended it."""
+    """Run a function in a child process and return the exit code: minus the signal's number if a signal ended it."""
     process = multiprocessing.get_context("fork").Process(target=function)
     process.start()
     process.join(30)
@@ -314,7 +319,7 @@ def in_a_process(function: Callable[[], None]) -> int:
 
 
 def kill_at(call: int) -> Callable[..., Any]:
-    """Makes a function of one that, when it is called for this time, kills the process before it does anything."""
+    """Return a decorator: the decorated function kills its process at this call, before it does anything else."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         calls = iter(range(1, 1000))
@@ -334,14 +339,14 @@ def kill_at(call: int) -> Callable[..., Any]:
     [
         (image_features, "_row", 1, 7),  # in the first shard
         (image_features, "_row", 6, 3),  # in the third
-        (record.os, "fsync", 3, 5),  # a shard written and not yet named
+        (record.os, "fsync", 3, 5),  # a shard is written, but has no name yet
         (image_features, "_join", 1, 0),
-        (image_features.cache, "sync", 1, 0),  # joined
-        (record, "write_json", 1, 0),  # the rows in their place, and not yet what they are of
-        (image_features.shutil, "rmtree", 2, 0),  # all done, and the shards not removed
+        (image_features.cache, "sync", 1, 0),  # the shards are joined
+        (record, "write_json", 1, 0),  # the features are in place, but their origin is not written
+        (image_features.shutil, "rmtree", 2, 0),  # everything is done, but the shards are not removed
     ],
 )
-def test_killed_work_goes_on_at_its_shard(
+def test_killed_extraction_continues_at_its_shard(
     owner: Any, name: str, call: int, lost: int, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     target = tmp_path / "a.npy"
@@ -357,7 +362,7 @@ def test_killed_work_goes_on_at_its_shard(
     assert np.load(target).argmax(axis=1).tolist() == [*range(7)]
 
 
-def test_rows_of_one_list_are_never_taken_for_another_after_a_kill(
+def test_features_of_other_images_are_not_reused_after_a_kill(
     images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     target = tmp_path / "a.npy"
@@ -374,7 +379,7 @@ def test_rows_of_one_list_are_never_taken_for_another_after_a_kill(
     assert not list(tmp_path.glob("a.shards"))
 
 
-def test_two_processes_never_write_the_same_features(
+def test_one_of_several_processes_writes_the_features(
     images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     context = multiprocessing.get_context("fork")
@@ -389,7 +394,7 @@ def test_two_processes_never_write_the_same_features(
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"not an image", "truncated"])
-def test_damaged_image_is_named_and_what_was_done_is_kept(
+def test_damaged_image_is_named_and_finished_shards_are_kept(
     content: bytes | str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     whole = images[5].read_bytes()
@@ -402,7 +407,7 @@ def test_damaged_image_is_named_and_what_was_done_is_kept(
     seen = len(counted())
     with pytest.raises(DataError):
         extract(images, "red", tmp_path / "a.npy", silent)
-    assert set(counted()[seen:]) == {4}  # the third shard's, the first two being there
+    assert set(counted()[seen:]) == {4}  # of the third shard; the first two are stored
 
 
 def test_missing_image_is_named(images: list[Path], tmp_path: Path) -> None:

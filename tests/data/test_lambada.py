@@ -1,4 +1,4 @@
-"""LAMBADA: where a question begins, which are kept, and which words are anonymised."""
+"""LAMBADA: the split into passage and question, the selection of questions, and the anonymised words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmsexp.data.cloze import Cloze, Question
 from rmsexp.data.lambada import anonymised, lambada, read_questions, shortened
 
 DEVELOPMENT = [
-    "the cat saw the dog . `` who ? '' said the dog to the cat",  # kept
+    "the cat saw the dog . `` who ? '' reports the dog to the cat",  # kept
     "The CAT saw 7 owls . they all saw the 7 owls",  # kept; upper case
     "the dog saw the cat",  # no passage
     "the dog saw it . then came the bird",  # the answer is not in the passage
@@ -35,7 +35,7 @@ def text(result: Cloze, split: str, index: int) -> tuple[str, str, str]:
     return passage, question, words[examples.answers[index]]
 
 
-def one(tmp_path: Path, line: str) -> tuple[str, str, str]:
+def read_line(tmp_path: Path, line: str) -> tuple[str, str, str]:
     path = tmp_path / "file"
     path.write_text(line + "\n")
     (question,) = read_questions(path)
@@ -55,8 +55,8 @@ def one(tmp_path: Path, line: str) -> tuple[str, str, str]:
         (" A  B .\tC D ", "a b .", "c @placeholder"),
     ],
 )
-def test_a_question_is_the_last_sentence(line: str, passage: str, question: str, tmp_path: Path) -> None:
-    assert one(tmp_path, line) == (passage, question, "d")
+def test_question_is_the_last_sentence(line: str, passage: str, question: str, tmp_path: Path) -> None:
+    assert read_line(tmp_path, line) == (passage, question, "d")
 
 
 def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
@@ -68,7 +68,7 @@ def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
     assert list(result.entities.values()) == ["ann", "met", "men", "ran"]
 
 
-def test_the_names_that_a_passage_has_most_often_are_entities_and_the_others_unknown() -> None:
+def test_most_frequent_names_of_a_passage_are_entities_and_the_others_unknown() -> None:
     result = anonymised(
         Question(["men", "met", "ann", "and", "ann", "met", "men", "met", "bob"], ["@placeholder"], "bob", {}),
         {"and"},
@@ -78,27 +78,27 @@ def test_the_names_that_a_passage_has_most_often_are_entities_and_the_others_unk
     assert (result.answer, result.entities) == ("<unk>", {"@entity0": "men", "@entity1": "met"})
 
 
-@pytest.mark.parametrize("place", range(40))
-@pytest.mark.parametrize("near", [1, 3, 30])
-def test_a_shortened_passage_has_the_answer_anywhere(near: int, place: int) -> None:
+@pytest.mark.parametrize(("near", "positions"), [(1, {0, 1, 2}), (3, {4, 5, 6}), (30, {12})])
+def test_shortened_passage_has_the_last_answer_at_any_position(near: int, positions: set[int]) -> None:
+    """Two words follow the last of the two answers, so in seven words it is not among the first four."""
     words = [*"abcdefgh", "answer", *"ijk", "answer", *"lm"]
-    short = shortened(Question(words, ["@placeholder"], "answer", {}), near, place)
-    start = "".join(words).index("".join(short.passage))
-    assert "answer" in short.passage
-    assert len(short.passage) == min(2 * near + 1, len(words))
-    assert "".join(words)[start:].startswith("".join(short.passage))
+    passages = [shortened(Question(words, ["@placeholder"], "answer", {}), near, place).passage for place in range(40)]
+    assert {len(passage) - 1 - passage[::-1].index("answer") for passage in passages} == positions
+    for passage in passages:
+        assert len(passage) == min(2 * near + 1, len(words))
+        assert "".join(passage) in "".join(words)
 
 
-def test_a_frequent_answer_stays_a_word() -> None:
+def test_frequent_answer_is_not_anonymised() -> None:
     result = anonymised(Question(["ann", "ran"], ["@placeholder"], "ann", {}), {"ann"}, 9)
     assert (result.passage, result.answer) == (["ann", "@entity0"], "ann")
 
 
 def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(tmp_path: Path) -> None:
-    said: list[str] = []
-    result = lambada(write(tmp_path), 2, 12).load(said.append)
+    reports: list[str] = []
+    result = lambada(write(tmp_path), 2, 12).load(reports.append)
     assert [len(result.splits[split]) for split in ("train", "valid")] == [6, 1]
-    # "the" 6 times and "cat" 3 times, before "saw", are the most frequent words of what is kept
+    # in the training text, "the" occurs 6 times and "cat" 3 times, before "saw", which is as frequent
     assert [text(result, "train", index) for index in (0, 2)] == [
         ("cat @entity0 the @entity1 @entity2 @entity3 @entity4", "<unk> the @entity1 <unk> the @placeholder", "cat"),
         (
@@ -119,7 +119,7 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
         "@entity1",
     )
     assert len(result.entities) == 12
-    assert said == [
+    assert reports == [
         "LAMBADA: 5 questions read, 3 kept (2 train, each cut in 3 ways, 1 valid), 1 without a passage, 1 with an "
         "answer that is not in it; valid: 17.0 words per passage, 12.0 different entities, 100.0% of answers are "
         "entities, 0.0% unknown; 19 words, 12 of them entities"
@@ -133,14 +133,14 @@ def test_words_that_occur_once_are_anonymised_however_large_the_vocabulary(tmp_p
     assert "<unk>" not in passage
 
 
-def test_an_answer_without_a_name_is_unknown_and_counted(tmp_path: Path) -> None:
-    said: list[str] = []
-    result = lambada(write(tmp_path), 2, 1).load(said.append)
+def test_answer_that_is_no_entity_is_unknown_and_counted(tmp_path: Path) -> None:
+    reports: list[str] = []
+    result = lambada(write(tmp_path), 2, 1).load(reports.append)
     assert text(result, "valid", 0)[2] == "<unk>"
-    assert "100.0% unknown" in said[0]
+    assert "100.0% unknown" in reports[0]
 
 
-def test_encoded_once_for_each_choice_of_words_and_text(tmp_path: Path) -> None:
+def test_questions_are_encoded_once_for_each_vocabulary_and_text(tmp_path: Path) -> None:
     digests = [lambada(write(tmp_path), words, names) for words, names in ((2, 12), (3, 12), (2, 12), (2, 3))]
     words = [source.load(lambda _: None).words for source in digests]
     assert len({source.digest for source in digests}) == 1
@@ -175,7 +175,7 @@ def test_no_answerable_question_is_an_error(tmp_path: Path) -> None:
         lambada(write(tmp_path, test=["a bird . the owl"]), 10, 12).load(lambda _: None)
 
 
-def test_missing_files_are_named_with_where_they_are_had(tmp_path: Path) -> None:
+def test_missing_files_are_named_with_their_source(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "lambada" / "lambada_test_plain_text.txt").unlink()
     with pytest.raises(DataError) as error:

@@ -1,4 +1,4 @@
-"""Parallel text: lines as they stand in the files, and corpora that are found, fetched and verified."""
+"""Parallel text: lines of files are read unchanged; corpora are found, downloaded and verified."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_files_without_lines_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def prefixes(tmp_path: Path) -> dict[str, str]:
-    """Files of train (plain), valid (gzip) and test (one of each), with a dot in the prefix."""
+    """Write train (plain), valid (gzip) and test (one plain, one gzip); the prefixes contain a dot."""
     for name, endings in (("train", ("", "")), ("valid", (".gz", ".gz")), ("test", ("", ".gz"))):
         for language, ending in zip(("en", "de"), endings, strict=True):
             write(tmp_path / f"news.{name}.{language}{ending}", f"{name} {language}\n")
@@ -96,7 +96,7 @@ def test_files_of_any_name(prefixes: dict[str, str]) -> None:
         assert corpus.splits[split]() == corpus.splits[split]()
 
 
-def test_missing_files_are_all_named_at_once(prefixes: dict[str, str], tmp_path: Path) -> None:
+def test_all_missing_files_are_named(prefixes: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "news.train.de").unlink()
     (tmp_path / "news.valid.en.gz").unlink()
     with pytest.raises(DataError) as error:
@@ -108,7 +108,9 @@ def test_missing_files_are_all_named_at_once(prefixes: dict[str, str], tmp_path:
     assert message.count("\n") == 1
 
 
-def test_digest_follows_content_direction_and_roles_but_not_the_place(prefixes: dict[str, str], tmp_path: Path) -> None:
+def test_digest_depends_on_content_direction_and_splits_but_not_on_the_folder(
+    prefixes: dict[str, str], tmp_path: Path
+) -> None:
     before = files(prefixes, "en", "de").digest
     assert files(dict(reversed(prefixes.items())), "en", "de").digest == before
     assert files(prefixes, "de", "en").digest != before
@@ -123,7 +125,7 @@ def test_digest_follows_content_direction_and_roles_but_not_the_place(prefixes: 
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for the address of Multi30k, with its digests."""
+    """A folder that replaces the server of Multi30k, with digests of its files."""
     digests = {}
     for name in parallel.MULTI30K_SHA256:
         path = write(tmp_path / "upstream" / name, f"a line of {name}\n")
@@ -133,15 +135,15 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "upstream"
 
 
-def test_multi30k_is_fetched_once(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multi30k_is_downloaded_once(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = multi30k(tmp_path, "de", "en")
     folder = tmp_path / "multi30k" / "task1" / "raw"
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in upstream.iterdir())
     monkeypatch.setattr(parallel, "MULTI30K_URL", "unused")
-    found = multi30k(tmp_path, "de", "en")
-    assert (found.name, found.digest) == ("Multi30k de-en", fetched.digest)
-    assert multi30k(tmp_path, "en", "de").digest != found.digest
-    assert {split: read()[1] for split, read in found.splits.items()} == {
+    corpus = multi30k(tmp_path, "de", "en")
+    assert (corpus.name, corpus.digest) == ("Multi30k de-en", fetched.digest)
+    assert multi30k(tmp_path, "en", "de").digest != corpus.digest
+    assert {split: read()[1] for split, read in corpus.splits.items()} == {
         "train": ["a line of train.en.gz"],
         "valid": ["a line of val.en.gz"],
         "test": ["a line of test_2016_flickr.en.gz"],
@@ -149,7 +151,7 @@ def test_multi30k_is_fetched_once(upstream: Path, tmp_path: Path, monkeypatch: p
     }
 
 
-def test_damaged_multi30k_is_refused_whether_found_or_fetched(upstream: Path, tmp_path: Path) -> None:
+def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: Path, tmp_path: Path) -> None:
     write(upstream / "val.de.gz", "something else\n")
     with pytest.raises(DataError, match=r"The file from \S+/val.de.gz is not Multi30k's val.de.gz: its sha256"):
         multi30k(tmp_path, "en", "de")
@@ -182,7 +184,7 @@ def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for the training text on the Hub and for the archives of sacreBLEU's sets, two or more pairs each."""
+    """A folder that replaces the training text on the Hub and the archives of sacreBLEU, with a few pairs each."""
     from sacrebleu.dataset import DATASETS
 
     folder = tmp_path / "libraries"
@@ -212,9 +214,9 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    written = wmt14(tmp_path, "en", "de", said.append)
-    assert [line.split()[0] for line in said] == ["downloading", "2", "4"]
+    reports: list[str] = []
+    written = wmt14(tmp_path, "en", "de", reports.append)
+    assert [line.split()[0] for line in reports] == ["downloading", "2", "4"]
     names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.endswith(".lock"))
     assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
     assert written.splits["train"]() == (
@@ -225,32 +227,32 @@ def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, mo
     assert [len(written.splits[split]()[0]) for split in ("test", "test2017")] == [3, 4]
     libraries.rename(tmp_path / "gone")
     monkeypatch.setattr(parallel, "WMT14_TRAIN", "unused")
-    again = wmt14(tmp_path, "de", "en", said.append)
-    assert len(said) == 3
+    again = wmt14(tmp_path, "de", "en", reports.append)
+    assert len(reports) == 3
     assert again.splits["train"]() == written.splits["train"]()[::-1]
     assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
-    assert wmt14(tmp_path, "en", "de", said.append).digest == written.digest
+    assert wmt14(tmp_path, "en", "de", reports.append).digest == written.digest
 
 
 @pytest.mark.usefixtures("libraries")
-def test_wmt14_uses_what_was_put_there_by_hand(tmp_path: Path) -> None:
-    write(tmp_path / "wmt14" / "train.en.gz", "mine\n")
-    write(tmp_path / "wmt14" / "train.de", "meins\n")
-    said: list[str] = []
-    assert wmt14(tmp_path, "en", "de", said.append).splits["train"]() == (["mine"], ["meins"])
-    assert said == []
+def test_wmt14_uses_existing_files(tmp_path: Path) -> None:
+    write(tmp_path / "wmt14" / "train.en.gz", "a line\n")
+    write(tmp_path / "wmt14" / "train.de", "eine Zeile\n")
+    reports: list[str] = []
+    assert wmt14(tmp_path, "en", "de", reports.append).splits["train"]() == (["a line"], ["eine Zeile"])
+    assert reports == []
 
 
 @pytest.mark.usefixtures("libraries")
-def test_half_a_pair_by_hand_is_not_overwritten(tmp_path: Path) -> None:
-    mine = write(tmp_path / "wmt14" / "train.de", "meins\n")
+def test_existing_file_of_one_language_is_not_overwritten(tmp_path: Path) -> None:
+    path = write(tmp_path / "wmt14" / "train.de", "eine Zeile\n")
     with pytest.raises(DataError, match=r"only train\.de exists\.\nAdd the other file, or delete"):
         wmt14(tmp_path, "en", "de", print)
-    assert mine.read_text() == "meins\n"
+    assert path.read_text() == "eine Zeile\n"
 
 
 @pytest.mark.parametrize("damage", ["no archive", "wrong archive", "interrupted before", "no hub"])
-def test_wmt14_that_cannot_be_had_says_what_to_do(damage: str, libraries: Path, tmp_path: Path) -> None:
+def test_failed_download_of_wmt14_says_what_to_do(damage: str, libraries: Path, tmp_path: Path) -> None:
     if damage == "no archive":
         (libraries / "wmt14.tgz").unlink()
     elif damage == "wrong archive":

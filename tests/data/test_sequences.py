@@ -1,4 +1,4 @@
-"""Token sequences in two arrays: as lists of lists, but mapped and sliced without a copy."""
+"""Token sequences in two arrays: like lists of lists, but memory-mapped and sliced without a copy."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LISTS = [[5, 2], [], [6, 7, 2], [2]]
 
 
 def rows(sequences: Sequences) -> list[list[int]]:
-    return [one.tolist() for one in sequences]
+    return [sequence.tolist() for sequence in sequences]
 
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=8))
-def test_lists_come_back(lists: list[list[int]]) -> None:
+def test_lists_are_returned_unchanged(lists: list[list[int]]) -> None:
     sequences = Sequences.from_lists(lists)
     assert rows(sequences) == lists
     assert len(sequences) == len(lists)
-    assert sequences.lengths.tolist() == [len(one) for one in lists]
+    assert sequences.lengths.tolist() == [len(ids) for ids in lists]
     assert (sequences.tokens.dtype, sequences.offsets.dtype, sequences.lengths.dtype) == (np.int32, np.int64, np.int64)
 
 
-def test_they_are_indexed_as_lists_are() -> None:
+def test_sequences_are_indexed_like_lists() -> None:
     sequences = Sequences(np.array([5, 2, 6, 7, 2], dtype=np.int32), np.array([0, 2, 5]))
     assert rows(sequences) == [[5, 2], [6, 7, 2]]
     assert sequences[-1].tolist() == sequences[np.int64(1)].tolist() == [6, 7, 2]
@@ -37,7 +37,7 @@ def test_they_are_indexed_as_lists_are() -> None:
 
 
 @pytest.mark.parametrize("count", range(len(LISTS) + 2))
-def test_the_first_ones_or_all_share_the_memory(count: int) -> None:
+def test_first_sequences_share_the_memory(count: int) -> None:
     sequences = Sequences.from_lists(LISTS)
     first = sequences.first(count)
     assert rows(first) == LISTS[:count]
@@ -45,15 +45,16 @@ def test_the_first_ones_or_all_share_the_memory(count: int) -> None:
     assert first.tokens.base is sequences.tokens
 
 
-def test_mapped_tokens_stay_on_disk(tmp_path: Path) -> None:
-    np.save(tmp_path / "tokens.npy", Sequences.from_lists(LISTS).tokens)
-    mapped = Sequences(np.load(tmp_path / "tokens.npy", mmap_mode="r"), Sequences.from_lists(LISTS).offsets)
+def test_stored_tokens_are_memory_mapped(tmp_path: Path) -> None:
+    Sequences.from_lists(LISTS).save(tmp_path, "train")
+    mapped = Sequences.load(tmp_path, "train")
     assert rows(mapped) == LISTS
-    assert isinstance(mapped[2], np.memmap)
-    assert isinstance(mapped.first(3).tokens, np.memmap)
+    assert isinstance(mapped.tokens.base, np.memmap)
+    assert np.shares_memory(mapped[2], mapped.tokens)
+    assert np.shares_memory(mapped.first(3).tokens, mapped.tokens)
 
 
-def test_offsets_begin_at_0_and_end_at_the_sum() -> None:
+def test_offsets_start_at_0_and_end_at_the_sum() -> None:
     assert offsets([2, 0, 3]).tolist() == [0, 2, 2, 5]
     assert offsets(iter([])).tolist() == [0]
     assert offsets([2**31, 1])[-1] == 2**31 + 1

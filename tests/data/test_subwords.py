@@ -1,4 +1,4 @@
-"""Subword vocabularies: what they hold, that they are learnt once, and the paper's against the tools' own scripts."""
+"""Subwords are learnt once, convert text to ids and back, and equal those of the original tools' scripts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,19 @@ KINDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where each of KINDS is learnt once for the tests of this module."""
+    return tmp_path_factory.mktemp("subwords")
+
+
 def learn(options: SubwordOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
     return codecs(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_text_comes_back_and_ids_lie_behind_the_reserved_ones(options: SubwordOptions, tmp_path: Path) -> None:
-    for codec, lines in zip(learn(options, tmp_path), phrases(), strict=True):
+def test_text_is_restored_from_ids_above_the_reserved_ones(options: SubwordOptions, cache: Path) -> None:
+    for codec, lines in zip(learn(options, cache), phrases(), strict=True):
         ids = codec.encode(lines)
         assert {i for line in ids for i in line} <= set(range(3, codec.size))
         expected = lines if options.kind == "sentencepiece" else [line.replace("\u2013", "-") for line in lines]
@@ -37,8 +43,8 @@ def test_text_comes_back_and_ids_lie_behind_the_reserved_ones(options: SubwordOp
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, tmp_path: Path) -> None:
-    for codec in learn(options, tmp_path):
+def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, cache: Path) -> None:
+    for codec in learn(options, cache):
         assert codec.encode(["", " \t "]) == [[], []]
         assert UNK in codec.encode(["ж"])[0]
         assert "⁇" in codec.decode([[UNK]])[0]
@@ -46,28 +52,28 @@ def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, tm
         assert codec.encode([]) == codec.decode([]) == []
 
 
-def test_sentencepiece_is_one_model_of_the_wanted_size(tmp_path: Path) -> None:
-    source, target = learn(KINDS[0], tmp_path)
+def test_sentencepiece_has_one_model_of_the_configured_size(cache: Path) -> None:
+    source, target = learn(KINDS[0], cache)
     assert source is target
     assert source.size == KINDS[0].vocabulary
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_learnt_once_and_the_same_when_loaded(options: SubwordOptions, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_subwords_are_learnt_once_and_are_the_same_when_loaded(options: SubwordOptions, tmp_path: Path) -> None:
+    reports: list[str] = []
     train = corpus({"train": phrases()})
-    first = codecs(train, options, tmp_path, said.append)
-    assert said[0] == f"learning {options.vocabulary} subwords from 225 pairs (once)"
-    said.clear()
-    loaded = codecs(corpus({}), options, tmp_path, said.append)  # has no text to learn from
-    assert said == []
-    elsewhere = codecs(train, options, tmp_path / "elsewhere", said.append)
+    first = codecs(train, options, tmp_path, reports.append)
+    assert reports[0] == f"learning {options.vocabulary} subwords from 225 pairs (once)"
+    reports.clear()
+    loaded = codecs(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
+    assert reports == []
+    elsewhere = codecs(train, options, tmp_path / "elsewhere", reports.append)
     for codec, again, anew, lines in zip(first, loaded, elsewhere, phrases(), strict=True):
         assert codec.encode(lines) == again.encode(lines) == anew.encode(lines)
         assert codec.size == again.size == anew.size
 
 
-def test_other_text_or_options_are_learnt_beside_the_first(tmp_path: Path) -> None:
+def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
     learn(KINDS[0], tmp_path)
     learn(KINDS[0], tmp_path, digest="b")
     learn(SubwordOptions("sentencepiece", 100, 0), tmp_path)
@@ -75,7 +81,7 @@ def test_other_text_or_options_are_learnt_beside_the_first(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("options", KINDS[:2], ids=str)
-def test_a_damaged_model_is_learnt_anew(options: SubwordOptions, tmp_path: Path) -> None:
+def test_damaged_model_is_learnt_again(options: SubwordOptions, tmp_path: Path) -> None:
     source, _ = learn(options, tmp_path)
     expected = source.encode(phrases()[0])
     (model,) = (tmp_path / "subwords").glob("*/model")
@@ -84,7 +90,7 @@ def test_a_damaged_model_is_learnt_anew(options: SubwordOptions, tmp_path: Path)
 
 
 def scripts(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
-    """For each language, the training text and its vocabulary by sacremoses and subword-nmt's own programs."""
+    """Return the segmented training text and the vocabulary of each language, from sacremoses and subword-nmt."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
     from subword_nmt.apply_bpe import BPE, read_vocabulary
     from subword_nmt.learn_joint_bpe_and_vocab import create_parser, learn_joint_bpe_and_vocab
@@ -124,16 +130,16 @@ def scripts(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list
 
 
 @pytest.mark.parametrize("options", KINDS[1:], ids=str)
-def test_moses_bpe_gives_what_the_scripts_give(options: SubwordOptions, tmp_path: Path) -> None:
+def test_moses_bpe_equals_the_scripts(options: SubwordOptions, cache: Path, tmp_path: Path) -> None:
     expected = scripts(options, tmp_path)
     assert expected[0][1] != expected[1][1]
-    for codec, lines, (segmented, vocabulary) in zip(learn(options, tmp_path), phrases(), expected, strict=True):
+    for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
         assert codec.size == len(vocabulary) + 3
         assert [" ".join(vocabulary[i - 3] for i in ids) for ids in codec.encode(lines)] == segmented
 
 
-def test_moses_bpe_splits_what_is_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """A rare compound beside two frequent words."""
+def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
+    """A compound is rare, and its two parts are frequent."""
     lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
     lengths = {}
     for threshold in (0, 10):
@@ -153,7 +159,7 @@ def test_moses_bpe_truecases_the_start_of_a_sentence_only(tmp_path: Path) -> Non
     assert source.decode([first]) == ["The gate"]
 
 
-def test_decoding_joins_a_word_that_was_cut_off(tmp_path: Path) -> None:
+def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> None:
     source, _ = learn(SubwordOptions("moses_bpe", 20, 0), tmp_path)
     ids = source.encode(["the sailor"])[0]
     texts = source.decode([ids[:end] for end in range(1, len(ids) + 1)])
@@ -172,7 +178,7 @@ def test_decoding_joins_a_word_that_was_cut_off(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_vocabulary_that_the_text_cannot_give(options: SubwordOptions, message: str, tmp_path: Path) -> None:
+def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
@@ -185,7 +191,7 @@ def test_words_of_one_letter_give_no_merges(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", KINDS[:2], ids=str)
 @pytest.mark.parametrize("lines", [[], ["", "  "]], ids=["no lines", "blank lines"])
-def test_no_text_to_learn_from(options: SubwordOptions, lines: list[str], tmp_path: Path) -> None:
+def test_text_without_words_is_refused(options: SubwordOptions, lines: list[str], tmp_path: Path) -> None:
     empty = corpus({"train": (lines, lines)})
     with pytest.raises(DataError, match=r"training text of phrases en-de is empty"):
         codecs(empty, options, tmp_path, lambda _: None)
@@ -206,7 +212,7 @@ def test_options_are_checked(values: tuple[str, int, int], message: str) -> None
 
 
 @pytest.mark.parametrize("package", ["sacremoses", "subword_nmt"])
-def test_a_missing_extra_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=r"needs sacremoses and subword-nmt: pip install .rmsexp\[parity\]"):
         learn(KINDS[1], tmp_path)

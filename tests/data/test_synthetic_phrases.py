@@ -1,4 +1,4 @@
-"""The built-in parallel text: one target a source, each phenomenon of the grammar, and splits that share nothing."""
+"""Synthetic parallel text: one translation per source, every phenomenon of the grammar, and separate splits."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ EXAMPLES = {
         ),
     ],
 }
-# what each phenomenon leaves in the text: a pattern of the source and one of the target, of which the pair has both
+# by phenomenon: patterns of the source and of the target; a pair that matches both has the phenomenon
 TRACES = {
     "question": (r"\?$", r"\?$"),
     "subordinate clause": (r" because ", r", weil .* \w+\.$"),
@@ -184,10 +184,10 @@ def text(corpus: Corpus) -> dict[str, Pairs]:
 
 
 def compounds(lines: list[str]) -> set[tuple[str, str]]:
-    """(modifier, head) of English sentences."""
+    """Return the (modifier, head) of all compounds in English sentences."""
     heads = {form: head for head in lexicon.HEADS for form in (head, lexicon.NOUNS[head].plural)}
-    found = re.compile(rf"\b({'|'.join(lexicon.MODIFIERS)}) ({'|'.join(heads)})\b")
-    return {(modifier, heads[head]) for line in lines for modifier, head in found.findall(line)}
+    compound = re.compile(rf"\b({'|'.join(lexicon.MODIFIERS)}) ({'|'.join(heads)})\b")
+    return {(modifier, heads[head]) for line in lines for modifier, head in compound.findall(line)}
 
 
 @pytest.mark.parametrize("phenomenon", EXAMPLES)
@@ -197,21 +197,21 @@ def test_grammar(phenomenon: str) -> None:
 
 
 @pytest.mark.parametrize("phenomenon", TRACES)
-def test_phenomenon_occurs(phenomenon: str, text: dict[str, Pairs]) -> None:
+def test_phenomenon_occurs_in_every_split(phenomenon: str, text: dict[str, Pairs]) -> None:
     source_pattern, target_pattern = map(re.compile, TRACES[phenomenon])
     for name, least in (("train", 30), ("test", 1)):
         both = [source_pattern.search(s) and target_pattern.search(t) for s, t in zip(*text[name], strict=True)]
         assert sum(map(bool, both)) >= least
 
 
-def test_form(corpus: Corpus, text: dict[str, Pairs]) -> None:
+def test_names_splits_and_sizes(corpus: Corpus, text: dict[str, Pairs]) -> None:
     assert (corpus.name, corpus.builtin, corpus.source, corpus.target) == ("phrases twin", True, "en", "de")
     assert set(corpus.splits) == set(SPLITS)
     for name, count in (("train", 6000), ("valid", 200), ("test", 200)):
         assert [len(lines) for lines in text[name]] == [count, count]
 
 
-def test_lines(text: dict[str, Pairs]) -> None:
+def test_lines_have_words_and_a_final_mark(text: dict[str, Pairs]) -> None:
     for sources, targets in text.values():
         for source, target in zip(sources, targets, strict=True):
             assert re.fullmatch(r"[A-Z][a-z]*( [a-z]+){3,13}[.?]", source)
@@ -219,7 +219,7 @@ def test_lines(text: dict[str, Pairs]) -> None:
             assert source[-1] == target[-1]
 
 
-def test_seed_alone_decides(corpus: Corpus) -> None:
+def test_text_depends_on_the_seed_only(corpus: Corpus) -> None:
     small = phrases(n_train=30, n_valid=10, n_test=10)
     assert small.digest == phrases(n_train=30, n_valid=10, n_test=10).digest
     assert small.digest != corpus.digest
@@ -228,7 +228,7 @@ def test_seed_alone_decides(corpus: Corpus) -> None:
 
 
 def test_text_is_the_same_everywhere(corpus: Corpus) -> None:
-    """Written down once: another processor or version of numpy must give the same."""
+    """The digest is a constant, so that another processor or version of numpy gives the same text."""
     assert corpus.digest == "9aab86563c78edc4212a3887cf0c02a3e1820c1b007a652def53e78e46db7558"
 
 
@@ -238,7 +238,7 @@ def test_splits_share_no_sentence(text: dict[str, Pairs]) -> None:
 
 
 def test_target_is_determined_by_the_source() -> None:
-    """Sentences of the same words that differ in one part of the tree differ in the source where their targets do."""
+    """Sentences with different translations have different sources, for many combinations of the grammar's parts."""
     adverbs, numbers, tenses = ("", "today"), (False, True), ("present", "perfect", "future", "progressive")
     targets: dict[str, set[str]] = {}
     for verb, tense, plural, adverb, question, conjunction in product(
@@ -247,17 +247,17 @@ def test_target_is_determined_by_the_source() -> None:
         kinds = lexicon.VERBS[verb].objects.split()
         objects = [Phrase("the", lexicon.NOUNS_OF_KIND[kind][0]) for kind in kinds] or [None]
         clauses = [(DOG, Predicate("sleep", tense, None, adverb))] if conjunction else [None]
-        for patient, clause, inner in product(objects, clauses, (None, *tenses)):
-            attribute = Predicate(verb, inner, patient) if inner else None
+        for direct_object, clause, tense_of_attribute in product(objects, clauses, (None, *tenses)):
+            attribute = Predicate(verb, tense_of_attribute, direct_object) if tense_of_attribute else None
             subject = Phrase("the", "cat", plural, attribute=attribute)
-            predicate = Predicate(verb, tense, patient, "" if clause else adverb)
+            predicate = Predicate(verb, tense, direct_object, "" if clause else adverb)
             sentence = Sentence(subject, predicate, question, conjunction, clause)
             targets.setdefault(render_source(sentence), set()).add(render_target(sentence))
     assert len(targets) > 5000
-    assert all(len(found) == 1 for found in targets.values())
+    assert all(len(translations) == 1 for translations in targets.values())
 
 
-def test_held_out_compounds(text: dict[str, Pairs]) -> None:
+def test_held_out_compounds_do_not_occur_in_training_text(text: dict[str, Pairs]) -> None:
     train = compounds(text["train"][0])
     assert train.isdisjoint(lexicon.HELD_OUT)
     assert {modifier for modifier, _ in train} == set(lexicon.MODIFIERS)
@@ -274,8 +274,8 @@ def test_held_out_compounds(text: dict[str, Pairs]) -> None:
         assert sum(any(word.strip(",.?") in forms for word in line.split()) for line in text[name][1]) >= 8
 
 
-def test_words_are_few_and_known(text: dict[str, Pairs]) -> None:
-    """The whole source vocabulary occurs in training; the target's is larger, by inflection and compounds."""
+def test_vocabulary_is_small_and_occurs_in_training_text(text: dict[str, Pairs]) -> None:
+    """All source words occur in training text. The target has more words, because of inflection and compounds."""
     words = [
         {word.strip(",.?").lower() for name in SPLITS for line in text[name][side] for word in line.split()}
         for side in (0, 1)
@@ -286,7 +286,7 @@ def test_words_are_few_and_known(text: dict[str, Pairs]) -> None:
     assert words[0] == trained
 
 
-def test_lengths_and_order_are_not_the_sources(text: dict[str, Pairs]) -> None:
+def test_lengths_of_source_and_target_differ(text: dict[str, Pairs]) -> None:
     sources, targets = text["train"]
     lengths = [[len(line.split()) for line in lines] for lines in (sources, targets)]
     assert np.mean(lengths[0]) < 10

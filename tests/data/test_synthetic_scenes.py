@@ -1,4 +1,4 @@
-"""The built-in captioned images: captions ordered by what they entail, and features that carry it, with noise."""
+"""Synthetic captioned images: captions ordered by entailment, and noisy features of what they describe."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 from rmsexp.data import Source
 from rmsexp.data.captions import EOS, PER_IMAGE, UNK, CaptionedImages, Captions
-from rmsexp.data.synthetic import scenes as twin
-from rmsexp.data.synthetic.scenes import ORDERS, Scene, Thing, facts, lineage, render, scenes
+from rmsexp.data.synthetic.scenes import ORDERS, Scene, Thing, _RandomScenes, facts, lineage, render, scenes
 
 SIZES = {"train": 3000, "valid": 250, "test": 250}
 SPANIEL = Scene(
@@ -29,20 +28,20 @@ def captions(source: Source[Captions]) -> Captions:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[tuple[Scene, list[Scene]]]:
-    """Scenes, and what their five captions tell."""
-    draw = twin._RandomScenes(0)
-    return [(scene, draw.described_parts(scene)) for scene in (draw.scene() for _ in range(300))]
+def scenes_and_parts() -> list[tuple[Scene, list[Scene]]]:
+    """Scenes, with the parts that their five captions describe."""
+    rng = _RandomScenes(0)
+    return [(scene, rng.described_parts(scene)) for scene in (rng.scene() for _ in range(300))]
 
 
 def content(words: list[str], split: CaptionedImages) -> np.ndarray:
-    """Which words the captions of an image have, float64 of shape (image, word)."""
+    """Return 1 for each word in the captions of an image, float64 of shape (image, word)."""
     bags = np.zeros((len(split), len(words)))
     bags[np.repeat(np.arange(len(split.captions)) // PER_IMAGE, split.captions.lengths), split.captions.tokens] = 1
     return bags
 
 
-def test_form(source: Source, captions: Captions) -> None:
+def test_names_sizes_and_types(source: Source, captions: Captions) -> None:
     assert (source.name, source.builtin) == ("scenes twin", True)
     assert {name: len(split) for name, split in captions.splits.items()} == SIZES
     assert len(set(captions.words)) == len(captions.words) == 71
@@ -64,7 +63,7 @@ def test_features_are_unit_vectors(captions: Captions) -> None:
         np.testing.assert_allclose(np.linalg.norm(split.features, axis=1), 1, rtol=1e-6)
 
 
-def test_seed_alone_decides(captions: Captions) -> None:
+def test_scenes_depend_on_the_seed_only(captions: Captions) -> None:
     small = scenes(20, 10, 10)
     assert small.digest == scenes(20, 10, 10).digest
     assert small.digest != scenes(20, 10, 10, seed=1).digest
@@ -74,47 +73,58 @@ def test_seed_alone_decides(captions: Captions) -> None:
 
 
 def test_scenes_are_the_same_everywhere(source: Source[Captions]) -> None:
-    """Written down once: another processor or version of numpy must give the same."""
+    """The digest is a constant, so that another processor or version of numpy gives the same data."""
     assert source.digest == "218b1755e034074978fc0556b51a315470d3cfb787b58adbb8286ab65754eee1"
 
 
 def test_splits_share_no_image(captions: Captions) -> None:
     images = [row.tobytes() for split in captions.splits.values() for row in split.features]
     assert len(set(images)) == len(images) == 3500
-    told = [
+    last_captions = [
         tuple(split.captions[k].tolist())
         for split in captions.splits.values()
         for k in range(PER_IMAGE - 1, len(split.captions), PER_IMAGE)
     ]
-    assert len(set(told)) > 0.98 * len(told)  # a caption that tells all names its image nearly always
+    assert len(set(last_captions)) > 0.98 * len(last_captions)  # the last caption nearly always identifies the image
 
 
-def test_each_caption_entails_the_one_before(drawn: list[tuple[Scene, list[Scene]]]) -> None:
-    for scene, told in drawn:
-        assert told[-1] == scene
-        for brief, fuller in pairwise(told):
-            assert facts(brief) <= facts(fuller)
-    counts = np.mean([[len(facts(part)) for part in told] for _, told in drawn], axis=0)
+def test_each_caption_entails_the_one_before(scenes_and_parts: list[tuple[Scene, list[Scene]]]) -> None:
+    for scene, parts in scenes_and_parts:
+        assert parts[-1] == scene
+        for brief, full in pairwise(parts):
+            assert facts(brief) <= facts(full)
+    counts = np.mean([[len(facts(part)) for part in parts] for _, parts in scenes_and_parts], axis=0)
     assert (np.diff(counts) > 2).all()
 
 
-def test_brief_captions_are_true_of_several_images(drawn: list[tuple[Scene, list[Scene]]]) -> None:
-    images = [facts(scene) for scene, _ in drawn]
-    shown_by = np.array([[sum(said <= image for image in images) for said in map(facts, told)] for _, told in drawn])
-    assert shown_by.min() == 1
-    assert shown_by[:, 0].mean() > 20
-    assert shown_by[:, -1].mean() < 1.1
+def test_brief_captions_are_true_of_several_images(scenes_and_parts: list[tuple[Scene, list[Scene]]]) -> None:
+    images = [facts(scene) for scene, _ in scenes_and_parts]
+    matches = np.array(
+        [[sum(part <= image for image in images) for part in map(facts, parts)] for _, parts in scenes_and_parts]
+    )  # images that a caption is true of, (image, caption)
+    assert matches.min() == 1
+    assert matches[:, 0].mean() > 20
+    assert matches[:, -1].mean() < 1.1
 
 
-def test_facts_entail_the_more_general() -> None:
+def test_facts_entail_more_general_facts() -> None:
     assert lineage("spaniel") == ("spaniel", "dog", "animal")
-    found = facts(SPANIEL)
-    assert {"spaniel", "brown dog", "big animal", "big", "behind car", "near animal", "sleeps", "on a beach"} <= found
-    assert found.isdisjoint({"", "terrier", "near dog", "brown car", "brown sleeps"})
+    entailed = facts(SPANIEL)
+    assert {
+        "spaniel",
+        "brown dog",
+        "big animal",
+        "big",
+        "behind car",
+        "near animal",
+        "sleeps",
+        "on a beach",
+    } <= entailed
+    assert entailed.isdisjoint({"", "terrier", "near dog", "brown car", "brown sleeps"})
     assert facts(Scene(Thing("dog"))) == {"dog", "animal"}
 
 
-def test_captions_read_in_three_orders() -> None:
+def test_captions_have_three_orders() -> None:
     assert [render(SPANIEL, order) for order in ORDERS] == [
         "a big brown spaniel behind a taxi and near an animal sleeps on a beach",
         "on a beach a big brown spaniel behind a taxi and near an animal sleeps",
@@ -123,8 +133,8 @@ def test_captions_read_in_three_orders() -> None:
     assert {render(Scene(Thing("owl")), order) for order in ORDERS} == {"an owl"}
 
 
-def test_features_carry_what_captions_tell(captions: Captions) -> None:
-    """By least squares from features to words; then an image is found by its words among 250, at random in 4 %."""
+def test_features_predict_the_words_of_captions(captions: Captions) -> None:
+    """Linear regression from features to words ranks the right image in the first ten of 250 (by chance in 4 %)."""
     train, test = captions.splits["train"], captions.splits["test"]
     bags = content(captions.words, train)
     mean, centre = bags.mean(axis=0), train.features.mean(axis=0)
@@ -134,4 +144,4 @@ def test_features_carry_what_captions_tell(captions: Captions) -> None:
     ranks = (errors < errors.diagonal()[:, None]).sum(axis=1)
     assert (ranks < 10).mean() > 0.9
     assert np.square(truth - read).sum() < 0.6 * np.square(truth).sum()
-    assert np.square(truth - read).sum() > 0.1 * np.square(truth).sum()  # what noise and the order of words hide
+    assert np.square(truth - read).sum() > 0.1 * np.square(truth).sum()  # the part that the noise hides

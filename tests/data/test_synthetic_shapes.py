@@ -1,4 +1,4 @@
-"""The built-in images: the same on every call, balanced, and solved by neither colour nor place alone."""
+"""Synthetic images: reproducible, balanced over classes, and not classified by colour or place alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def images() -> Images:
     return shapes.shapes(n_train=1000, n_test=600)
 
 
-def test_form(images: Images) -> None:
+def test_names_shapes_and_types(images: Images) -> None:
     assert images.train_x.shape == (1000, 3, 32, 32)
     assert images.test_x.shape == (600, 3, 32, 32)
     assert images.train_x.dtype == np.uint8
@@ -23,11 +23,11 @@ def test_form(images: Images) -> None:
     assert images.name == "shapes twin"
 
 
-def test_seed_alone_decides(images: Images) -> None:
-    again = shapes.shapes(n_train=1000, n_test=600)
-    assert again.digest == images.digest
-    np.testing.assert_array_equal(again.train_x, images.train_x)
-    assert shapes.shapes(n_train=1000, n_test=600, seed=1).digest != images.digest
+def test_images_depend_on_the_seed_only() -> None:
+    first, again = (shapes.shapes(n_train=30, n_test=10) for _ in range(2))
+    assert again.digest == first.digest
+    np.testing.assert_array_equal(again.train_x, first.train_x)
+    assert shapes.shapes(n_train=30, n_test=10, seed=1).digest != first.digest
 
 
 def test_classes_are_balanced_and_shuffled(images: Images) -> None:
@@ -43,23 +43,23 @@ def test_splits_share_no_image(images: Images) -> None:
     assert train.isdisjoint(image.tobytes() for image in images.test_x)
 
 
-def test_mean_image_of_a_class_does_not_give_it_away(images: Images) -> None:
-    """The nearest class mean, in pixels, finds the colour at best: 20 % right at most, and a little for the shape."""
+def test_nearest_mean_image_does_not_classify(images: Images) -> None:
+    """The nearest class mean, in pixels, finds at best the family of colours, which classifies 20 % right."""
     means = np.stack([images.train_x[images.train_y == k].mean(axis=0) for k in range(10)])
     distances = ((images.test_x[:, None].astype(float) - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == images.test_y).mean() < 0.35
 
 
 @pytest.mark.parametrize("name", shapes.SHAPES)
-def test_shapes_cover_alike(name: str) -> None:
-    """Of radius 10 in the middle of the picture: none can be told by its area alone."""
+def test_shapes_have_similar_areas(name: str) -> None:
+    """At a radius of 10 pixels the areas are similar, so that they do not identify a shape."""
     kind = np.array([shapes.SHAPES.index(name)])
     cover = shapes._cover(kind, np.full((2, 1), 16.0), np.array([10.0]), np.array([0.3]))
     assert 140 < cover.sum() < 240
 
 
-def test_hues() -> None:
+def test_hues_of_known_colours() -> None:
     red, green, blue = np.eye(3)
-    hue, one = np.array([0.0, 120.0, 240.0, 60.0, -120.0]), np.ones(5)
-    np.testing.assert_allclose(shapes._rgb(hue, one, one), [red, green, blue, red + green, blue], atol=1e-12)
-    np.testing.assert_allclose(shapes._rgb(hue, 0 * one, 0.5 * one), np.full((5, 3), 0.5))
+    hue, ones = np.array([0.0, 120.0, 240.0, 60.0, -120.0]), np.ones(5)
+    np.testing.assert_allclose(shapes._rgb(hue, ones, ones), [red, green, blue, red + green, blue], atol=1e-12)
+    np.testing.assert_allclose(shapes._rgb(hue, 0 * ones, 0.5 * ones), np.full((5, 3), 0.5))

@@ -1,4 +1,4 @@
-"""The built-in cloze questions: one answer each, found by linking two sentences and by nothing less."""
+"""Synthetic cloze questions: each has one answer, which only a link between two sentences gives."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def valid(cloze: Cloze) -> list[Question]:
 def questions(cloze: Cloze, split: str) -> Iterator[Question]:
     examples = cloze.splits[split]
     for passage, question, answer in zip(examples.passages, examples.questions, examples.answers, strict=True):
-        told, asked = (" ".join(cloze.words[k] for k in ids) for ids in (passage, question))
-        before, event = asked.split(" when ")
+        passage_text, question_text = (" ".join(cloze.words[k] for k in ids) for ids in (passage, question))
+        before, event = question_text.split(" when ")
         assert before == f"{PLACEHOLDER} was near"
-        yield Question(told, event, cloze.words[answer])
+        yield Question(passage_text, event, cloze.words[answer])
 
 
 def links(passage: str) -> dict[str, str]:
-    """Who was near each event, by the grammar; an assertion fails where a sentence links nothing."""
-    found, opened = {}, ""
+    """Return who was near each event, by the grammar. Assert that every sentence belongs to an episode."""
+    people, opened = {}, ""  # opened: the event or the person of an episode's first sentence
     for sentence in passage.removesuffix(" .").split(" . "):
         if re.fullmatch(r"@\w+ (slept|laughed|waited|read)", sentence):
             continue
@@ -63,23 +63,23 @@ def links(passage: str) -> dict[str, str]:
             opened = who[1]
         elif event := re.fullmatch(r"(.+) there", sentence):
             if (person := event[1].removesuffix(" went")) in ENTITIES:
-                found[opened.split(" in a ")[0]] = person
+                people[opened.split(" in a ")[0]] = person
             else:
                 assert opened in ENTITIES
-                found[event[1]] = opened
+                people[event[1]] = opened
             opened = ""
         elif who := re.fullmatch(r"it frightened (@\w+)", sentence):
             assert opened
-            found[opened], opened = who[1], ""
+            people[opened], opened = who[1], ""
         else:
             assert not opened
             opened = sentence
     assert not opened
-    return found
+    return people
 
 
 def nearest(question: Question, *, before: bool, after: bool) -> str:
-    """The name nearest to the event's last word; on the other side where there is none on this one."""
+    """Return the name nearest to the event's last word, before or after it; on the other side if there is none."""
     at = question.passage.split(f"{question.event} ")[0].count(" ") + question.event.count(" ")
     places = [place for place, word in enumerate(question.words) if word in ENTITIES]
     allowed = [place for place in places if (before and place < at) or (after and place > at)]
@@ -98,11 +98,11 @@ SHALLOW: dict[str, Callable[[Question], str]] = {
 }
 
 
-def error(answer: Callable[[Question], str], asked: list[Question]) -> float:
-    return float(np.mean([answer(question) != question.answer for question in asked]))
+def error(answer: Callable[[Question], str], questions: list[Question]) -> float:
+    return float(np.mean([answer(question) != question.answer for question in questions]))
 
 
-def test_form(source: Source, cloze: Cloze) -> None:
+def test_names_sizes_and_types(source: Source, cloze: Cloze) -> None:
     assert (source.name, source.builtin) == ("stories twin", True)
     assert {name: len(split) for name, split in cloze.splits.items()} == {"train": 5000, "valid": 500}
     assert len(set(cloze.words)) == len(cloze.words) == 66
@@ -119,7 +119,7 @@ def test_form(source: Source, cloze: Cloze) -> None:
     assert used == set(range(4, 66))
 
 
-def test_seed_alone_decides(cloze: Cloze) -> None:
+def test_questions_depend_on_the_seed_only(cloze: Cloze) -> None:
     small = stories(n_train=30, n_valid=10)
     assert small.digest == stories(n_train=30, n_valid=10).digest
     assert small.digest != stories(n_train=30, n_valid=10, seed=1).digest
@@ -128,7 +128,7 @@ def test_seed_alone_decides(cloze: Cloze) -> None:
 
 
 def test_questions_are_the_same_everywhere(source: Source[Cloze]) -> None:
-    """Written down once: another processor or version of numpy must give the same."""
+    """The digest is a constant, so that another processor or version of numpy gives the same questions."""
     assert source.digest == "8c7674812b0ee017c8e0bc54bb5262310e749dbc7247b4ed8ff1dfab9e7238bb"
 
 
@@ -150,12 +150,12 @@ def test_linking_both_facts_always_gives_the_answer(cloze: Cloze, split: str) ->
 
 
 @pytest.mark.parametrize("heuristic", SHALLOW)
-def test_no_shallow_heuristic_answers(valid: list[Question], heuristic: str) -> None:
+def test_shallow_heuristics_fail(valid: list[Question], heuristic: str) -> None:
     near_the_event = heuristic.startswith("nearest")
     assert error(SHALLOW[heuristic], valid) > (0.4 if near_the_event else 0.6)
 
 
-def test_chance_is_as_documented(cloze: Cloze, valid: list[Question]) -> None:
+def test_error_of_guessing_is_as_documented(cloze: Cloze, valid: list[Question]) -> None:
     at_random = np.mean([1 - 1 / len(set(question.people)) for question in valid])
     assert at_random == pytest.approx(0.69, abs=0.01)
     assert {len(set(question.people)) for question in valid} == {3, 4}
@@ -165,21 +165,21 @@ def test_chance_is_as_documented(cloze: Cloze, valid: list[Question]) -> None:
     assert np.bincount(answers)[cloze.entities].min() > 0.8 * len(answers) / len(ENTITIES)
 
 
-def test_links_alone_do_not_answer(valid: list[Question]) -> None:
-    """Of the events that are ever asked about, a story has one or two; which, the question says."""
+def test_links_without_the_question_are_not_enough(valid: list[Question]) -> None:
+    """A story has one or two events that questions may be about. The question says which."""
     candidates = [sum(event in ASKED for event in links(question.passage)) for question in valid]
     assert set(candidates) == {1, 2}
     assert np.mean([1 - 1 / count for count in candidates]) == pytest.approx(0.17, abs=0.04)
 
 
-def test_no_sentence_alone_answers(cloze: Cloze) -> None:
+def test_no_single_sentence_has_the_answer(cloze: Cloze) -> None:
     assert not any("{who}" in sentence and "{event}" in sentence for episode in EPISODES for sentence in episode)
     for question in questions(cloze, "train"):
         sentences = question.passage.split(" . ")
         assert not any(question.event in sentence and "@" in sentence for sentence in sentences)
 
 
-def test_either_fact_comes_first_about_as_often(valid: list[Question]) -> None:
+def test_person_and_event_come_first_equally_often(valid: list[Question]) -> None:
     first = [
         question.passage.index(question.event) < question.passage.index(links(question.passage)[question.event])
         for question in valid

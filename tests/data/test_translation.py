@@ -1,4 +1,4 @@
-"""Encoded text: what is kept of it, that it is encoded once, and held-out splits that stay whole."""
+"""Encoded text: dropped and cut pairs, the cache, and held-out splits, which stay whole."""
 
 from __future__ import annotations
 
@@ -24,90 +24,92 @@ def options(max_length: int = LIMIT, overlong: str = "drop", vocabulary: int = 1
     return TextOptions("sentencepiece", vocabulary, 0, max_length=max_length, overlong=overlong)
 
 
-def splits(**changed: Pairs) -> Mapping[str, Pairs]:
-    """Blank sides in train and valid, on one side or both."""
+def splits(**replacements: Pairs) -> Mapping[str, Pairs]:
+    """Return splits with blank lines in train and valid, on one side or both."""
     sources, targets = phrases()
     valid = (["", "the old gate", " ", "the quiet bridge. " * 9], ["", "", "die Straße", "die stille Brücke. " * 9])
     valid = (valid[0] + sources[:5], valid[1] + targets[:5])
     train = (["", "the gate", *sources], ["die Nacht", "  ", *targets])
-    return {"train": train, "valid": valid, "test": (sources[:7], targets[:7]), **changed}
+    return {"train": train, "valid": valid, "test": (sources[:7], targets[:7]), **replacements}
 
 
-def run(cache: Path, wanted: TextOptions | None = None, text: Corpus | None = None) -> tuple[Translation, list[str]]:
-    said: list[str] = []
-    return prepare(text or corpus(splits()), wanted or options(), cache, said.append), said
+def run(
+    cache: Path, text_options: TextOptions | None = None, text: Corpus | None = None
+) -> tuple[Translation, list[str]]:
+    reports: list[str] = []
+    return prepare(text or corpus(splits()), text_options or options(), cache, reports.append), reports
 
 
 def rows(sequences: Sequences) -> list[list[int]]:
     return [sequences[i].tolist() for i in range(len(sequences))]
 
 
-def test_every_kept_pair_comes_back_and_ends_in_eos(tmp_path: Path) -> None:
+def test_every_pair_is_decoded_unchanged_and_ends_in_eos(tmp_path: Path) -> None:
     result, _ = run(tmp_path, options(1000))
     for side, codec, lines in zip(("source", "target"), (result.source, result.target), phrases(), strict=True):
         sequences: Sequences = getattr(result.train, side)
         assert len(sequences) == len(lines)
-        assert all(one[-1] == EOS and EOS not in one[:-1] for one in rows(sequences))
+        assert all(row[-1] == EOS and EOS not in row[:-1] for row in rows(sequences))
         assert codec.decode(rows(sequences)) == lines
         assert (sequences.tokens.dtype, sequences.offsets.dtype) == (np.int32, np.int64)
         assert sequences.lengths.tolist() == [len(ids) + 1 for ids in codec.encode(lines)]
 
 
 def lengths(result: Translation) -> np.ndarray:
-    """Of the phrases in subwords, without EOS; (side, pair)."""
+    """Return the lengths of the phrases in subwords, without EOS; (side, pair)."""
     return np.array([[len(ids) for ids in result.source.encode(lines)] for lines in phrases()])
 
 
 def test_longer_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
-    result, said = run(tmp_path)
+    result, reports = run(tmp_path)
     fits = np.all(lengths(result) <= LIMIT, axis=0)
     assert (lengths(result)[:, fits].max(), 0 < fits.sum() < 225) == (LIMIT, True)
-    expected = [line for line, kept in zip(phrases()[1], fits, strict=True) if kept]
+    expected = [line for line, fit in zip(phrases()[1], fits, strict=True) if fit]
     assert result.target.decode(rows(result.train.target)) == expected
     dropped = int((~fits).sum())
     assert result.counts["kept"] == len(result.train.source) == fits.sum()
-    assert said[-1] == (
+    assert reports[-1] == (
         f"227 pairs: {225 - dropped} kept, 2 empty, {dropped} longer than {LIMIT} subwords; "
         "unknown subwords: 0 in en, 0 in de"
     )
 
 
 def test_longer_pairs_are_cut_on_both_sides(tmp_path: Path) -> None:
-    result, said = run(tmp_path, options(overlong="cut"))
+    result, reports = run(tmp_path, options(overlong="cut"))
     cut = np.minimum(lengths(result), LIMIT) + 1
     assert np.array_equal([result.train.source.lengths, result.train.target.lengths], cut)
-    assert all(one[-1] == EOS for one in rows(result.train.source))
+    assert all(row[-1] == EOS for row in rows(result.train.source))
     longer = int((lengths(result) > LIMIT).any(axis=0).sum())
-    assert f"227 pairs: 225 kept, 2 empty, {longer} cut to {LIMIT} subwords;" in said[-1]
+    assert f"227 pairs: 225 kept, 2 empty, {longer} cut to {LIMIT} subwords;" in reports[-1]
 
 
 def test_unknown_subwords_are_counted(tmp_path: Path) -> None:
     """Sentencepiece does not learn from lines of more than 4,192 bytes."""
     pairs = phrases()
     text = corpus(splits(train=([*pairs[0], "ж" * 3000], [*pairs[1], "die Nacht"])))
-    result, said = run(tmp_path, options(9999), text)
+    result, reports = run(tmp_path, options(9999), text)
     assert result.counts["source_unknown"] > 0
-    assert said[-1].endswith(f"unknown subwords: {result.counts['source_unknown']:,} in en, 0 in de")
+    assert reports[-1].endswith(f"unknown subwords: {result.counts['source_unknown']:,} in en, 0 in de")
 
 
-def test_encoded_once_and_mapped(tmp_path: Path) -> None:
-    first, said = run(tmp_path)
-    assert said[-2] == "encoding 227 training pairs (once)"
+def test_text_is_encoded_once_and_memory_mapped(tmp_path: Path) -> None:
+    first, reports = run(tmp_path)
+    assert reports[-2] == "encoding 227 training pairs (once)"
     unread = corpus({split: pairs for split, pairs in splits().items() if split != "train"})
-    again, said = run(tmp_path, text=unread)
-    assert len(said) == 1
+    again, reports = run(tmp_path, text=unread)
+    assert len(reports) == 1
     assert again.counts == first.counts
     for side in ("source", "target"):
-        kept, mapped = getattr(first.train, side), getattr(again.train, side)
-        assert np.array_equal(kept.tokens, mapped.tokens)
-        assert np.array_equal(kept.offsets, mapped.offsets)
+        encoded, mapped = getattr(first.train, side), getattr(again.train, side)
+        assert np.array_equal(encoded.tokens, mapped.tokens)
+        assert np.array_equal(encoded.offsets, mapped.offsets)
         assert not mapped.tokens.flags.writeable
         assert isinstance(mapped.tokens.base, np.memmap)
 
 
 def test_other_options_share_the_subwords_only(tmp_path: Path) -> None:
-    for wanted in (options(), options(overlong="cut"), options(LIMIT + 1), options()):
-        run(tmp_path, wanted)
+    for text_options in (options(), options(overlong="cut"), options(LIMIT + 1), options()):
+        run(tmp_path, text_options)
     assert len(list((tmp_path / "translation").glob("[!.]*"))) == 3
     assert len(list((tmp_path / "subwords").glob("[!.]*"))) == 1
 
@@ -115,23 +117,23 @@ def test_other_options_share_the_subwords_only(tmp_path: Path) -> None:
 def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = run(tmp_path / "whole")
     monkeypatch.setattr(translation, "CHUNK", 50)
-    chunked, said = run(tmp_path / "chunked")
+    chunked, reports = run(tmp_path / "chunked")
     assert np.array_equal(whole.train.target.tokens, chunked.train.target.tokens)
     assert np.array_equal(whole.train.target.offsets, chunked.train.target.offsets)
     assert whole.counts == chunked.counts
-    assert [line for line in said if line.startswith("encoded")] == [
+    assert [line for line in reports if line.startswith("encoded")] == [
         f"encoded {done} of 227 pairs" for done in (50, 100, 150, 200)
     ]
 
 
 @pytest.mark.parametrize("name", ["source_tokens.npy", "target_offsets.npy", "counts.json"])
-def test_damaged_text_is_encoded_anew(name: str, tmp_path: Path) -> None:
+def test_damaged_text_is_encoded_again(name: str, tmp_path: Path) -> None:
     first, _ = run(tmp_path)
     expected = first.train.source.tokens.copy()
     (path,) = (tmp_path / "translation").glob(f"*/{name}")
     path.write_bytes(path.read_bytes()[:-8])
-    again, said = run(tmp_path)
-    assert said[0] == "encoding 227 training pairs (once)"
+    again, reports = run(tmp_path)
+    assert reports[0] == "encoding 227 training pairs (once)"
     assert np.array_equal(again.train.source.tokens, expected)
 
 
@@ -147,7 +149,7 @@ def test_held_out_text_stays_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("overlong", "long"), [("drop", []), ("cut", [3])])
-def test_cross_entropy_skips_what_training_drops(overlong: str, long: list[int], tmp_path: Path) -> None:
+def test_cross_entropy_skips_pairs_that_training_drops(overlong: str, long: list[int], tmp_path: Path) -> None:
     result, _ = run(tmp_path, options(30, overlong))
     scored = result.held_out["valid"].scored
     assert scored.dtype == np.int64
@@ -160,7 +162,7 @@ ONE_SIDED = (["", "a gate"] * 99, ["die Nacht", ""] * 99)
 
 
 @pytest.mark.parametrize(
-    ("changed", "wanted", "message", "kept"),
+    ("replacements", "text_options", "message", "entries"),
     [
         ({}, options(1), r"No training pair of phrases en-de is left: of 227, 2 have .* 225 are longer than .*=1\.", 0),
         ({"train": ONE_SIDED}, options(vocabulary=15), r"is left: of 198, 198 have an empty side", 0),
@@ -168,13 +170,15 @@ ONE_SIDED = (["", "a gate"] * 99, ["die Nacht", ""] * 99)
     ],
     ids=["too long", "one-sided", "held out"],
 )
-def test_nothing_left(changed: dict[str, Pairs], wanted: TextOptions, message: str, kept: int, tmp_path: Path) -> None:
+def test_split_without_pairs_is_refused(
+    replacements: dict[str, Pairs], text_options: TextOptions, message: str, entries: int, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=message):
-        run(tmp_path, wanted, corpus(splits(**changed)))
-    assert len(list((tmp_path / "translation").glob("[!.]*"))) == kept
+        run(tmp_path, text_options, corpus(splits(**replacements)))
+    assert len(list((tmp_path / "translation").glob("[!.]*"))) == entries
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

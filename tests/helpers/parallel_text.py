@@ -1,4 +1,4 @@
-"""A small parallel corpus, English and German, with punctuation that tokenisers treat differently."""
+"""A small parallel corpus in English and German, with punctuation that tokenisers treat differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERBS = ["sees:sieht", "finds:findet", "leaves:verlässt"]
 
 
 def phrases() -> Pairs:
-    """225 pairs; a third of them say more in quotation marks, after a full stop, or with a dash."""
+    """Return 225 pairs. A quarter of them have a second part, after a full stop in quotation marks or after a dash."""
     pairs: Pairs = ([], [])
     for number, words in enumerate(itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS[:3])):
         for side, lines in enumerate(pairs):

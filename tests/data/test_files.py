@@ -1,0 +1,56 @@
+"""Files of data sets: lines, digests and arrays, and messages about files that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmsexp.data import DataError
+from rmsexp.data.files import digest_of, read_lines, write_float32
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes("\ufeffone\u2028\x0b\r\n\n two".encode())
+    assert read_lines(path) == ["one\u2028\x0b\r", "", " two"]
+    path.write_bytes(b"one\n\n")
+    assert read_lines(path) == ["one", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "byte"), [(b"\xff", 1, 1), (b"one\nca\xc3\xa9 \xe9t\n", 2, 6), (b"\n\n\xc3", 3, 1)]
+)
+def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        read_lines(path)
+    assert f"{path}, line {line}: not UTF-8" in str(error.value)
+    assert f"at byte {byte} of the line" in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for function in (read_lines, lambda path: digest_of([path])):
+        with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
+            function(tmp_path / "absent")
+
+
+def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_text("one")
+    before = digest_of(paths)
+    assert len(before) == 64
+    assert digest_of(paths[::-1]) != before
+    paths[1].write_text("two")
+    assert digest_of(paths) != before
+
+
+def test_blocks_of_rows_become_one_array(tmp_path: Path) -> None:
+    rows = np.arange(12.0).reshape(6, 2)
+    write_float32(tmp_path / "a.npy", rows.shape, (rows[:4], np.asfortranarray(rows[4:])))
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert array.dtype == np.float32
+    assert np.array_equal(array, rows)
