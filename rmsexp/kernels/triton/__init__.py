@@ -1,5 +1,9 @@
-"""The operators of ``rmsexp`` on CUDA, as Triton kernels: deterministic, with statistics and sums in float32 (in
-float64 for float64)."""
+"""The operators of ``rmsexp`` on CUDA, as Triton kernels.
+
+Experimental: no GPU has run them yet. The tests run them in Triton's interpreter on CPU and compile them for sm_80.
+
+The kernels are deterministic. They compute statistics and sums in float32, or in float64 for float64 input.
+"""
 
 from torch.library import Library
 
@@ -20,11 +24,14 @@ OPERATORS = (
 )
 
 
-_libraries: list[Library] = []  # what a library implements lasts as long as it lives
+_libraries: list[Library] = []  # an operator loses its implementation when the Library object is deleted
 
 
 def register(key: str) -> None:
-    """Makes them the implementation, for a dispatch key, of the operators of their names, which must be defined."""
+    """Register the kernels under a dispatch key, such as "CUDA", of the operators with their names.
+
+    The operators must have been defined, which :func:`rmsexp.kernels.load` does.
+    """
     library = Library("rmsexp", "IMPL", key)
     for operator in OPERATORS:
         library.impl(operator.__name__, operator)

@@ -1,8 +1,8 @@
-"""One step of additive attention (Bahdanau et al. 2015) with a normalised query, as Triton kernels: a program a row.
+"""One step of additive attention (Bahdanau et al. 2015) with a normalised query, as Triton kernels.
 
-Shapes: rows of the batch B, source length S, width C of keys and query, width A of the values. Tensors are float32 or
-float64 and contiguous but for the rows of the batch, which may lie any stride apart. A mask, ``(B, S)``, is true where
-a position is real; what lies elsewhere is not read.
+Shapes: B rows of the batch, one per program; S source positions; C features of keys and query; A features of values.
+Tensors are float32 or float64 and contiguous, except that the rows of the batch may have any stride. ``mask``, (B, S),
+is a padding mask, true where a position is not padding. Keys and values of padding are not read.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -13,26 +13,28 @@ from torch import Tensor
 from rmsexp.kernels.triton.rows import (
     launch_options,
     load_statistics,
+    norm_backward,
+    norm_output,
     row_statistics,
+    row_strides,
     save_statistics,
-    strides,
-    summand,
     tanh,
-    to_input,
 )
+
+QUERY = tl.constexpr(0)  # the only norm in a row of statistics
 
 
 @triton.jit
 def _forward(
-    keys,
-    query,
-    values,
-    mask,
-    score,
-    affine,
-    statistics,
-    alpha,
-    context,
+    keys,  # (B, S, C)
+    query,  # (B, C)
+    values,  # (B, S, A)
+    mask,  # (B, S)
+    score,  # (C,)
+    affine,  # (2, C): gain and shift of the query
+    statistics,  # (B, 2) written: mean and scale of the query
+    alpha,  # (B, S) written: attention weights
+    context,  # (B, A) written
     keys_stride,
     query_stride,
     values_stride,
@@ -40,17 +42,17 @@ def _forward(
     statistics_stride,
     alpha_stride,
     context_stride,
-    length,
-    width,
-    depth,
-    k,
+    length,  # S
+    width,  # C
+    depth,  # A
+    k,  # units in the statistic of the query
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    P: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_POSITIONS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = keys.dtype.element_ty
+    DTYPE: tl.constexpr = keys.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     keys += row * keys_stride
     query += row * query_stride
@@ -59,66 +61,67 @@ def _forward(
     statistics += row * statistics_stride
     alpha += row * alpha_stride
     context += row * context_stride
-    positions = tl.arange(0, P)[:, None]
-    units = tl.arange(0, U)[None, :]
-    mean, scale = row_statistics(query, True, 1, width, k, KIND, INSIDE, EPS, W, 1, U)
-    save_statistics(statistics, mean, scale)
-    most = tl.full([P, 1], float("-inf"), W)
-    for start in range(0, length, P):
-        position = start + positions
-        real = tl.load(mask + position, position < length, other=0)
-        products = tl.zeros([P, U], W)
-        for first in range(0, width, U):
-            unit = first + units
-            here = unit < width
-            key = tl.load(keys + position * width + unit, real & here, other=0)
-            seen = tanh(key + summand(query, affine, width, mean, scale, unit, here))
-            products += seen * tl.load(score + unit, here, other=0)
-        energy = tl.where(real, tl.sum(products, 1, keep_dims=True), float("-inf"))
+    positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
+    units = tl.arange(0, BLOCK_N)[None, :]
+    mean, scale = row_statistics(query, True, 1, width, k, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    save_statistics(statistics, QUERY, mean, scale)
+    # The energies, score . tanh(keys + N(query)), are kept in alpha until they are replaced by their softmax.
+    maxima = tl.full([BLOCK_POSITIONS, 1], float("-inf"), DTYPE)
+    for position_start in range(0, length, BLOCK_POSITIONS):
+        position = position_start + positions
+        valid = tl.load(mask + position, position < length, other=0)
+        products = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
+        for start in range(0, width, BLOCK_N):
+            unit = start + units
+            in_row = unit < width
+            key = tl.load(keys + position * width + unit, valid & in_row, other=0)
+            activation = tanh(key + norm_output(query, affine, width, mean, scale, unit, in_row))
+            products += activation * tl.load(score + unit, in_row, other=0)
+        energy = tl.where(valid, tl.sum(products, 1, keep_dims=True), float("-inf"))
         tl.store(alpha + position, energy, position < length)
-        most = tl.maximum(most, energy)
+        maxima = tl.maximum(maxima, energy)
     tl.debug_barrier()
-    highest = tl.max(most, 0, keep_dims=True)
-    exponentials = tl.zeros([P, 1], W)
-    for start in range(0, length, P):
-        position = start + positions
-        real = tl.load(mask + position, position < length, other=0)
-        exponentials += tl.where(real, tl.exp(tl.load(alpha + position, real, other=0) - highest), 0)
+    maximum = tl.max(maxima, 0, keep_dims=True)
+    exponentials = tl.zeros([BLOCK_POSITIONS, 1], DTYPE)
+    for position_start in range(0, length, BLOCK_POSITIONS):
+        position = position_start + positions
+        valid = tl.load(mask + position, position < length, other=0)
+        exponentials += tl.where(valid, tl.exp(tl.load(alpha + position, valid, other=0) - maximum), 0)
     total = tl.sum(exponentials, 0, keep_dims=True)
-    for start in range(0, length, P):
-        position = start + positions
-        real = tl.load(mask + position, position < length, other=0)
-        weight = tl.where(real, tl.exp(tl.load(alpha + position, real, other=0) - highest) / total, 0)
-        tl.debug_barrier()  # each thread has read what is overwritten here
+    for position_start in range(0, length, BLOCK_POSITIONS):
+        position = position_start + positions
+        valid = tl.load(mask + position, position < length, other=0)
+        weight = tl.where(valid, tl.exp(tl.load(alpha + position, valid, other=0) - maximum) / total, 0)
+        tl.debug_barrier()  # every thread has read the energies before they are overwritten
         tl.store(alpha + position, weight, position < length)
     tl.debug_barrier()
-    for first in range(0, depth, U):
-        unit = first + units
-        here = unit < depth
-        weighted = tl.zeros([P, U], W)
-        for start in range(0, length, P):
-            position = start + positions
-            real = tl.load(mask + position, position < length, other=0)
-            value = tl.load(values + position * depth + unit, real & here, other=0)
-            weighted += tl.load(alpha + position, real, other=0) * value
-        tl.store(context + unit, tl.sum(weighted, 0, keep_dims=True), here)
+    for start in range(0, depth, BLOCK_N):
+        unit = start + units
+        in_row = unit < depth
+        weighted = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
+        for position_start in range(0, length, BLOCK_POSITIONS):
+            position = position_start + positions
+            valid = tl.load(mask + position, position < length, other=0)
+            value = tl.load(values + position * depth + unit, valid & in_row, other=0)
+            weighted += tl.load(alpha + position, valid, other=0) * value
+        tl.store(context + unit, tl.sum(weighted, 0, keep_dims=True), in_row)
 
 
 @triton.jit
 def _backward(
-    dcontext,
-    keys,
-    query,
-    values,
-    mask,
-    score,
-    affine,
-    statistics,
-    alpha,
-    dalpha,
-    dkeys,
-    dquery,
-    partials,
+    dcontext,  # (B, A)
+    keys,  # (B, S, C)
+    query,  # (B, C)
+    values,  # (B, S, A)
+    mask,  # (B, S)
+    score,  # (C,)
+    affine,  # (2, C)
+    statistics,  # (B, 2)
+    alpha,  # (B, S)
+    dalpha,  # (B, S) scratch memory
+    dkeys,  # (B, S, C) added to
+    dquery,  # (B, C) written
+    partials,  # (B, 3, C) added to: each row's part of the gradients of score, gain and shift
     dcontext_stride,
     keys_stride,
     query_stride,
@@ -130,17 +133,27 @@ def _backward(
     dkeys_stride,
     dquery_stride,
     partials_stride,
-    length,
-    width,
-    depth,
+    length,  # S
+    width,  # C
+    depth,  # A
     k,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    P: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_POSITIONS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = keys.dtype.element_ty
+    """Compute the gradients of :func:`_forward`.
+
+    With e the energies and t = tanh(keys + N(query)), so that ``e_s = score . t_s``, the gradients of
+
+    - alpha_s:   dcontext . values_s
+    - e_s:       de_s = alpha_s * (dalpha_s - sum over r of alpha_r * dalpha_r)
+    - keys_s:    de_s * score * (1 - t_s^2)
+    - N(query):  the sum of those of keys over s
+    - score:     the sum of de_s * t_s over s
+    """
+    DTYPE: tl.constexpr = keys.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     dcontext += row * dcontext_stride
     keys += row * keys_stride
@@ -153,50 +166,46 @@ def _backward(
     dkeys += row * dkeys_stride
     dquery += row * dquery_stride
     partials += row * partials_stride
-    positions = tl.arange(0, P)[:, None]
-    units = tl.arange(0, U)[None, :]
-    mean, scale = load_statistics(statistics)
-    averaged = tl.zeros([P, 1], W)
-    for start in range(0, length, P):
-        position = start + positions
-        real = tl.load(mask + position, position < length, other=0)
-        products = tl.zeros([P, U], W)
-        for first in range(0, depth, U):
-            unit = first + units
-            here = unit < depth
-            value = tl.load(values + position * depth + unit, real & here, other=0)
-            products += tl.load(dcontext + unit, here, other=0) * value
-        of_weight = tl.sum(products, 1, keep_dims=True)
-        tl.store(dalpha + position, of_weight, real)
-        averaged += tl.load(alpha + position, real, other=0) * of_weight
+    positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
+    units = tl.arange(0, BLOCK_N)[None, :]
+    mean, scale = load_statistics(statistics, QUERY)
+    averages = tl.zeros([BLOCK_POSITIONS, 1], DTYPE)
+    for position_start in range(0, length, BLOCK_POSITIONS):
+        position = position_start + positions
+        valid = tl.load(mask + position, position < length, other=0)
+        products = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
+        for start in range(0, depth, BLOCK_N):
+            unit = start + units
+            in_row = unit < depth
+            value = tl.load(values + position * depth + unit, valid & in_row, other=0)
+            products += tl.load(dcontext + unit, in_row, other=0) * value
+        d_alpha = tl.sum(products, 1, keep_dims=True)
+        tl.store(dalpha + position, d_alpha, valid)
+        averages += tl.load(alpha + position, valid, other=0) * d_alpha
     tl.debug_barrier()
-    average = tl.sum(averaged, 0, keep_dims=True)
-    for first in range(0, width, U):
-        unit = first + units
-        here = unit < width
-        of_query = summand(query, affine, width, mean, scale, unit, here)
-        factor = tl.load(score + unit, here, other=0)
-        d_score = tl.zeros([P, U], W)
-        d_query = tl.zeros([P, U], W)
-        for start in range(0, length, P):
-            position = start + positions
-            real = tl.load(mask + position, position < length, other=0)
-            at = position * width + unit
-            of_energy = tl.load(alpha + position, real, other=0) * (tl.load(dalpha + position, real, other=0) - average)
-            seen = tanh(tl.load(keys + at, real & here, other=0) + of_query)
-            gradient = of_energy * factor * (1 - seen * seen)
-            tl.store(dkeys + at, tl.load(dkeys + at, real & here, other=0) + gradient, real & here)
-            d_score += of_energy * seen
-            d_query += gradient
+    average = tl.sum(averages, 0, keep_dims=True)
+    for start in range(0, width, BLOCK_N):
+        unit = start + units
+        in_row = unit < width
+        normalised_query = norm_output(query, affine, width, mean, scale, unit, in_row)
+        weight = tl.load(score + unit, in_row, other=0)
+        d_score = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
+        d_query = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
+        for position_start in range(0, length, BLOCK_POSITIONS):
+            position = position_start + positions
+            valid = tl.load(mask + position, position < length, other=0)
+            offset = position * width + unit
+            d_alpha = tl.load(dalpha + position, valid, other=0)
+            d_energy = tl.load(alpha + position, valid, other=0) * (d_alpha - average)
+            activation = tanh(tl.load(keys + offset, valid & in_row, other=0) + normalised_query)
+            d_key = d_energy * weight * (1 - activation * activation)
+            tl.store(dkeys + offset, tl.load(dkeys + offset, valid & in_row, other=0) + d_key, valid & in_row)
+            d_score += d_energy * activation
+            d_query += d_key
         d_score = tl.sum(d_score, 0, keep_dims=True)
-        tl.store(partials + unit, tl.load(partials + unit, here, other=0) + d_score, here)
-        tl.store(dquery + unit, tl.sum(d_query, 0, keep_dims=True), here)
-    to_input(dquery, query, affine, partials + width, width, mean, scale, width, k, KIND, INSIDE, EPS, U)
-
-
-def _tile(length: int, width: int) -> dict[str, int]:
-    positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
-    return {"P": positions, "U": units, **launch_options(positions * units)}
+        tl.store(partials + unit, tl.load(partials + unit, in_row, other=0) + d_score, in_row)
+        tl.store(dquery + unit, tl.sum(d_query, 0, keep_dims=True), in_row)
+    norm_backward(dquery, query, affine, partials + width, width, mean, scale, width, k, KIND, EPS_INSIDE, EPS, BLOCK_N)
 
 
 def attention_forward(
@@ -212,28 +221,27 @@ def attention_forward(
     alpha: Tensor,
     context: Tensor,
 ) -> None:
-    """``alpha = softmax(score . tanh(keys + N(query)))`` over real positions; ``context = alpha . values``.
+    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` over the source, and ``context = alpha . values``.
 
     Args:
         keys: ``(B, S, C)``.
-        query: raw, ``(B, C)``.
+        query: ``(B, C)``, before its norm.
         values: ``(B, S, A)``.
+        mask: ``(B, S)``, true where a position is not padding.
         score: ``(C,)``.
-        affine: of the query, ``(2, C)``: gain and shift.
-        form: kind, units in the statistic, whether eps lies inside the root.
-        statistics: of the query, written, ``(B, 2)``.
-        alpha: written, ``(B, S)``; 0 where a position is not real.
-        context: written, ``(B, A)``.
+        affine: ``(2, C)``: gain and shift of the query.
+        form: Kind of norm; units in the statistic; whether eps is inside the root.
+        eps: Added to the statistic.
+        statistics: ``(B, 2)``, written: mean and scale of the query.
+        alpha: ``(B, S)``, written; 0 where a position is padding.
+        context: ``(B, A)``, written.
     """
-    kind, k, inside = form
-    rows, length, width = keys.shape
-    tensors = (keys, query, values, mask, score, affine, statistics, alpha, context)
-    sizes = (length, width, values.shape[2], k, kind, bool(inside), eps)
-    _forward[(rows,)](
-        *tensors,
-        *strides(keys, query, values, mask, statistics, alpha, context),
-        *sizes,
-        **_tile(length, width),
+    _forward[(keys.shape[0],)](
+        *(keys, query, values, mask, score, affine, statistics, alpha, context),
+        **row_strides(keys=keys, query=query, values=values, mask=mask),
+        **row_strides(statistics=statistics, alpha=alpha, context=context),
+        **_norm_arguments(form, eps),
+        **_size_arguments(keys, values),
     )
 
 
@@ -253,23 +261,36 @@ def attention_backward(
     dquery: Tensor,
     partials: Tensor,
 ) -> None:
-    """Gradients of :func:`attention_forward`, but for the values' one.
+    """Compute the gradients of :func:`attention_forward`, except that of the values.
 
-    The tanh is computed anew: kept, it would take the room of the keys at every step of the target.
+    The tanh is computed again: to save it would take as much memory as the keys at every step of the target.
 
     Args:
-        dkeys: added to, ``(B, S, C)``.
-        dquery: written, ``(B, C)``.
-        partials: added to, ``(B, 3, C)``: each row's part of the gradients of score, gain and shift.
+        dcontext: Gradient of ``context``, ``(B, A)``.
+        dkeys: Gradient of ``keys``, ``(B, S, C)``, added to.
+        dquery: Gradient of ``query``, ``(B, C)``, written.
+        partials: ``(B, 3, C)``, added to: each row's part of the gradients of score, gain and shift.
+
+    For the other arguments see :func:`attention_forward`.
     """
-    kind, k, inside = form
-    rows, length, width = keys.shape
     dalpha = alpha.new_empty(alpha.shape)
-    tensors = (dcontext, keys, query, values, mask, score, affine, statistics, alpha, dalpha, dkeys, dquery, partials)
-    sizes = (length, width, values.shape[2], k, kind, bool(inside), eps)
-    _backward[(rows,)](
-        *tensors,
-        *strides(*(of for of in tensors if of is not score and of is not affine)),
-        *sizes,
-        **_tile(length, width),
+    _backward[(keys.shape[0],)](
+        *(dcontext, keys, query, values, mask, score, affine, statistics, alpha, dalpha, dkeys, dquery, partials),
+        **row_strides(dcontext=dcontext, keys=keys, query=query, values=values, mask=mask, statistics=statistics),
+        **row_strides(alpha=alpha, dalpha=dalpha, dkeys=dkeys, dquery=dquery, partials=partials),
+        **_norm_arguments(form, eps),
+        **_size_arguments(keys, values),
     )
+
+
+def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:
+    kind, k, inside = form
+    return {"k": k, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps}
+
+
+def _size_arguments(keys: Tensor, values: Tensor) -> dict[str, int]:
+    """Return the arguments of the kernels that depend on the shapes of keys and values alone."""
+    _, length, width = keys.shape
+    positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
+    sizes = {"length": length, "width": width, "depth": values.shape[2]}
+    return {**sizes, "BLOCK_POSITIONS": positions, "BLOCK_N": units, **launch_options(positions * units)}

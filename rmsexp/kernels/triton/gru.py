@@ -1,7 +1,7 @@
-"""One time step of the normalised GRU behind its matrix products, as Triton kernels: a program a row.
+"""One time step of the normalised GRU, after its matrix products, as Triton kernels.
 
-Shapes: rows of the batch B, hidden size H. Matrices are float32 or float64, their last axis contiguous and their rows
-any stride apart. Statistics are pairs of mean and scale. A mask, ``(B,)``, is true where a row is real.
+Shapes: B rows of the batch, one per program; H hidden units. Matrices are float32 or float64. Their last axis is
+contiguous, their rows may have any stride. ``mask`` is a padding mask, true where a row is not padding.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -11,27 +11,30 @@ from torch import Tensor
 
 from rmsexp.kernels.triton.rows import (
     load_statistics,
+    norm_backward,
+    norm_output,
     row_statistics,
+    row_strides,
     save_statistics,
-    strides,
-    summand,
     tanh,
-    to_input,
 )
-from rmsexp.kernels.triton.steps import is_real, skip_row, tile
+from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
+
+# The norms of a step, in the order of their statistics: of the gates and of the candidate, of input and state.
+X_GATES, X_CANDIDATE, H_GATES, H_CANDIDATE = (tl.constexpr(norm) for norm in range(4))
 
 
 @triton.jit
 def _forward(
-    ax,
-    ah,
-    h,
-    mask,
-    bias,
-    affine,
-    gates,
-    statistics,
-    out,
+    ax,  # (B, 3H) summed inputs W x
+    ah,  # (B, 3H) summed inputs U h; the bias is added in place
+    h,  # (B, H) previous state
+    mask,  # (B,) or None
+    bias,  # (3H,) or None
+    affine,  # (2, 2, 3H): of ax and ah; gain and shift
+    gates,  # (B, 3H) written: reset gate, update gate, candidate
+    statistics,  # (B, 4, 2) written: mean and scale of each norm
+    out,  # (B, H) written: new state
     ax_stride,
     ah_stride,
     h_stride,
@@ -39,75 +42,80 @@ def _forward(
     gates_stride,
     statistics_stride,
     out_stride,
-    hidden,
-    k_gates,
-    k_candidate,
+    hidden,  # H
+    k_gates,  # units in the statistic of the gates, of 2H
+    k_candidate,  # units in the statistic of the candidate, of H
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = ax.dtype.element_ty
+    DTYPE: tl.constexpr = ax.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    units = tl.arange(0, U)[None, :]
+    units = tl.arange(0, BLOCK_N)[None, :]
     ax += row * ax_stride
     ah += row * ah_stride
     h += row * h_stride
     gates += row * gates_stride
     statistics += row * statistics_stride
     out += row * out_stride
-    both = 2 * hidden
+    both_gates = 2 * hidden
     width = 3 * hidden
     if bias is not None:
-        for first in range(0, width, U):
-            unit = first + units
-            here = unit < width
-            tl.store(ah + unit, tl.load(ah + unit, here) + tl.load(bias + unit, here), here)
+        for start in range(0, width, BLOCK_N):
+            unit = start + units
+            in_row = unit < width
+            tl.store(ah + unit, tl.load(ah + unit, in_row) + tl.load(bias + unit, in_row), in_row)
         tl.debug_barrier()
-    xg_mean, xg_scale = row_statistics(ax, True, 1, both, k_gates, KIND, INSIDE, EPS, W, 1, U)
-    xc_mean, xc_scale = row_statistics(ax + both, True, 1, hidden, k_candidate, KIND, INSIDE, EPS, W, 1, U)
-    hg_mean, hg_scale = row_statistics(ah, True, 1, both, k_gates, KIND, INSIDE, EPS, W, 1, U)
-    hc_mean, hc_scale = row_statistics(ah + both, True, 1, hidden, k_candidate, KIND, INSIDE, EPS, W, 1, U)
-    save_statistics(statistics, xg_mean, xg_scale)
-    save_statistics(statistics + 2, xc_mean, xc_scale)
-    save_statistics(statistics + 4, hg_mean, hg_scale)
-    save_statistics(statistics + 6, hc_mean, hc_scale)
-    of_h = affine + 2 * width
-    real = is_real(mask, row, mask_stride)
-    for first in range(0, hidden, U):
-        unit = first + units
-        here = unit < hidden
-        last = tl.load(h + unit, here)
-        if real:
-            u = hidden + unit
-            c = both + unit
-            x = summand(ax, affine, width, xg_mean, xg_scale, unit, here)
-            reset = tl.sigmoid(x + summand(ah, of_h, width, hg_mean, hg_scale, unit, here))
-            x = summand(ax, affine, width, xg_mean, xg_scale, u, here)
-            update = tl.sigmoid(x + summand(ah, of_h, width, hg_mean, hg_scale, u, here))
-            x = summand(ax, affine, width, xc_mean, xc_scale, c, here)
-            candidate = tanh(x + reset * summand(ah, of_h, width, hc_mean, hc_scale, c, here))
-            tl.store(gates + unit, reset, here)
-            tl.store(gates + u, update, here)
-            tl.store(gates + c, candidate, here)
-            last = update * last + (1 - update) * candidate
-        tl.store(out + unit, last, here)
+    xg_mean, xg_scale = row_statistics(ax, True, 1, both_gates, k_gates, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    xc_mean, xc_scale = row_statistics(
+        ax + both_gates, True, 1, hidden, k_candidate, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N
+    )
+    hg_mean, hg_scale = row_statistics(ah, True, 1, both_gates, k_gates, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    hc_mean, hc_scale = row_statistics(
+        ah + both_gates, True, 1, hidden, k_candidate, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N
+    )
+    save_statistics(statistics, X_GATES, xg_mean, xg_scale)
+    save_statistics(statistics, X_CANDIDATE, xc_mean, xc_scale)
+    save_statistics(statistics, H_GATES, hg_mean, hg_scale)
+    save_statistics(statistics, H_CANDIDATE, hc_mean, hc_scale)
+    h_affine = affine + 2 * width
+    valid = not_padding(mask, row, mask_stride)
+    for start in range(0, hidden, BLOCK_N):
+        unit = start + units
+        in_row = unit < hidden
+        state = tl.load(h + unit, in_row)
+        if valid:
+            update_unit = hidden + unit
+            candidate_unit = both_gates + unit
+            norm_x = norm_output(ax, affine, width, xg_mean, xg_scale, unit, in_row)
+            reset = tl.sigmoid(norm_x + norm_output(ah, h_affine, width, hg_mean, hg_scale, unit, in_row))
+            norm_x = norm_output(ax, affine, width, xg_mean, xg_scale, update_unit, in_row)
+            update = tl.sigmoid(norm_x + norm_output(ah, h_affine, width, hg_mean, hg_scale, update_unit, in_row))
+            norm_x = norm_output(ax, affine, width, xc_mean, xc_scale, candidate_unit, in_row)
+            norm_h = norm_output(ah, h_affine, width, hc_mean, hc_scale, candidate_unit, in_row)
+            candidate = tanh(norm_x + reset * norm_h)
+            tl.store(gates + unit, reset, in_row)
+            tl.store(gates + update_unit, update, in_row)
+            tl.store(gates + candidate_unit, candidate, in_row)
+            state = update * state + (1 - update) * candidate
+        tl.store(out + unit, state, in_row)
 
 
 @triton.jit
 def _backward(
-    dout,
-    dh,
-    ax,
-    ah,
-    h,
-    gates,
-    statistics,
-    mask,
-    affine,
-    dax,
-    dah,
-    partials,
+    dout,  # (B, H) gradient of this step's output, or None
+    dh,  # (B, H) read: gradient of the new state; written: gradient of h, except through ah
+    ax,  # (B, 3H)
+    ah,  # (B, 3H) with the bias
+    h,  # (B, H)
+    gates,  # (B, 3H)
+    statistics,  # (B, 4, 2)
+    mask,  # (B,) or None
+    affine,  # (2, 2, 3H)
+    dax,  # (B, 3H) written
+    dah,  # (B, 3H) written
+    partials,  # (B, 2, 2, 3H) added to: each row's part of the gradient of affine
     dout_stride,
     dh_stride,
     ax_stride,
@@ -119,13 +127,13 @@ def _backward(
     dax_stride,
     dah_stride,
     partials_stride,
-    hidden,
+    hidden,  # H
     k_gates,
     k_candidate,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     if dout is not None:
@@ -138,52 +146,67 @@ def _backward(
     statistics += row * statistics_stride
     dax += row * dax_stride
     dah += row * dah_stride
-    both = 2 * hidden
+    both_gates = 2 * hidden
     width = 3 * hidden
-    if is_real(mask, row, mask_stride):
-        of_x = partials + row * partials_stride
-        of_h = of_x + 2 * width
+    if not_padding(mask, row, mask_stride):
+        x_partials = partials + row * partials_stride
+        h_partials = x_partials + 2 * width
         h_affine = affine + 2 * width
-        xg_mean, xg_scale = load_statistics(statistics)
-        xc_mean, xc_scale = load_statistics(statistics + 2)
-        hg_mean, hg_scale = load_statistics(statistics + 4)
-        hc_mean, hc_scale = load_statistics(statistics + 6)
-        for first in range(0, hidden, U):
-            unit = first + tl.arange(0, U)[None, :]
-            here = unit < hidden
-            u = hidden + unit
-            c = both + unit
-            reset = tl.load(gates + unit, here)
-            update = tl.load(gates + u, here)
-            candidate = tl.load(gates + c, here)
-            gradient = tl.load(dh + unit, here)
+        xg_mean, xg_scale = load_statistics(statistics, X_GATES)
+        xc_mean, xc_scale = load_statistics(statistics, X_CANDIDATE)
+        hg_mean, hg_scale = load_statistics(statistics, H_GATES)
+        hc_mean, hc_scale = load_statistics(statistics, H_CANDIDATE)
+        # With r, u, c the gates and d the gradient of h' = u * h + (1 - u) * c, the gradients of
+        #   h, directly:             d * u
+        #   u, before its sigmoid:   d * (h - c) * u * (1 - u)
+        #   c, before its tanh:      dc = d * (1 - u) * (1 - c^2)
+        #   r, before its sigmoid:   dc * N(ah) * r * (1 - r)
+        #   N(ah) of the candidate:  dc * r
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + tl.arange(0, BLOCK_N)[None, :]
+            in_row = unit < hidden
+            update_unit = hidden + unit
+            candidate_unit = both_gates + unit
+            reset = tl.load(gates + unit, in_row)
+            update = tl.load(gates + update_unit, in_row)
+            candidate = tl.load(gates + candidate_unit, in_row)
+            d = tl.load(dh + unit, in_row)
             if dout is not None:
-                gradient += tl.load(dout + unit, here)
-            tl.store(dh + unit, gradient * update, here)
-            d_update = gradient * (tl.load(h + unit, here) - candidate) * update * (1 - update)
-            d_candidate = gradient * (1 - update) * (1 - candidate * candidate)
-            of_state = summand(ah, h_affine, width, hc_mean, hc_scale, c, here)
-            d_reset = d_candidate * of_state * reset * (1 - reset)
-            tl.store(dax + unit, d_reset, here)
-            tl.store(dax + u, d_update, here)
-            tl.store(dax + c, d_candidate, here)
-            tl.store(dah + unit, d_reset, here)
-            tl.store(dah + u, d_update, here)
-            tl.store(dah + c, d_candidate * reset, here)
-        to_input(dax, ax, affine, of_x, width, xg_mean, xg_scale, both, k_gates, KIND, INSIDE, EPS, U)
-        to_input(dah, ah, h_affine, of_h, width, hg_mean, hg_scale, both, k_gates, KIND, INSIDE, EPS, U)
-        ax += both
-        ah += both
-        dax += both
-        dah += both
-        of_x += both
-        of_h += both
-        affine += both
-        h_affine += both
-        to_input(dax, ax, affine, of_x, width, xc_mean, xc_scale, hidden, k_candidate, KIND, INSIDE, EPS, U)
-        to_input(dah, ah, h_affine, of_h, width, hc_mean, hc_scale, hidden, k_candidate, KIND, INSIDE, EPS, U)
+                d += tl.load(dout + unit, in_row)
+            tl.store(dh + unit, d * update, in_row)
+            d_update = d * (tl.load(h + unit, in_row) - candidate) * update * (1 - update)
+            d_candidate = d * (1 - update) * (1 - candidate * candidate)
+            norm_h = norm_output(ah, h_affine, width, hc_mean, hc_scale, candidate_unit, in_row)
+            d_reset = d_candidate * norm_h * reset * (1 - reset)
+            tl.store(dax + unit, d_reset, in_row)
+            tl.store(dax + update_unit, d_update, in_row)
+            tl.store(dax + candidate_unit, d_candidate, in_row)
+            tl.store(dah + unit, d_reset, in_row)
+            tl.store(dah + update_unit, d_update, in_row)
+            tl.store(dah + candidate_unit, d_candidate * reset, in_row)
+        # From the norms' outputs to their inputs: first those of the gates, then those of the candidate.
+        norm_backward(
+            dax, ax, affine, x_partials, width, xg_mean, xg_scale, both_gates, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
+        norm_backward(
+            dah, ah, h_affine, h_partials, width, hg_mean, hg_scale, both_gates, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
+        ax += both_gates
+        ah += both_gates
+        dax += both_gates
+        dah += both_gates
+        x_partials += both_gates
+        h_partials += both_gates
+        affine += both_gates
+        h_affine += both_gates
+        norm_backward(
+            dax, ax, affine, x_partials, width, xc_mean, xc_scale, hidden, k_candidate, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
+        norm_backward(
+            dah, ah, h_affine, h_partials, width, hc_mean, hc_scale, hidden, k_candidate, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
     else:
-        skip_row(dh, dout, dax, dah, hidden, width, U)
+        padding_row_backward(dh, dout, dax, dah, hidden, width, BLOCK_N)
 
 
 def gru_gates_forward(
@@ -199,24 +222,32 @@ def gru_gates_forward(
     statistics: Tensor,
     out: Tensor,
 ) -> None:
-    """``[r, u] = sigmoid(N(ax) + N(ah))``; ``c = tanh(N(ax) + r * N(ah))``; ``out = u * h + (1 - u) * c``.
+    """Compute a GRU's new state from its summed inputs.
 
-    N norms the first 2H units jointly and the last H apart. Rows that are not real keep h; their gates are not written.
+    ``[r, u] = sigmoid(N(ax) + N(ah))``; ``c = tanh(N(ax) + r * N(ah))``; ``out = u * h + (1 - u) * c``.
+
+    N normalises the first 2H units jointly and the last H separately. A padding row keeps its state; its gates are not
+    written.
 
     Args:
-        ax, ah: summed inputs of input and state, ``(B, 3H)``; ``bias``, ``(3H,)``, is first added to ``ah``, in place.
-        h: the state, ``(B, H)``.
-        affine: ``(2, 2, 3H)``: of input and state, gain and shift.
-        form: kind, units in the statistic of the gates and of the candidate, whether eps lies inside the root.
-        gates: written, ``(B, 3H)``: r, u, c.
-        statistics: written, ``(B, 8)``: of gates and candidate of the input, then of the state.
-        out: written, ``(B, H)``.
+        ax: Summed inputs of the input, ``(B, 3H)``: reset gate, update gate, candidate.
+        ah: Summed inputs of the state, ``(B, 3H)``, to which ``bias`` is added in place.
+        h: Previous state, ``(B, H)``.
+        mask: ``(B,)``, true where a row is not padding.
+        bias: ``(3H,)``.
+        affine: ``(2, 2, 3H)``: of ``ax`` and ``ah``, gain and shift.
+        form: Kind of norm; units in the statistic of the gates, and of the candidate; whether eps is inside the root.
+        eps: Added to the statistic.
+        gates: ``(B, 3H)``, written: r, u, c.
+        statistics: ``(B, 8)``, written: mean and scale of the gates and of the candidate, of ``ax`` and of ``ah``.
+        out: ``(B, H)``, written.
     """
-    kind, k_gates, k_candidate, inside = form
-    tensors = (ax, ah, h, mask, bias, affine, gates, statistics, out)
-    apart = strides(ax, ah, h, mask, gates, statistics, out)
-    sizes = (h.shape[1], k_gates, k_candidate, kind, bool(inside), eps)
-    _forward[(h.shape[0],)](*tensors, *apart, *sizes, **tile(h.shape[1]))
+    _forward[(h.shape[0],)](
+        *(ax, ah, h, mask, bias, affine, gates, statistics, out),
+        **row_strides(ax=ax, ah=ah, h=h, mask=mask, gates=gates, statistics=statistics, out=out),
+        **_norm_arguments(form, eps),
+        **size_arguments(h.shape[1]),
+    )
 
 
 def gru_gates_backward(
@@ -235,17 +266,29 @@ def gru_gates_backward(
     dah: Tensor,
     partials: Tensor,
 ) -> None:
-    """Gradients of :func:`gru_gates_forward`.
+    """Compute the gradients of :func:`gru_gates_forward`.
 
     Args:
-        dout: the gradient of this step's output, ``(B, H)``.
-        dh: ``(B, H)``: in, what later steps send to the output; out, what goes straight to h.
-        ah: with its bias.
-        dax, dah: written, ``(B, 3H)``; 0 where a row is not real.
-        partials: added to, ``(B, 2, 2, 3H)``: each row's part of the gradient of affine.
+        dout: Gradient of this step's output, ``(B, H)``, or None for 0.
+        dh: ``(B, H)``. Read: the gradient that later steps send to the new state. Written: the gradient of ``h``,
+            except through ``ah``.
+        ah: As :func:`gru_gates_forward` left it, with the bias.
+        dax: Gradient of ``ax``, ``(B, 3H)``, written; 0 where a row is padding.
+        dah: Gradient of ``ah``, ``(B, 3H)``, written; 0 where a row is padding.
+        partials: ``(B, 2, 2, 3H)``, added to: each row's part of the gradient of ``affine``.
+
+    For the other arguments see :func:`gru_gates_forward`.
     """
+    strides = row_strides(dout=dout, dh=dh, ax=ax, ah=ah, h=h, gates=gates, statistics=statistics, mask=mask)
+    _backward[(h.shape[0],)](
+        *(dout, dh, ax, ah, h, gates, statistics, mask, affine, dax, dah, partials),
+        **strides,
+        **row_strides(dax=dax, dah=dah, partials=partials),
+        **_norm_arguments(form, eps),
+        **size_arguments(h.shape[1]),
+    )
+
+
+def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:
     kind, k_gates, k_candidate, inside = form
-    tensors = (dout, dh, ax, ah, h, gates, statistics, mask, affine, dax, dah, partials)
-    apart = strides(dout, dh, ax, ah, h, gates, statistics, mask, dax, dah, partials)
-    sizes = (h.shape[1], k_gates, k_candidate, kind, bool(inside), eps)
-    _backward[(h.shape[0],)](*tensors, *apart, *sizes, **tile(h.shape[1]))
+    return {"k_gates": k_gates, "k_candidate": k_candidate, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps}

@@ -1,7 +1,7 @@
-"""One time step of the normalised LSTM behind its matrix products, as Triton kernels: a program a row.
+"""One time step of the normalised LSTM, after its matrix products, as Triton kernels.
 
-Shapes: rows of the batch B, hidden size H. Matrices are float32 or float64, their last axis contiguous and their rows
-any stride apart. Statistics are pairs of mean and scale. A mask, ``(B,)``, is true where a row is real.
+Shapes: B rows of the batch, one per program; H hidden units. Matrices are float32 or float64. Their last axis is
+contiguous, their rows may have any stride. ``mask`` is a padding mask, true where a row is not padding.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -11,29 +11,32 @@ from torch import Tensor
 
 from rmsexp.kernels.triton.rows import (
     load_statistics,
+    norm_backward,
+    norm_output,
     row_statistics,
+    row_strides,
     save_statistics,
-    strides,
-    summand,
     tanh,
-    to_input,
 )
-from rmsexp.kernels.triton.steps import is_real, skip_row, tile
+from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
+
+# The norms of a step, in the order of their statistics: of the summed inputs of input and state, and of the new cell.
+X, H, CELL = (tl.constexpr(norm) for norm in range(3))
 
 
 @triton.jit
 def _forward(
-    ax,
-    ah,
-    h,
-    c,
-    mask,
-    affine,
-    cell_affine,
-    gates,
-    statistics,
-    out_h,
-    out_c,
+    ax,  # (B, 4H) summed inputs W x
+    ah,  # (B, 4H) summed inputs U h
+    h,  # (B, H) previous hidden state
+    c,  # (B, H) previous cell
+    mask,  # (B,) or None
+    affine,  # (2, 2, 4H): of ax and ah; gain and shift
+    cell_affine,  # (2, H): gain and shift of the cell
+    gates,  # (B, 5H) written: input gate, forget gate, output gate, candidate, tanh(N(c'))
+    statistics,  # (B, 3, 2) written: mean and scale of each norm
+    out_h,  # (B, H) written: new hidden state
+    out_c,  # (B, H) written: new cell
     ax_stride,
     ah_stride,
     h_stride,
@@ -43,17 +46,17 @@ def _forward(
     statistics_stride,
     out_h_stride,
     out_c_stride,
-    hidden,
-    k_gates,
-    k_cell,
+    hidden,  # H
+    k_gates,  # units in the statistics of ax and ah, of 4H
+    k_cell,  # units in the statistic of the cell, of H
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = ax.dtype.element_ty
+    DTYPE: tl.constexpr = ax.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    units = tl.arange(0, U)[None, :]
+    units = tl.arange(0, BLOCK_N)[None, :]
     ax += row * ax_stride
     ah += row * ah_stride
     h += row * h_stride
@@ -63,63 +66,66 @@ def _forward(
     out_h += row * out_h_stride
     out_c += row * out_c_stride
     width = 4 * hidden
-    x_mean, x_scale = row_statistics(ax, True, 1, width, k_gates, KIND, INSIDE, EPS, W, 1, U)
-    h_mean, h_scale = row_statistics(ah, True, 1, width, k_gates, KIND, INSIDE, EPS, W, 1, U)
-    save_statistics(statistics, x_mean, x_scale)
-    save_statistics(statistics + 2, h_mean, h_scale)
-    of_h = affine + 2 * width
-    if is_real(mask, row, mask_stride):
-        for first in range(0, hidden, U):
-            unit = first + units
-            here = unit < hidden
-            x = summand(ax, affine, width, x_mean, x_scale, unit, here)
-            taken = tl.sigmoid(x + summand(ah, of_h, width, h_mean, h_scale, unit, here))
-            x = summand(ax, affine, width, x_mean, x_scale, hidden + unit, here)
-            kept = tl.sigmoid(x + summand(ah, of_h, width, h_mean, h_scale, hidden + unit, here))
-            x = summand(ax, affine, width, x_mean, x_scale, 2 * hidden + unit, here)
-            shown = tl.sigmoid(x + summand(ah, of_h, width, h_mean, h_scale, 2 * hidden + unit, here))
-            x = summand(ax, affine, width, x_mean, x_scale, 3 * hidden + unit, here)
-            value = tanh(x + summand(ah, of_h, width, h_mean, h_scale, 3 * hidden + unit, here))
-            tl.store(gates + unit, taken, here)
-            tl.store(gates + hidden + unit, kept, here)
-            tl.store(gates + 2 * hidden + unit, shown, here)
-            tl.store(gates + 3 * hidden + unit, value, here)
-            tl.store(out_c + unit, kept * tl.load(c + unit, here) + taken * value, here)
+    x_mean, x_scale = row_statistics(ax, True, 1, width, k_gates, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    h_mean, h_scale = row_statistics(ah, True, 1, width, k_gates, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    save_statistics(statistics, X, x_mean, x_scale)
+    save_statistics(statistics, H, h_mean, h_scale)
+    h_affine = affine + 2 * width
+    if not_padding(mask, row, mask_stride):
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            in_row = unit < hidden
+            forget_unit = hidden + unit
+            output_unit = 2 * hidden + unit
+            candidate_unit = 3 * hidden + unit
+            norm_x = norm_output(ax, affine, width, x_mean, x_scale, unit, in_row)
+            input_gate = tl.sigmoid(norm_x + norm_output(ah, h_affine, width, h_mean, h_scale, unit, in_row))
+            norm_x = norm_output(ax, affine, width, x_mean, x_scale, forget_unit, in_row)
+            forget_gate = tl.sigmoid(norm_x + norm_output(ah, h_affine, width, h_mean, h_scale, forget_unit, in_row))
+            norm_x = norm_output(ax, affine, width, x_mean, x_scale, output_unit, in_row)
+            output_gate = tl.sigmoid(norm_x + norm_output(ah, h_affine, width, h_mean, h_scale, output_unit, in_row))
+            norm_x = norm_output(ax, affine, width, x_mean, x_scale, candidate_unit, in_row)
+            candidate = tanh(norm_x + norm_output(ah, h_affine, width, h_mean, h_scale, candidate_unit, in_row))
+            tl.store(gates + unit, input_gate, in_row)
+            tl.store(gates + forget_unit, forget_gate, in_row)
+            tl.store(gates + output_unit, output_gate, in_row)
+            tl.store(gates + candidate_unit, candidate, in_row)
+            tl.store(out_c + unit, forget_gate * tl.load(c + unit, in_row) + input_gate * candidate, in_row)
         tl.debug_barrier()
-        c_mean, c_scale = row_statistics(out_c, True, 1, hidden, k_cell, KIND, INSIDE, EPS, W, 1, U)
-        save_statistics(statistics + 4, c_mean, c_scale)
-        for first in range(0, hidden, U):
-            unit = first + units
-            here = unit < hidden
-            seen = tanh(summand(out_c, cell_affine, hidden, c_mean, c_scale, unit, here))
-            tl.store(gates + 4 * hidden + unit, seen, here)
-            tl.store(out_h + unit, tl.load(gates + 2 * hidden + unit, here) * seen, here)
+        c_mean, c_scale = row_statistics(out_c, True, 1, hidden, k_cell, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+        save_statistics(statistics, CELL, c_mean, c_scale)
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            in_row = unit < hidden
+            cell_tanh = tanh(norm_output(out_c, cell_affine, hidden, c_mean, c_scale, unit, in_row))
+            tl.store(gates + 4 * hidden + unit, cell_tanh, in_row)
+            tl.store(out_h + unit, tl.load(gates + 2 * hidden + unit, in_row) * cell_tanh, in_row)
     else:
-        for first in range(0, hidden, U):
-            unit = first + units
-            here = unit < hidden
-            tl.store(out_c + unit, tl.load(c + unit, here), here)
-            tl.store(out_h + unit, tl.load(h + unit, here), here)
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            in_row = unit < hidden
+            tl.store(out_c + unit, tl.load(c + unit, in_row), in_row)
+            tl.store(out_h + unit, tl.load(h + unit, in_row), in_row)
 
 
 @triton.jit
 def _backward(
-    dout,
-    dh,
-    dc,
-    ax,
-    ah,
-    c,
-    out_c,
-    gates,
-    statistics,
-    mask,
-    affine,
-    cell_affine,
-    dax,
-    dah,
-    partials,
-    cell_partials,
+    dout,  # (B, H) gradient of this step's output, or None
+    dh,  # (B, H) read: gradient of the new hidden state; written: gradient of h, except through ah
+    dc,  # (B, H) read: gradient of the new cell; written: gradient of c
+    ax,  # (B, 4H)
+    ah,  # (B, 4H)
+    c,  # (B, H) previous cell
+    out_c,  # (B, H) new cell
+    gates,  # (B, 5H)
+    statistics,  # (B, 3, 2)
+    mask,  # (B,) or None
+    affine,  # (2, 2, 4H)
+    cell_affine,  # (2, H)
+    dax,  # (B, 4H) written
+    dah,  # (B, 4H) written
+    partials,  # (B, 2, 2, 4H) added to: each row's part of the gradient of affine
+    cell_partials,  # (B, 2, H) added to: each row's part of the gradient of cell_affine
     dout_stride,
     dh_stride,
     dc_stride,
@@ -134,16 +140,16 @@ def _backward(
     dah_stride,
     partials_stride,
     cell_partials_stride,
-    hidden,
+    hidden,  # H
     k_gates,
     k_cell,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    units = tl.arange(0, U)[None, :]
+    units = tl.arange(0, BLOCK_N)[None, :]
     if dout is not None:
         dout += row * dout_stride
     dh += row * dh_stride
@@ -157,56 +163,70 @@ def _backward(
     dax += row * dax_stride
     dah += row * dah_stride
     width = 4 * hidden
-    if is_real(mask, row, mask_stride):
-        of_x = partials + row * partials_stride
-        of_h = of_x + 2 * width
-        of_cell = cell_partials + row * cell_partials_stride
+    if not_padding(mask, row, mask_stride):
+        x_partials = partials + row * partials_stride
+        h_partials = x_partials + 2 * width
+        c_partials = cell_partials + row * cell_partials_stride
         h_affine = affine + 2 * width
-        x_mean, x_scale = load_statistics(statistics)
-        h_mean, h_scale = load_statistics(statistics + 2)
-        c_mean, c_scale = load_statistics(statistics + 4)
-        # What reaches the cell through its norm is written to dax, which nothing else fills yet.
-        for first in range(0, hidden, U):
-            unit = first + units
-            here = unit < hidden
-            gradient = tl.load(dh + unit, here)
+        x_mean, x_scale = load_statistics(statistics, X)
+        h_mean, h_scale = load_statistics(statistics, H)
+        c_mean, c_scale = load_statistics(statistics, CELL)
+        # With i, f, o, g the gates, t = tanh(N(c')) and d the gradient of h' = o * t, the gradient of N(c') is
+        # d * o * (1 - t^2). It is kept in dax, which is not written otherwise until the gradient of c' is known.
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            in_row = unit < hidden
+            d = tl.load(dh + unit, in_row)
             if dout is not None:
-                gradient += tl.load(dout + unit, here)
-                tl.store(dh + unit, gradient, here)
-            seen = tl.load(gates + 4 * hidden + unit, here)
-            tl.store(dax + unit, gradient * tl.load(gates + 2 * hidden + unit, here) * (1 - seen * seen), here)
-        to_input(dax, out_c, cell_affine, of_cell, hidden, c_mean, c_scale, hidden, k_cell, KIND, INSIDE, EPS, U)
+                d += tl.load(dout + unit, in_row)
+                tl.store(dh + unit, d, in_row)
+            cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
+            output_gate = tl.load(gates + 2 * hidden + unit, in_row)
+            tl.store(dax + unit, d * output_gate * (1 - cell_tanh * cell_tanh), in_row)
+        norm_backward(
+            dax, out_c, cell_affine, c_partials, hidden, c_mean, c_scale, hidden, k_cell, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
         tl.debug_barrier()
-        for first in range(0, hidden, U):
-            unit = first + units
-            here = unit < hidden
-            gradient = tl.load(dh + unit, here)
-            d_cell = tl.load(dc + unit, here) + tl.load(dax + unit, here)
-            taken = tl.load(gates + unit, here)
-            kept = tl.load(gates + hidden + unit, here)
-            shown = tl.load(gates + 2 * hidden + unit, here)
-            value = tl.load(gates + 3 * hidden + unit, here)
-            seen = tl.load(gates + 4 * hidden + unit, here)
-            tl.store(dc + unit, d_cell * kept, here)
-            d_taken = d_cell * value * taken * (1 - taken)
-            d_kept = d_cell * tl.load(c + unit, here) * kept * (1 - kept)
-            d_shown = gradient * seen * shown * (1 - shown)
-            d_value = d_cell * taken * (1 - value * value)
-            tl.store(dax + unit, d_taken, here)
-            tl.store(dax + hidden + unit, d_kept, here)
-            tl.store(dax + 2 * hidden + unit, d_shown, here)
-            tl.store(dax + 3 * hidden + unit, d_value, here)
-            tl.store(dah + unit, d_taken, here)
-            tl.store(dah + hidden + unit, d_kept, here)
-            tl.store(dah + 2 * hidden + unit, d_shown, here)
-            tl.store(dah + 3 * hidden + unit, d_value, here)
-        to_input(dax, ax, affine, of_x, width, x_mean, x_scale, width, k_gates, KIND, INSIDE, EPS, U)
-        to_input(dah, ah, h_affine, of_h, width, h_mean, h_scale, width, k_gates, KIND, INSIDE, EPS, U)
-        for first in range(0, hidden, U):
-            unit = first + units
-            tl.store(dh + unit, tl.zeros([1, U], dh.dtype.element_ty), unit < hidden)
+        # With dc' the gradient of c' = f * c + i * g, the gradients of
+        #   c:                        dc' * f
+        #   i, before its sigmoid:    dc' * g * i * (1 - i)
+        #   f, before its sigmoid:    dc' * c * f * (1 - f)
+        #   o, before its sigmoid:    d * t * o * (1 - o)
+        #   g, before its tanh:       dc' * i * (1 - g^2)
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            in_row = unit < hidden
+            d = tl.load(dh + unit, in_row)
+            d_cell = tl.load(dc + unit, in_row) + tl.load(dax + unit, in_row)
+            input_gate = tl.load(gates + unit, in_row)
+            forget_gate = tl.load(gates + hidden + unit, in_row)
+            output_gate = tl.load(gates + 2 * hidden + unit, in_row)
+            candidate = tl.load(gates + 3 * hidden + unit, in_row)
+            cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
+            tl.store(dc + unit, d_cell * forget_gate, in_row)
+            d_input = d_cell * candidate * input_gate * (1 - input_gate)
+            d_forget = d_cell * tl.load(c + unit, in_row) * forget_gate * (1 - forget_gate)
+            d_output = d * cell_tanh * output_gate * (1 - output_gate)
+            d_candidate = d_cell * input_gate * (1 - candidate * candidate)
+            tl.store(dax + unit, d_input, in_row)
+            tl.store(dax + hidden + unit, d_forget, in_row)
+            tl.store(dax + 2 * hidden + unit, d_output, in_row)
+            tl.store(dax + 3 * hidden + unit, d_candidate, in_row)
+            tl.store(dah + unit, d_input, in_row)
+            tl.store(dah + hidden + unit, d_forget, in_row)
+            tl.store(dah + 2 * hidden + unit, d_output, in_row)
+            tl.store(dah + 3 * hidden + unit, d_candidate, in_row)
+        norm_backward(
+            dax, ax, affine, x_partials, width, x_mean, x_scale, width, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
+        norm_backward(
+            dah, ah, h_affine, h_partials, width, h_mean, h_scale, width, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N
+        )
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + units
+            tl.store(dh + unit, tl.zeros([1, BLOCK_N], dh.dtype.element_ty), unit < hidden)
     else:
-        skip_row(dh, dout, dax, dah, hidden, width, U)
+        padding_row_backward(dh, dout, dax, dah, hidden, width, BLOCK_N)
 
 
 def lstm_gates_forward(
@@ -224,25 +244,36 @@ def lstm_gates_forward(
     out_h: Tensor,
     out_c: Tensor,
 ) -> None:
-    """``c' = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h' = sigmoid(o) * tanh(N(c'))``.
+    """Compute an LSTM's new state from its summed inputs (Ba et al. 2016, Eqs. 20 to 22).
 
-    ``[i, f, o, g] = N(ax) + N(ah)`` (Ba et al. 2016, Eqs. 20 to 22). Rows that are not real keep h and c;
-    their gates and the statistics of their cells are not written.
+    ``[i, f, o, g] = N(ax) + N(ah)``; ``c' = sigmoid(f) * c + sigmoid(i) * tanh(g)``; ``h' = sigmoid(o) * tanh(N(c'))``.
+
+    A padding row keeps its state; its gates and the statistics of its cell are not written.
 
     Args:
-        ax, ah: summed inputs of input and state, ``(B, 4H)``.
-        h, c: the state, ``(B, H)`` each.
-        affine: ``(2, 2, 4H)``: of input and state, gain and shift; ``cell_affine``, ``(2, H)``: of the cell.
-        form: kind, units in the statistic of the gates and of the cell, whether eps lies inside the root.
-        gates: written, ``(B, 5H)``: i, f, o, g and tanh(N(c')), after their nonlinearities.
-        statistics: written, ``(B, 6)``: of input, state and cell.
-        out_h, out_c: written, ``(B, H)``.
+        ax: Summed inputs of the input, ``(B, 4H)``.
+        ah: Summed inputs of the state, ``(B, 4H)``.
+        h: Previous hidden state, ``(B, H)``.
+        c: Previous cell, ``(B, H)``.
+        mask: ``(B,)``, true where a row is not padding.
+        affine: ``(2, 2, 4H)``: of ``ax`` and ``ah``, gain and shift.
+        cell_affine: ``(2, H)``: gain and shift of the cell.
+        form: Kind of norm; units in the statistics of ``ax`` and ``ah``, and of the cell; whether eps is inside the
+            root.
+        eps: Added to the statistic.
+        gates: ``(B, 5H)``, written: i, f, o, g and tanh(N(c')), the first four after their nonlinearities.
+        statistics: ``(B, 6)``, written: mean and scale of ``ax``, ``ah`` and the cell.
+        out_h: New hidden state, ``(B, H)``, written.
+        out_c: New cell, ``(B, H)``, written.
     """
-    kind, k_gates, k_cell, inside = form
-    tensors = (ax, ah, h, c, mask, affine, cell_affine, gates, statistics, out_h, out_c)
-    apart = strides(ax, ah, h, c, mask, gates, statistics, out_h, out_c)
-    sizes = (h.shape[1], k_gates, k_cell, kind, bool(inside), eps)
-    _forward[(h.shape[0],)](*tensors, *apart, *sizes, **tile(h.shape[1]))
+    strides = row_strides(ax=ax, ah=ah, h=h, c=c, mask=mask, gates=gates, statistics=statistics)
+    _forward[(h.shape[0],)](
+        *(ax, ah, h, c, mask, affine, cell_affine, gates, statistics, out_h, out_c),
+        **strides,
+        **row_strides(out_h=out_h, out_c=out_c),
+        **_norm_arguments(form, eps),
+        **size_arguments(h.shape[1]),
+    )
 
 
 def lstm_gates_backward(
@@ -265,20 +296,32 @@ def lstm_gates_backward(
     partials: Tensor,
     cell_partials: Tensor,
 ) -> None:
-    """Gradients of :func:`lstm_gates_forward`.
+    """Compute the gradients of :func:`lstm_gates_forward`.
 
     Args:
-        dout: the gradient of this step's hidden state, ``(B, H)``.
-        dh, dc: ``(B, H)``: in, what later steps send; out, what goes straight to h (0 but where a row is not real)
-            and to c.
-        dax, dah: written, ``(B, 4H)``; 0 where a row is not real.
-        partials, cell_partials: added to, ``(B, 2, 2, 4H)`` and ``(B, 2, H)``: each row's part of the gradients of
-            affine and cell_affine.
+        dout: Gradient of this step's output, ``(B, H)``, or None for 0.
+        dh: ``(B, H)``. Read: the gradient that later steps send to the new hidden state. Written: the gradient of
+            ``h``, except through ``ah``; it is 0 unless the row is padding.
+        dc: ``(B, H)``. Read: the gradient of the new cell. Written: the gradient of ``c``.
+        out_c: The new cell.
+        dax: Gradient of ``ax``, ``(B, 4H)``, written; 0 where a row is padding.
+        dah: Gradient of ``ah``, ``(B, 4H)``, written; 0 where a row is padding.
+        partials: ``(B, 2, 2, 4H)``, added to: each row's part of the gradient of ``affine``.
+        cell_partials: ``(B, 2, H)``, added to: each row's part of the gradient of ``cell_affine``.
+
+    For the other arguments see :func:`lstm_gates_forward`.
     """
+    strides = row_strides(dout=dout, dh=dh, dc=dc, ax=ax, ah=ah, c=c, out_c=out_c, gates=gates, statistics=statistics)
+    _backward[(c.shape[0],)](
+        *(dout, dh, dc, ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine),
+        *(dax, dah, partials, cell_partials),
+        **strides,
+        **row_strides(mask=mask, dax=dax, dah=dah, partials=partials, cell_partials=cell_partials),
+        **_norm_arguments(form, eps),
+        **size_arguments(c.shape[1]),
+    )
+
+
+def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:
     kind, k_gates, k_cell, inside = form
-    matrices = (dh, dc, ax, ah, c, out_c, gates, statistics)
-    written = (dax, dah, partials, cell_partials)
-    apart = strides(dout, *matrices, mask, *written)
-    sizes = (c.shape[1], k_gates, k_cell, kind, bool(inside), eps)
-    tensors = (dout, *matrices, mask, affine, cell_affine, *written)
-    _backward[(c.shape[0],)](*tensors, *apart, *sizes, **tile(c.shape[1]))
+    return {"k_gates": k_gates, "k_cell": k_cell, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps}

@@ -1,9 +1,11 @@
-"""Norms with one statistic a row, as Triton kernels: over the last axis, or over each channel's positions of maps.
+"""Norms over the last axis, or over the positions of each channel of feature maps, as Triton kernels.
 
-Zhang & Sennrich (2019), section 4; Ba et al. (2016). A tile is R rows side by side and U units of each; wider rows are
-read tile after tile.
+Zhang & Sennrich (2019), section 4; Ba et al. (2016). A *row* is a set of n units that share a statistic. Each program
+computes BLOCK_ROWS rows, BLOCK_N units of each at a time.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -11,143 +13,162 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.kernels.forms import is_channels_last, is_readable, wide
-from rmsexp.kernels.triton.rows import LAYER, correction, launch_options, row_statistics
+from rmsexp.kernels.forms import Kind, is_channels_last, is_readable, wide
+from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
 
 
 @triton.jit
 def _forward(
-    x,
-    gain,
-    shift,
-    y,
-    mean,
-    scale,
+    x,  # (rows, n), consecutive units `unit_stride` elements apart
+    gain,  # (n,), or (channels,) for maps, or None
+    shift,  # as gain
+    y,  # as x; written
+    mean,  # (rows,) written; empty except for LAYER
+    scale,  # (rows,) written
     rows,
-    inner,
+    unit_stride,
     channels,
     n,
     k,
     MAPS: tl.constexpr,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    R: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = scale.dtype.element_ty
-    row = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
-    present = row < rows
-    begin = (row // inner).to(tl.int64) * n * inner + row % inner
-    middle, factor = row_statistics(x + begin, present, inner, n, k, KIND, INSIDE, EPS, W, R, U)
+    """Compute ``y = (x - mean) * scale * gain + shift``."""
+    DTYPE: tl.constexpr = scale.dtype.element_ty
+    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    row_exists = row < rows
+    row_begin = (row // unit_stride).to(tl.int64) * n * unit_stride + row % unit_stride
+    row_mean, row_scale = row_statistics(
+        x + row_begin, row_exists, unit_stride, n, k, KIND, EPS_INSIDE, EPS, DTYPE, BLOCK_ROWS, BLOCK_N
+    )
     if KIND == LAYER:
-        tl.store(mean + row, middle, present)
-    tl.store(scale + row, factor, present)
-    for first in range(0, n, U):
-        unit = first + tl.arange(0, U)[None, :]
-        here = present & (unit < n)
-        at = begin + unit * inner
+        tl.store(mean + row, row_mean, row_exists)
+    tl.store(scale + row, row_scale, row_exists)
+    for start in range(0, n, BLOCK_N):
+        unit = start + tl.arange(0, BLOCK_N)[None, :]
+        in_row = row_exists & (unit < n)
+        offset = row_begin + unit * unit_stride
         parameter = row % channels if MAPS else unit
-        value = (tl.load(x + at, here).to(W) - middle) * factor
+        value = (tl.load(x + offset, in_row).to(DTYPE) - row_mean) * row_scale
         if gain is not None:
-            value *= tl.load(gain + parameter, here)
+            value *= tl.load(gain + parameter, in_row)
         if shift is not None:
-            value += tl.load(shift + parameter, here)
-        tl.store(y + at, value, here)
+            value += tl.load(shift + parameter, in_row)
+        tl.store(y + offset, value, in_row)
 
 
 @triton.jit
 def _backward(
-    dy,
-    x,
-    gain,
-    mean,
-    scale,
-    dx,
-    dgain,
-    dshift,
+    dy,  # (rows, n), in memory as x
+    x,  # (rows, n), consecutive units `unit_stride` elements apart
+    gain,  # (n,), or (channels,) for maps, or None
+    mean,  # (rows,); empty except for LAYER
+    scale,  # (rows,)
+    dx,  # as x; written
+    dgain,  # (programs, n), for maps (rows,); written: the part of each program or row; or None
+    dshift,  # as dgain
     rows,
-    inner,
+    unit_stride,
     channels,
     n,
     k,
     MAPS: tl.constexpr,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    R: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    W: tl.constexpr = scale.dtype.element_ty
-    row = (tl.program_id(0) * R + tl.arange(0, R))[:, None]
-    present = row < rows
-    begin = (row // inner).to(tl.int64) * n * inner + row % inner
-    part = tl.program_id(0).to(tl.int64) * n  # of dgain and dshift over the last axis: a row a program
-    middle = tl.zeros([R, 1], W)
+    """Compute the gradients of :func:`_forward`.
+
+    With ``normalised = (x - mean) * scale``: the gradient of gain is the sum of ``dy * normalised``, that of shift the
+    sum of ``dy``, over rows, or for maps over units. For that of x see :func:`row_gradient_terms`, with
+    ``g = dy * gain``.
+    """
+    DTYPE: tl.constexpr = scale.dtype.element_ty
+    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    row_exists = row < rows
+    row_begin = (row // unit_stride).to(tl.int64) * n * unit_stride + row % unit_stride
+    part = tl.program_id(0).to(tl.int64) * n  # this program's row of dgain and dshift, unless MAPS
+    row_mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
     if KIND == LAYER:
-        middle = tl.load(mean + row, present, other=0)
-    factor = tl.load(scale + row, present, other=1)
-    added = tl.zeros([R, U], W)
-    product = tl.zeros([R, U], W)
-    for first in range(0, n, U):
-        unit = first + tl.arange(0, U)[None, :]
-        here = present & (unit < n)
-        at = begin + unit * inner
-        gradient = tl.load(dy + at, here, other=0).to(W)
-        normalised = (tl.load(x + at, here, other=0).to(W) - middle) * factor
+        row_mean = tl.load(mean + row, row_exists, other=0)
+    row_scale = tl.load(scale + row, row_exists, other=1)
+    sums_g = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_gy = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    for start in range(0, n, BLOCK_N):
+        unit = start + tl.arange(0, BLOCK_N)[None, :]
+        in_row = row_exists & (unit < n)
+        offset = row_begin + unit * unit_stride
+        g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
+        normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
         if not MAPS:
             if dgain is not None:
-                tl.store(dgain + part + unit, tl.sum(gradient * normalised, 0, keep_dims=True), unit < n)
+                tl.store(dgain + part + unit, tl.sum(g * normalised, 0, keep_dims=True), unit < n)
             if dshift is not None:
-                tl.store(dshift + part + unit, tl.sum(gradient, 0, keep_dims=True), unit < n)
+                tl.store(dshift + part + unit, tl.sum(g, 0, keep_dims=True), unit < n)
             if gain is not None:
-                gradient *= tl.load(gain + unit, unit < n, other=0)
-        added += gradient
-        product += gradient * normalised
-    of_row = tl.sum(added, 1, keep_dims=True)
-    along = tl.sum(product, 1, keep_dims=True)
-    if MAPS:
+                g *= tl.load(gain + unit, unit < n, other=0)
+        sums_g += g
+        sums_gy += g * normalised
+    sum_g = tl.sum(sums_g, 1, keep_dims=True)
+    sum_gy = tl.sum(sums_gy, 1, keep_dims=True)
+    if MAPS:  # a row has one gain, so that its sums give the gradients of gain and shift and are multiplied afterwards
         if dgain is not None:
-            tl.store(dgain + row, along, present)
+            tl.store(dgain + row, sum_gy, row_exists)
         if dshift is not None:
-            tl.store(dshift + row, of_row, present)
+            tl.store(dshift + row, sum_g, row_exists)
         if gain is not None:
-            of_channel = tl.load(gain + row % channels, present, other=0)
-            of_row *= of_channel
-            along *= of_channel
-    less, slope = correction(of_row, along, factor, n, k, KIND, INSIDE, EPS)
-    for first in range(0, n, U):
-        unit = first + tl.arange(0, U)[None, :]
-        here = present & (unit < n)
-        at = begin + unit * inner
-        gradient = tl.load(dy + at, here, other=0).to(W)
+            row_gain = tl.load(gain + row % channels, row_exists, other=0)
+            sum_g *= row_gain
+            sum_gy *= row_gain
+    mean_g, slope = row_gradient_terms(sum_g, sum_gy, row_scale, n, k, KIND, EPS_INSIDE, EPS)
+    for start in range(0, n, BLOCK_N):
+        unit = start + tl.arange(0, BLOCK_N)[None, :]
+        in_row = row_exists & (unit < n)
+        offset = row_begin + unit * unit_stride
+        g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
         if gain is not None:
-            gradient *= tl.load(gain + (row % channels if MAPS else unit), here, other=0)
-        normalised = (tl.load(x + at, here, other=0).to(W) - middle) * factor
-        tl.store(dx + at, factor * (gradient - less - tl.where(unit < k, normalised * slope, 0)), here)
+            g *= tl.load(gain + (row % channels if MAPS else unit), in_row, other=0)
+        normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
+        tl.store(dx + offset, row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0)), in_row)
 
 
-def _layout(x: Tensor, maps: bool) -> tuple[int, int, int, int]:
-    """Rows, how many of them lie interleaved in memory, channels, and units of a row."""
+class _Layout(NamedTuple):
+    """How the rows of a tensor lie in memory: ``unit_stride`` rows are interleaved, unit after unit."""
+
+    rows: int
+    unit_stride: int
+    channels: int
+    n: int
+
+
+def _layout(x: Tensor, maps: bool) -> _Layout:
     if not maps:
-        return x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1]
+        return _Layout(x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
     examples, channels, height, width = x.shape
-    return examples * channels, channels if is_channels_last(x) else 1, channels, height * width
+    return _Layout(examples * channels, channels if is_channels_last(x) else 1, channels, height * width)
 
 
-def _tile(rows: int, inner: int, n: int) -> dict[str, int]:
-    """Rows and units of a tile of up to 4096 values, and how it is launched.
+def _block_options(layout: _Layout) -> dict[str, int]:
+    """Return the size of a block, at most 4096 values, and its launch options.
 
-    Many rows share a tile, as each writes its part of the gradients of gain and shift, but few have programs apart.
+    With many rows, each program takes several, as every program writes a part of the gradients of gain and shift. With
+    few rows, each has a program of its own.
     """
-    width = triton.next_power_of_2(max(1, n))
-    r = 32 if inner > 1 else min(max(16, 4096 // width), triton.next_power_of_2(rows // 256 + 1))
-    u = min(width, max(1, 4096 // r))
-    return {"R": r, "U": u, **launch_options(r * u)}
+    width = triton.next_power_of_2(max(1, layout.n))
+    several = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
+    rows = 32 if layout.unit_stride > 1 else several
+    units = min(width, max(1, 4096 // rows))
+    return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
 
 
-def _parameter(of: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if of is None else of.to(wide(x)).contiguous()
+def _wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if vector is None else vector.to(wide(x)).contiguous()
 
 
 def normalise_forward(
@@ -161,32 +182,36 @@ def normalise_forward(
     eps: float,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises, then applies gain and shift.
+    """Return ``y = (x - mean) * scale * gain + shift``, and mean and scale.
 
     Args:
-        x: ``(..., width)``, or with ``maps`` ``(batch, width, height, width of a map)``, normalised over the last two
-            axes. Half and bfloat16 are computed in float32.
-        gain, shift: ``(width,)``.
-        kind: which norm, see :mod:`rmsexp.kernels.triton.rows`.
-        k: the units of a row that enter its statistic.
-        inside: eps lies inside the root.
-        slope: of a leaky ReLU on the result, as a kernel of its own; 1 for none.
+        x: ``(…, features)``, normalised over the last axis, or with ``maps`` ``(batch, features, height, width)``,
+            normalised over the last two. float16 and bfloat16 are computed in float32.
+        gain: ``(features,)``, or None for 1.
+        shift: ``(features,)``, or None for 0.
+        maps: Whether ``x`` is feature maps.
+        kind: A value of :class:`rmsexp.kernels.forms.Kind`; for the formulas see :mod:`rmsexp.kernels.triton.rows`.
+        k: Number of units of a row that enter its statistic.
+        inside: Whether eps is inside the root.
+        eps: Added to the statistic.
+        slope: Slope of a leaky ReLU that is applied to y by a kernel of its own; 1 for none.
 
     Returns:
-        y like ``x``; mean and scale of each row in the order of memory, float32 or for float64 float64, the mean empty
-        but for layer norm.
+        y: As ``x``.
+        mean: ``(rows,)`` in memory order, float32 or for float64 input float64; empty except for layer norm.
+        scale: ``(rows,)`` in memory order, of the dtype of mean.
     """
     x = x if is_readable(x, maps) else x.contiguous()
-    rows, inner, channels, n = _layout(x, maps)
+    layout = _layout(x, maps)
     y = torch.empty_like(x)
-    scale = x.new_empty(rows, dtype=wide(x))
-    mean = scale.new_empty(rows if kind == LAYER.value else 0)
+    scale = x.new_empty(layout.rows, dtype=wide(x))
+    mean = scale.new_empty(layout.rows if kind == Kind.LAYER else 0)
     if x.numel():
-        tile = _tile(rows, inner, n)
-        k = n if kind == LAYER.value else k
-        parameters = (_parameter(gain, x), _parameter(shift, x))
-        _forward[(triton.cdiv(rows, tile["R"]),)](
-            x, *parameters, y, mean, scale, rows, inner, channels, n, k, maps, kind, inside, eps, **tile
+        options = _block_options(layout)
+        k = layout.n if kind == Kind.LAYER else k
+        parameters = (_wide_parameter(gain, x), _wide_parameter(shift, x))
+        _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
+            x, *parameters, y, mean, scale, *layout, k, maps, kind, inside, eps, **options
         )
     return y if slope == 1 else F.leaky_relu(y, slope), mean, scale
 
@@ -205,11 +230,15 @@ def normalise_backward(
     eps: float,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of ``x``, of gain and of shift, the last two ``(width,)`` in the dtype of ``scale``, empty without one.
+    """Return the gradients of x, gain and shift.
 
     Args:
-        dy: the gradient of y.
-        mean, scale: of :func:`normalise_forward`.
+        dy: Gradient of y.
+        mean: As :func:`normalise_forward` returned it.
+        scale: As :func:`normalise_forward` returned it.
+
+    For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
+    dtype of ``scale``, or empty if gain or shift is None.
     """
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
@@ -217,16 +246,17 @@ def normalise_backward(
     x = x if is_readable(x, maps) else x.contiguous()
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
-    rows, inner, channels, n = _layout(x, maps)
-    tile = _tile(rows, inner, n)
-    programs = triton.cdiv(rows, tile["R"])
-    parts = (rows // channels if n else 0, channels) if maps else (programs, n)
+    layout = _layout(x, maps)
+    options = _block_options(layout)
+    programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
+    examples = layout.rows // layout.channels if layout.n else 0
+    parts = (examples, layout.channels) if maps else (programs, layout.n)
     dx = torch.empty_like(x)
     dgain = None if gain is None else scale.new_empty(parts)
-    dshift = scale.new_empty(parts) if shift is not None else None
+    dshift = None if shift is None else scale.new_empty(parts)
     if x.numel():
-        k = n if kind == LAYER.value else k
-        tensors = (dy, x, _parameter(gain, x), mean, scale, dx, dgain, dshift)
-        _backward[(programs,)](*tensors, rows, inner, channels, n, k, maps, kind, inside, eps, **tile)
-    nothing = scale.new_empty(0)
-    return dx, nothing if dgain is None else dgain.sum(0), nothing if dshift is None else dshift.sum(0)
+        k = layout.n if kind == Kind.LAYER else k
+        tensors = (dy, x, _wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
+        _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
+    empty = scale.new_empty(0)
+    return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)

@@ -1,7 +1,14 @@
-"""What the Triton kernels share: how a norm's statistics and gradients are computed on rows, and how they are launched.
+"""Norms of single rows, and launch options, for all Triton kernels.
 
-``normalised = (a - mean) * scale``. Kinds: 0 none (mean 0, scale 1), 1 the root of the mean of the first k squares,
-2 layer norm, 3 the root of the sum of the first k squares.
+Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The kind of norm is a compile-time
+constant, one of :class:`rmsexp.kernels.forms.Kind`:
+
+- NONE: mean = 0, scale = 1.
+- RMS: mean = 0, s = the mean of the squares of the first k units.
+- LAYER: mean = mean(a), s = the mean of the squares of ``a - mean``; k is n.
+- EUCLID: mean = 0, s = the sum of the squares of the first k units.
+
+For the last three, ``scale = 1 / sqrt(s + eps)``, or ``1 / (sqrt(s) + eps)`` if eps is outside the root.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -9,151 +16,181 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NONE = tl.constexpr(0)
-LAYER = tl.constexpr(2)
-EUCLID = tl.constexpr(3)
+from rmsexp.kernels.forms import Kind
+
+NONE = tl.constexpr(int(Kind.NONE))
+LAYER = tl.constexpr(int(Kind.LAYER))
+EUCLID = tl.constexpr(int(Kind.EUCLID))
 
 
 @triton.jit
 def row_statistics(
-    a,
-    present,
-    step,
-    n,
-    k,
+    a,  # (BLOCK_ROWS, 1) pointers to the first unit of each row, or a pointer to one row
+    row_exists,  # (BLOCK_ROWS, 1) or True: whether there is such a row
+    unit_stride,  # distance between consecutive units of a row
+    n,  # units of a row
+    k,  # units that enter the statistic, the first ones
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    W: tl.constexpr,
-    R: tl.constexpr,
-    U: tl.constexpr,
+    DTYPE: tl.constexpr,  # dtype of the statistics
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    """Mean and scale, (R, 1) in dtype W, of the rows that begin at ``a`` and whose units lie ``step`` apart."""
-    units = tl.arange(0, U)[None, :]
-    mean = tl.zeros([R, 1], W)
+    """Return mean and scale of each row, (BLOCK_ROWS, 1)."""
+    units = tl.arange(0, BLOCK_N)[None, :]
+    mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
     if KIND == NONE:
         scale = mean + 1
     else:
         if KIND == LAYER:
-            added = tl.zeros([R, U], W)
-            for first in range(0, n, U):
-                unit = first + units
-                added += tl.load(a + unit * step, present & (unit < n), other=0).to(W)
-            mean = tl.sum(added, 1, keep_dims=True) / n
-        squares = tl.zeros([R, U], W)
-        for first in range(0, k, U):
-            unit = first + units
-            here = present & (unit < k)
-            centred = tl.where(here, tl.load(a + unit * step, here, other=0).to(W) - mean, 0)
+            sums = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+            for start in range(0, n, BLOCK_N):
+                unit = start + units
+                sums += tl.load(a + unit * unit_stride, row_exists & (unit < n), other=0).to(DTYPE)
+            mean = tl.sum(sums, 1, keep_dims=True) / n
+        squares = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+        for start in range(0, k, BLOCK_N):
+            unit = start + units
+            in_row = row_exists & (unit < k)
+            centred = tl.where(in_row, tl.load(a + unit * unit_stride, in_row, other=0).to(DTYPE) - mean, 0)
             squares += centred * centred
         mean_square = tl.sum(squares, 1, keep_dims=True) / (1 if KIND == EUCLID else k)
-        scale = 1 / tl.sqrt(mean_square + EPS) if INSIDE else 1 / (tl.sqrt(mean_square) + EPS)
+        scale = 1 / tl.sqrt(mean_square + EPS) if EPS_INSIDE else 1 / (tl.sqrt(mean_square) + EPS)
     return mean, scale
 
 
 @triton.jit
-def correction(added, product, scale, n, k, KIND: tl.constexpr, INSIDE: tl.constexpr, EPS: tl.constexpr):
-    """What the statistics send back, from the sums over a row of g and of g * normalised, g the gradient of normalised.
+def row_gradient_terms(
+    sum_g,  # (rows, 1) sum over the row of g, the gradient of y
+    sum_gy,  # (rows, 1) sum over the row of g * y
+    scale,  # (rows, 1)
+    n,
+    k,
+    KIND: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
+    EPS: tl.constexpr,
+):
+    """Return the terms ``mean_g`` and ``slope``, (rows, 1), of the gradient of a norm's input.
 
-    The gradient of unit j is ``scale * (g - mean - [j < k] * normalised * slope)``; returns mean and slope.
+    The gradient of unit j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. With K = k, or K = 1 for EUCLID:
+
+    - mean_g = sum(g) / n for LAYER, because the mean depends on all units; 0 for the others;
+    - slope = sum(g * y) / K with eps inside the root, as d scale / d a_j = -scale^3 * a_j / K;
+    - slope = sum(g * y) / (K * scale * root) with eps outside, as d scale / d a_j = -scale^2 * a_j / (K * root).
+      Where the root is 0, the gradient 0/0 of the formula is replaced by 0.
     """
-    mean = tl.zeros_like(added)
-    slope = tl.zeros_like(added)
+    mean_g = tl.zeros_like(sum_g)
+    slope = tl.zeros_like(sum_g)
     if KIND != NONE:
-        slope = product / (1 if KIND == EUCLID else k)
+        slope = sum_gy / (1 if KIND == EUCLID else k)
         if KIND == LAYER:
-            mean = added / n
-        elif not INSIDE:
-            # Without eps; where the root is 0 the formula's 0/0 is taken as 0.
+            mean_g = sum_g / n
+        elif not EPS_INSIDE:
             root = 1 / scale - EPS
             slope = tl.where(root > 0, slope / tl.where(root > 0, scale * root, 1), 0)
-    return mean, slope
+    return mean_g, slope
 
 
 @triton.jit
 def tanh(x):
-    """Within 2 units in the last place, near 0 too, where exponentials alone cancel.
+    """Return tanh(x) to within 2 units in the last place. On a GPU, fast division and exp add their error in float32.
 
-    On a GPU float32 adds the error of its quick division and exponential. The rational approximation is the one of
-    Cephes (S. L. Moshier, ``tanh.c``).
+    Near 0, where the formula with exponentials cancels, it uses the rational approximation of Cephes
+    (S. L. Moshier, ``tanh.c``).
     """
     square = x * x
-    above = (-9.64399179425052238628e-1 * square - 9.92877231001918586564e1) * square - 1.61468768441708447952e3
-    below = ((square + 1.12811678491632931402e2) * square + 2.23548839060100448583e3) * square
-    near = x + x * square * (above / (below + 4.84406305325125486048e3))
-    shrunk = tl.exp(-2 * tl.abs(x))
-    far = (1 - shrunk) / (1 + shrunk)
-    return tl.where(tl.abs(x) < 0.625, near, tl.where(x < 0, -far, far))
+    numerator = (-9.64399179425052238628e-1 * square - 9.92877231001918586564e1) * square - 1.61468768441708447952e3
+    denominator = ((square + 1.12811678491632931402e2) * square + 2.23548839060100448583e3) * square
+    near_zero = x + x * square * (numerator / (denominator + 4.84406305325125486048e3))
+    exponential = tl.exp(-2 * tl.abs(x))
+    elsewhere = (1 - exponential) / (1 + exponential)
+    return tl.where(tl.abs(x) < 0.625, near_zero, tl.where(x < 0, -elsewhere, elsewhere))
 
 
 @triton.jit
-def save_statistics(to, mean, scale):
+def save_statistics(statistics, NORM: tl.constexpr, mean, scale):
+    """Write mean and scale, (1, 1), to a row of statistics, (norms, 2), at the place of norm number NORM."""
     zero = tl.zeros([1, 1], tl.int32)
-    tl.store(to + zero, mean)
-    tl.store(to + zero + 1, scale)
+    tl.store(statistics + 2 * NORM + zero, mean)
+    tl.store(statistics + 2 * NORM + zero + 1, scale)
 
 
 @triton.jit
-def load_statistics(of):
+def load_statistics(statistics, NORM: tl.constexpr):
+    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote."""
     zero = tl.zeros([1, 1], tl.int32)
-    return tl.load(of + zero), tl.load(of + zero + 1)
+    return tl.load(statistics + 2 * NORM + zero), tl.load(statistics + 2 * NORM + zero + 1)
 
 
 @triton.jit
-def summand(a, affine, width, mean, scale, unit, here):
-    """gain * normalised + shift of some units; ``affine``: gain and shift, each of ``width``."""
-    normalised = (tl.load(a + unit, here, other=0) - mean) * scale
-    return normalised * tl.load(affine + unit, here, other=0) + tl.load(affine + width + unit, here, other=0)
-
-
-@triton.jit
-def to_input(
-    to,
-    a,
-    affine,
-    partials,
+def norm_output(
+    a,  # (n,) a row
+    affine,  # gain, and `width` elements further on shift
     width,
-    mean,
-    scale,
+    mean,  # (1, 1)
+    scale,  # (1, 1)
+    unit,  # (1, BLOCK_N) the units to compute
+    in_row,  # (1, BLOCK_N) whether the row has them
+):
+    """Return ``(a - mean) * scale * gain + shift`` for some units of a row, (1, BLOCK_N)."""
+    normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
+    return normalised * tl.load(affine + unit, in_row, other=0) + tl.load(affine + width + unit, in_row, other=0)
+
+
+@triton.jit
+def norm_backward(
+    gradient,  # (n,) read: gradient of the output; written: gradient of a
+    a,  # (n,) the row that was normalised
+    affine,  # gain, and `width` elements further on shift
+    partials,  # this row's gradients of gain and, `width` elements further on, shift; added to
+    width,
+    mean,  # (1, 1)
+    scale,  # (1, 1)
     n,
     k,
     KIND: tl.constexpr,
-    INSIDE: tl.constexpr,
+    EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
-    U: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    """Turns the gradient of a norm's n summands into that of ``a``, in place, and adds those of gain and shift."""
-    W: tl.constexpr = a.dtype.element_ty
-    units = tl.arange(0, U)[None, :]
-    added = tl.zeros([1, U], W)
-    product = tl.zeros([1, U], W)
-    tl.debug_barrier()  # what is read here, other threads wrote
-    for first in range(0, n, U):
-        unit = first + units
-        here = unit < n
-        gradient = tl.load(to + unit, here, other=0)
-        normalised = (tl.load(a + unit, here, other=0) - mean) * scale
-        tl.store(partials + unit, tl.load(partials + unit, here) + gradient * normalised, here)
-        tl.store(partials + width + unit, tl.load(partials + width + unit, here) + gradient, here)
-        gradient *= tl.load(affine + unit, here, other=0)
-        added += gradient
-        product += gradient * normalised
-    of_row = tl.sum(added, 1, keep_dims=True)
-    along = tl.sum(product, 1, keep_dims=True)
-    less, slope = correction(of_row, along, scale, n, k, KIND, INSIDE, EPS)
-    tl.debug_barrier()
-    for first in range(0, n, U):
-        unit = first + units
-        here = unit < n
-        gradient = tl.load(to + unit, here, other=0) * tl.load(affine + unit, here, other=0)
-        normalised = (tl.load(a + unit, here, other=0) - mean) * scale
-        tl.store(to + unit, scale * (gradient - less - tl.where(unit < k, normalised * slope, 0)), here)
+    """Compute the gradients of ``y * gain + shift``, with y the normalised row.
+
+    For a gradient d of the output: gain's is ``d * y``, shift's is ``d``, and a's is that of
+    :func:`row_gradient_terms` with ``g = d * gain``.
+    """
+    DTYPE: tl.constexpr = a.dtype.element_ty
+    units = tl.arange(0, BLOCK_N)[None, :]
+    sums_g = tl.zeros([1, BLOCK_N], DTYPE)
+    sums_gy = tl.zeros([1, BLOCK_N], DTYPE)
+    tl.debug_barrier()  # other threads wrote the gradient that is read here
+    for start in range(0, n, BLOCK_N):
+        unit = start + units
+        in_row = unit < n
+        g = tl.load(gradient + unit, in_row, other=0)
+        normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
+        tl.store(partials + unit, tl.load(partials + unit, in_row) + g * normalised, in_row)
+        tl.store(partials + width + unit, tl.load(partials + width + unit, in_row) + g, in_row)
+        g *= tl.load(affine + unit, in_row, other=0)
+        sums_g += g
+        sums_gy += g * normalised
+    sum_g = tl.sum(sums_g, 1, keep_dims=True)
+    sum_gy = tl.sum(sums_gy, 1, keep_dims=True)
+    mean_g, slope = row_gradient_terms(sum_g, sum_gy, scale, n, k, KIND, EPS_INSIDE, EPS)
+    tl.debug_barrier()  # every thread has read the gradient before it is overwritten
+    for start in range(0, n, BLOCK_N):
+        unit = start + units
+        in_row = unit < n
+        g = tl.load(gradient + unit, in_row, other=0) * tl.load(affine + unit, in_row, other=0)
+        normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
+        tl.store(gradient + unit, scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0)), in_row)
 
 
-def launch_options(values: int) -> dict[str, int]:
-    """For a tile of so many values. Multiply-adds are fused whatever the default of Triton's version is."""
-    return {"num_warps": max(1, min(8, values // 128)), "enable_fp_fusion": True}
+def launch_options(block_size: int) -> dict[str, int]:
+    """Return the launch options for blocks of so many values. Fused multiply-adds do not depend on Triton's version."""
+    return {"num_warps": max(1, min(8, block_size // 128)), "enable_fp_fusion": True}
 
 
-def strides(*matrices: Tensor | None) -> list[int]:
-    return [0 if of is None else of.stride(0) for of in matrices]
+def row_strides(**tensors: Tensor | None) -> dict[str, int]:
+    """Return the stride of each tensor's first axis as the kernel argument ``<name>_stride``, 0 for None."""
+    return {f"{name}_stride": 0 if tensor is None else tensor.stride(0) for name, tensor in tensors.items()}
