@@ -1,0 +1,149 @@
+"""Every command in the documents is accepted by its own parser. Nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from helpers import documents
+
+from rmsexp import app, config, timing
+
+COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
+SHELL = {"<", ">", "|", "||", "&&", ";"}
+
+
+class Parsed(Exception):
+    """Raised in place of running a command whose words were accepted."""
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command line up to the first redirection or pipe."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    return words[: next((place for place, word in enumerate(words) if word in SHELL), len(words))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current folder, with the files of the README's norm and of notebook 04's."""
+    folder = tmp_path_factory.mktemp("norms")
+    readme = documents.ROOT / "README.md"
+    notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
+    (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = \'\'\'" in "".join(cell["source"]))
+    (folder / "my/norm").mkdir(parents=True)
+    (folder / "my_dyt.py").write_text(*(block for block in documents.blocks(readme, "python") if "class DyT" in block))
+    (folder / "my/norm/dyt.yaml").write_text(*documents.blocks(readme, "yaml"))
+    (folder / "mean_abs.py").write_text(cell.split("\'\'\'")[1])
+    (folder / "my/norm/mean_abs.yaml").write_text(cell.split('options = """')[1].split('"""')[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)
+        yield folder
+
+
+@pytest.fixture
+def parsers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands end once their words are parsed, and once the config that they name is composed."""
+    parse, compose = argparse.ArgumentParser.parse_args, config.job
+
+    def parse_args(self: argparse.ArgumentParser, *args: object, **options: object) -> None:
+        arguments = parse(self, *args, **options)
+        if overrides := getattr(arguments, "overrides", None):
+            compose([config.expand_home(word) for word in overrides])
+        raise Parsed
+
+    def job(*args: object, **options: object) -> None:
+        compose(*args, **options)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    monkeypatch.setattr(config, "job", job)
+
+
+def check_runs(words: Sequence[str]) -> None:
+    """Composes the last run of a command line of ``python -m rmsexp``."""
+    if words == ["--help"]:
+        assert app.help_text()
+        return
+    arguments = app.get_args_parser().parse_intermixed_args([config.expand_home(word) for word in words])
+    runs, sweep = app.expand(arguments.overrides, arguments.multirun, arguments.config_dir)
+    assert (sweep is not None) == arguments.multirun
+    known = config.options("norm", arguments.config_dir)
+    assert all(word.removeprefix("norm=") in known for run in runs for word in run if word.startswith("norm="))
+    config.job(runs[-1], arguments.config_dir)
+
+
+def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts another command of the package, which must end once its words are parsed."""
+    if words in ([], ["--help"]):
+        assert find_spec(f"rmsexp.{module}")
+        return
+    if module == "timing":
+        monkeypatch.undo()
+        timing.parse([config.expand_home(word) for word in words])
+        return
+    main = import_module(f"rmsexp.{'analysis.__main__' if module == 'analysis' else module}").main
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    with pytest.raises(Parsed):
+        main()
+
+
+def check_script(path: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path), *words])
+    monkeypatch.syspath_prepend(path.parent)
+    with pytest.raises(Parsed):
+        runpy.run_path(str(path), run_name="__main__")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("parsers_end")
+def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "…" not in command, "write the command out"
+    match words_of(command):
+        case ["make", *targets]:
+            subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
+        case ["python", script, *words] if script.startswith("scripts/"):
+            check_script(documents.ROOT / script, words, monkeypatch)
+        case ["python", "-m", module, *words] if module.startswith("rmsexp."):
+            check_module(module.removeprefix("rmsexp."), words, monkeypatch)
+        case ["rmsexp", word, *words] if find_spec(f"rmsexp.{word}"):
+            check_module(word, words, monkeypatch)
+        case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
+            monkeypatch.undo()
+            check_runs(words)
+        case other:
+            raise AssertionError(f"no parser for {other}")
+
+
+def test_commands_are_found() -> None:
+    starts = {re.split(r"[ .]", command.removeprefix("python -m "))[0] for command in COMMANDS}
+    assert {"rmsexp", "make", "python"} <= starts
+    assert len(COMMANDS) > 40
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m rmsexp nrom=rms",
+        "python -m rmsexp norm=rms,ln",
+        "python -m rmsexp.report --tasks x results",
+        "python -m rmsexp.timing norms=[rmss]",
+        "python scripts/chaos.py --deaths 3",
+        "make demos",
+    ],
+)
+def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, parsers_end: None) -> None:
+    with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)):
+        test_command_is_accepted_by_its_parser(command, monkeypatch)

@@ -1,0 +1,31 @@
+"""Every link in the documents leads to a file and a heading that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import documents
+
+
+@pytest.mark.parametrize("document", documents.DOCUMENTS, ids=documents.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for link in documents.links(document):
+        if link.startswith("https://"):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (document.parent / target).resolve() if target else document
+        assert path.exists(), link
+        assert path.is_relative_to(documents.ROOT), link
+        assert not anchor or anchor in documents.anchors(path), link
+
+
+def test_links_and_anchors_are_found() -> None:
+    readme = documents.ROOT / "README.md"
+    assert {"docs/paper.md", "results/reference/report/savings.png"} <= set(documents.links(readme))
+    assert "the-authors-own-results" in documents.anchors(documents.ROOT / "docs/paper.md")
+
+
+def test_the_readme_links_to_every_page_of_docs() -> None:
+    pages = {f"docs/{path.name}" for path in (documents.ROOT / "docs").glob("*.md")}
+    assert pages <= set(documents.links(documents.ROOT / "README.md"))

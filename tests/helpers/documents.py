@@ -1,0 +1,63 @@
+"""The project's documents for people: their Markdown text, links, headings and the commands in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "notebooks").glob("*.ipynb")),
+]
+COMMAND = re.compile(r"(python -m rmsexp([. ]|$)|(rmsexp|make)( |$)|python scripts/)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@lru_cache
+def text(path: Path) -> str:
+    """The Markdown text of a document; of a notebook, that of its Markdown cells."""
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return [content for label, content in FENCE.findall(text(path)) if label == language]
+
+
+def prose(path: Path) -> str:
+    """The text without fenced blocks."""
+    return FENCE.sub("", text(path))
+
+
+def links(path: Path) -> list[str]:
+    """The targets of all links and images."""
+    return LINK.findall(SPAN.sub("", prose(path)))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as GitHub makes them: lower case, punctuation dropped, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Every command line in a fenced ``sh`` block or a code span, without its comment."""
+    lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
+    for line in [*lines, *SPAN.findall(prose(path))]:
+        command = re.sub(r"\s+# .*", "", line).strip()
+        if COMMAND.match(command):
+            yield command

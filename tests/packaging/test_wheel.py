@@ -1,0 +1,81 @@
+"""The wheel works outside the repository: everything that a run needs is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rmsexp import kernels
+
+ROOT = Path(__file__).parents[2]
+TINY = ("max_steps=20", "eval_every=20", "model.width=0.02", "batch_size=8", "threads=1")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the unpacked wheel. It is built without network: hatchling is among the dev packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    (wheel,) = folder.glob("rmsexp-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def python(site: Path, *words: str) -> str:
+    """Runs Python outside the repository, with the unpacked wheel first on its path, and returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=site.parent,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_is_the_wheel_that_is_imported(site: Path) -> None:
+    assert Path(python(site, "-c", "import rmsexp; print(rmsexp.__file__)").strip()) == site / "rmsexp/__init__.py"
+
+
+def test_every_file_of_the_package_is_in_the_wheel(site: Path) -> None:
+    folders = {ROOT / "rmsexp": "rmsexp", ROOT / "configs": "rmsexp/configs"}
+    expected = {
+        f"{place}/{path.relative_to(folder).as_posix()}"
+        for folder, place in folders.items()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    packed = {path.relative_to(site).as_posix() for path in (site / "rmsexp").rglob("*") if path.is_file()}
+    assert packed == expected
+
+
+def test_metadata(site: Path) -> None:
+    (folder,) = site.glob("rmsexp-*.dist-info")
+    metadata = (folder / "METADATA").read_text()
+    assert "License-Expression: MIT" in metadata
+    assert "Requires-Python: >=3.11" in metadata
+    assert "rmsexp = rmsexp." in (folder / "entry_points.txt").read_text()
+    assert (site / "rmsexp/py.typed").exists()
+
+
+def test_help_a_run_in_each_form_and_the_report(site: Path, data_root: Path, tmp_path: Path) -> None:
+    assert "usage: " in python(site, "-m", "rmsexp", "--help")
+    options = (*TINY, f"results={tmp_path}", f"data.root={data_root}")
+    for impl in ("eager", "fused"):
+        assert "finished at step 20" in python(site, "-m", "rmsexp", f"norm.impl={impl}", *options)
+    (run,) = tmp_path.glob("cifar10/*/rms+impl=fused/seed0/run.json")
+    assert json.loads(run.read_text())["impl"] == ("fused" if kernels.load() else "eager")
+    assert "report.html" in python(site, "-m", "rmsexp.report", str(tmp_path))
+    assert (tmp_path / "report/report.html").exists()
