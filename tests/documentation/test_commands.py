@@ -41,11 +41,11 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("norms")
     readme = documents.ROOT / "README.md"
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
-    (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = \'\'\'" in "".join(cell["source"]))
+    (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = '''" in "".join(cell["source"]))
     (folder / "my/norm").mkdir(parents=True)
     (folder / "my_dyt.py").write_text(*(block for block in documents.blocks(readme, "python") if "class DyT" in block))
     (folder / "my/norm/dyt.yaml").write_text(*documents.blocks(readme, "yaml"))
-    (folder / "mean_abs.py").write_text(cell.split("\'\'\'")[1])
+    (folder / "mean_abs.py").write_text(cell.split("'''")[1])
     (folder / "my/norm/mean_abs.yaml").write_text(cell.split('options = """')[1].split('"""')[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -55,5 +55,7 @@ def test_the_table_of_rooms_has_every_module_of_the_package() -> None:
     rooms = ARCHITECTURE.read_text().split("## Rooms")[1].split("\n## ")[0]
     named = {module for line in re.findall(r"^\| (`.*?) \|", rooms, re.MULTILINE) for module in line.split("`")[1::2]}
     package = documents.ROOT / "rmsexp"
-    modules = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    modules = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
     assert named == modules - {"__init__"}
