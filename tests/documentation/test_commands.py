@@ -144,6 +144,7 @@ def test_commands_are_found() -> None:
         "make demos",
     ],
 )
-def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, parsers_end: None) -> None:
+@pytest.mark.usefixtures("parsers_end")
+def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)):
         test_command_is_accepted_by_its_parser(command, monkeypatch)
