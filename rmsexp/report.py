@@ -1,6 +1,6 @@
 """``python -m rmsexp.report RESULTS``: statistics, tables and figures of all runs below a folder, from records alone.
 
-Writes <task>/<setting>/comparison for each setting, and RESULTS/report with one page of all of them.
+Writes <task>/<setting>/comparison for each setting, and RESULTS/report with one page of all settings.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from rmsexp import compare, record
 from rmsexp.checks import nearest
 from rmsexp.compare import overview, setting_report
 from rmsexp.compare.records import timing_records
+from rmsexp.compare.records.load import Records
 
 OVERVIEW = "report"
 FEW = 100  # runs
 
 
 def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Writes everything and returns the paths of the overview.
+    """Write all reports and return the paths of the overview.
 
-    Raises: ValueError where there is nothing to report.
+    Raises:
+        ValueError: there is nothing to report.
     """
-    if results.name in ("", ".."):  # a setting is named by its folders
+    if results.name in ("", ".."):  # settings are named by their folders
         results = results.absolute()
     print(f"reading {results}", flush=True)
     with _pool(sum(1 for _ in record.find_runs(results))) as pool:
@@ -37,50 +39,56 @@ def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -
     problems: list[str] = []
     records, timings = compare.load(results, pool), timing_records.load(results, problems)
     if records.runs.empty:
-        raise ValueError(f"{results} holds no runs; make some: python -m rmsexp -m norm=ln,rms results={results}")
+        raise ValueError(f"{results} contains no runs; train some: python -m rmsexp -m norm=ln,rms results={results}")
     settings = records.settings()
-    wanted = {folder: some for folder, some in settings.items() if _is(folder.parent, task) and _is(folder, setting)}
-    for what, asked, known in (
-        ("task", task, {folder.parent.name for folder in settings}),
-        ("setting", setting, {folder.name for folder in settings}),
-    ):
-        if asked and asked not in known:
-            raise ValueError(f"{results} has no {what} {asked}{nearest(asked, sorted(known))}")
-    if not wanted:
-        raise ValueError(f"{results} has no setting {setting} of task {task}")
-    written = [setting_report.write(folder, settings, timings, pool) for folder in wanted]
-    made = [one.report for one in written]
-    problems += [problem for one in made for problem in one.records.problems]
-    paths = overview.write(made, timings, problems, results / OVERVIEW)
-    for number, (one, drawing) in enumerate(written, 1):
+    selected = _select(settings, results, task, setting)
+    written = [setting_report.write(folder, settings, timings, pool) for folder in selected]
+    reports = [result.report for result in written]
+    problems += [problem for report in reports for problem in report.records.problems]
+    paths = overview.write(reports, timings, problems, results / OVERVIEW)
+    for number, (report, drawing) in enumerate(written, 1):
         if drawing:
             drawing.result()
-        print(f"{number}/{len(wanted)}  runs: {len(one.records.runs)}  {one.folder}", flush=True)
+        print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     for problem in problems:
         print(f"rmsexp: {problem}", file=sys.stderr)
     return paths
 
 
+def _select(settings: dict[Path, Records], results: Path, task: str | None, setting: str | None) -> list[Path]:
+    """Return the folders of the settings with these names.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for kind, name, known in (
+        ("task", task, {folder.parent.name for folder in settings}),
+        ("setting", setting, {folder.name for folder in settings}),
+    ):
+        if name and name not in known:
+            raise ValueError(f"{results} has no {kind} {name}{nearest(name, sorted(known))}")
+    selected = [folder for folder in settings if task in (None, folder.parent.name) and setting in (None, folder.name)]
+    if not selected:
+        raise ValueError(f"{results} has no setting {setting} of task {task}")
+    return selected
+
+
 def _pool(runs: int) -> Executor:
-    """What reads and draws: every core where there is much to do, else a thread: processes take seconds to start."""
+    """Return a pool that reads and draws: a process per core, or a thread for few runs, as processes start slowly."""
     if runs <= FEW:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all
+    context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all processes
     return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
-
-
-def _is(folder: Path, name: str | None) -> bool:
-    return name is None or folder.name == name
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rmsexp.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="the root of all records, or any folder of it")
-    parser.add_argument("--task", help="this task alone")
-    parser.add_argument("--setting", help="this setting alone, by its folder's name, as in small+optim.lr=0.01")
+    parser.add_argument("results", type=Path, help="the root of all records, or any folder below it")
+    parser.add_argument("--task", help="report this task only")
+    parser.add_argument("--setting", help="report this setting only, named as its folder, as in small+optim.lr=0.01")
     arguments = parser.parse_args()
     try:
         paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)

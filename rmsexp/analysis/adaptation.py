@@ -97,7 +97,7 @@ def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
         relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
     for axes, title in ((weight, "|W|, over its first value"), (relative, "|step| / |W|")):
-        canvas.plain(axes)
+        canvas.add_grid(axes)
         axes.set_xlabel("step")
         axes.set_ylabel(title)
     relative.set_yscale("log")

@@ -111,7 +111,7 @@ def draw_grid(table: pd.DataFrame) -> Figure:
             look = {"color": style.colour(str(name)), "linewidth": WIDTHS[NORMS.index(str(name))]}
             axes.loglog(rows["delta"], rows["size"], label=names.label(str(name)), **look)
         axes.set_title(f"dL/d{of}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, of])})", size=9.5)
-        canvas.plain(axes)
+        canvas.add_grid(axes)
     for axes in grid[-1]:
         axes.set_xlabel("delta")
     for axes in grid[:, 0]:

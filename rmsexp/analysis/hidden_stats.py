@@ -99,18 +99,18 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
     )
     figure = captioned("The decoder's hidden-to-hidden mapping by target position (Table 5)", caption, 13.5, 6.4)
     grid = figure.subplots(len(STATISTICS), len(MAPPINGS), sharex=True, sharey="row")
-    paper = published_table()
+    published = published_table()
     for (statistic, mapping), axes in zip(product(STATISTICS, MAPPINGS), grid.flat, strict=True):
-        for norm in names.in_order(paper["norm"]):
-            rows = paper[paper["norm"] == norm]
-            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": style.PUBLISHED, "marker": "x"}
+        for norm in names.in_order(published["norm"]):
+            rows = published[published["norm"] == norm]
+            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": style.PAPER, "marker": "x"}
             axes.plot(rows["position"], rows[statistic], label=f"{names.label(norm)} (paper)", linewidth=1.2, **look)
         for (run, table), marker in zip(tables.items(), cycle(MARKERS)):
             own, series = table[table["mapping"] == mapping], _series(run)
             look = {"color": style.colour(names.norm_of(series)), "linewidth": style.THICK, "marker": marker}
             label = textwrap.fill(f"{names.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
             axes.plot(own["position"].astype(str), own[statistic], markersize=5, label=label, **look)
-        canvas.plain(axes)
+        canvas.add_grid(axes)
     for axes, mapping in zip(grid[0], MAPPINGS, strict=True):
         axes.set_title(mapping)
     for axes, statistic in zip(grid[:, 0], STATISTICS.values(), strict=True):

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
-from rmsexp.compare import Records, paper
-from rmsexp.compare.plots import canvas, panels, paper_curves, style
+from rmsexp.compare import Records
+from rmsexp.compare.plots import canvas, panels, setting_curves, style
 from rmsexp.compare.records import curves, names, statistics
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # as in the name of a setting
@@ -70,7 +70,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    named = table.assign(metric=table["metric"].map(names.metric), series=table["series"].map(names.label))
+    named = table.assign(metric=table["metric"].map(names.metric_label), series=table["series"].map(names.label))
     text = named.rename(columns={"series": "norm"})
     return text.map(lambda value: value if isinstance(value, str) else f"{value:.4g}")
 
@@ -88,11 +88,11 @@ def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
         for series in names.in_order(of_metric["series"]):
             _lines(axes, series, of_metric[of_metric["series"] == series])
         axes.set_ylabel(panels.Quantity(aim.selection, metric, aim.loss_unit).title)
-    paper_lines = paper.curves()
-    paper_curves.published_lines(published, paper_lines[paper_lines["figure"] == "Figure 4"])
+    figure_4 = next(chart for chart in panels.paper_charts(TASK) if chart.source == "Figure 4")
+    setting_curves.draw_panel(published, figure_4, figure_4.panels["step"], [])
     published.set_ylabel("valid BLEU, newstest2013")
     for axes in (*ours, published):
-        canvas.plain(axes)
+        canvas.add_grid(axes)
         axes.legend(frameon=False, fontsize=9)
         axes.set_xlabel("step")
     return figure

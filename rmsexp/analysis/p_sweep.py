@@ -44,7 +44,7 @@ def analyse(results: Path) -> Finding:
 def shown(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
     """A row a series: means over seeds, the metric in the unit it is shown in, and times of runs whose time counts."""
     factor, unit = names.scale_and_unit(aim.metric)
-    metric = f"{names.metric(aim.metric)} {unit}".rstrip()
+    metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
     counted = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
     of_series = table.assign(seconds=counted).groupby(["p", "series"], sort=False)
     means = of_series[["final", "best", "seconds"]].mean() * [factor, factor, 1.0]

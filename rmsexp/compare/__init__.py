@@ -27,4 +27,4 @@ def draw(results: Path, task: str, setting: str) -> Path:
     from rmsexp.compare import comparison
 
     folder = results / task / setting
-    return comparison.draw(load(folder).of(task, setting), folder)
+    return comparison.draw(load(folder).select(task, setting), folder)

@@ -1,4 +1,4 @@
-"""The report of one setting: every figure and table, from records alone."""
+"""The report of one setting: all its tables and figures, from records alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from rmsexp import record
 from rmsexp.compare import comparison
-from rmsexp.compare.page import contents, markdown
+from rmsexp.compare.page import markdown
+from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots import canvas
 from rmsexp.compare.plots import p_sweep as p_plot
 from rmsexp.compare.plots import savings as savings_plot
@@ -27,120 +28,125 @@ from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
 
-DRAWN = {"curves": "Curves", "saving": "Time saved against LayerNorm", "p": "The share of units p"}
+P_TITLE = "The fraction of units p"
+FIGURES = {"curves": "Curves", "saving": "Time saved over LayerNorm", "p": P_TITLE}
 
 
 class Written(NamedTuple):
-    """A setting's report, and the drawing of its figures, which may still go on; none where nothing can be drawn."""
+    """A setting's report, and the task that draws its figures; None if there is nothing to draw."""
 
-    report: contents.SettingReport
+    report: SettingReport
     drawing: Future[None] | None
 
 
 class Part(NamedTuple):
-    """One table: the name of its file, its title, its numbers and how people read them."""
+    """One table: the name of its file, its title, its numbers as stored, and its text for people."""
 
     name: str
     title: str
     numbers: pd.DataFrame
-    shown: pd.DataFrame
+    readable: pd.DataFrame
 
 
 def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> Written:
-    """Writes everything of one setting into ``<folder>/comparison``, where it can be compared at all.
+    """Write the report of one setting into ``<folder>/comparison``, unless its records cannot be compared.
 
-    ``settings``: all records by their settings' folders (:meth:`Records.settings`), among them this one's.
-    ``timings``: :func:`rmsexp.compare.timing.load` of all. ``pool`` draws the figures.
+    Args:
+        folder: of the setting.
+        settings: the records of all settings by their folders (:meth:`Records.settings`).
+        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        pool: draws the figures.
     """
     records = settings[folder]
     records.problems.extend(_missing_configs(records))
-    one = contents.SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), records)
+    report = SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), records)
     try:
         comparison.check(records, folder)
     except ValueError as error:
         records.problems.append(str(error))
-        return Written(one, None)
-    one.folder.mkdir(exist_ok=True)
-    own = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]] if len(timings) else timings
-    parts = list(_parts(folder, settings, own))
+        return Written(report, None)
+    report.folder.mkdir(exist_ok=True)
+    if len(timings):
+        timings = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]]
+    parts = list(_parts(folder, settings, timings))
     numbers = {part.name: part.numbers for part in parts}
-    names = ["curves", *_figures(records, numbers)]
-    one = replace(
-        one,
+    figures = ["curves", *_figures(records, numbers)]
+    report = replace(
+        report,
         summary=numbers["summary"],
-        tables={part.title: part.shown for part in parts},
+        tables={part.title: part.readable for part in parts},
         sentences=findings.figure_1(records),
         notes=caveats(records),
-        figures={DRAWN[name]: str(one.folder / f"{name}.png") for name in names},
+        figures={FIGURES[name]: str(report.folder / f"{name}.png") for name in figures},
     )
     for part in parts:
-        record.write_atomic(one.folder / f"{part.name}.csv", part.numbers.to_csv(index=False))
-    record.write_atomic(one.folder / "report.md", markdown.markdown(one, one.folder))
-    record.write_atomic(one.folder / "tables.tex", markdown.latex(one))
-    return Written(one, pool.submit(_draw, records, numbers, folder))
+        record.write_atomic(report.folder / f"{part.name}.csv", part.numbers.to_csv(index=False))
+    record.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
+    record.write_atomic(report.folder / "tables.tex", markdown.latex(report))
+    return Written(report, pool.submit(_draw, records, numbers, folder))
 
 
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
-    """All figures of a setting: what takes longest, and needs nothing else."""
-    drawn = comparison.draw(records, folder, numbers["summary"])
+    """Draw all figures of a setting, which takes longer than all else."""
+    figures_folder = comparison.draw(records, folder, numbers["summary"])
     for name, draw in _figures(records, numbers).items():
-        canvas.write(draw(), drawn / name)
+        canvas.write(draw(), figures_folder / name)
 
 
 def _missing_configs(records: Records) -> list[str]:
-    """Records of published logs have none."""
-    ours = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
-    paths = [Path(folder, record.CONFIG) for folder in ours["folder"]]
+    """Return a problem per run without config; records of the authors' published logs have none."""
+    runs = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
+    paths = [Path(folder, record.CONFIG) for folder in runs["folder"]]
     return [f"{path} is missing" for path in paths if not path.exists()]
 
 
 def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """The tables that the setting has something for."""
+    """Return the tables that are not empty for this setting."""
     records = settings[folder]
     task, setting = records.names
     aim, summary = statistics.target(records), summary_table.table(records, task, setting)
-    shown = summary_table.readable(summary)
-    yield Part("summary", "Summary", summary, shown[shown.columns[:-1]])  # savings have a table of their own
-    against = seed_tests.table(records)
-    if len(against):
-        yield Part("paired", "Against LayerNorm, seed by seed", against, seed_tests.readable(against))
-    theirs = versus_paper.table(records)
-    if len(theirs):
-        yield Part("paper", "Beside the paper", theirs, versus_paper.readable(theirs, aim))
-    saved = savings_table.table(records, timings)
-    yield Part("saving", "Time, and saving against LayerNorm", saved, savings_table.readable(saved, task))
+    readable = summary_table.readable(summary)
+    yield Part("summary", "Summary", summary, readable[readable.columns[:-1]])  # savings have their own table
+    tests = seed_tests.table(records)
+    if len(tests):
+        yield Part("paired", "Against LayerNorm, seed by seed", tests, seed_tests.readable(tests))
+    published = versus_paper.table(records)
+    if len(published):
+        yield Part("paper", "Beside the paper", published, versus_paper.readable(published, aim))
+    savings = savings_table.table(records, timings)
+    yield Part("saving", "Time per step, and savings over LayerNorm", savings, savings_table.readable(savings, task))
     goal = time_to_target.level(records)
     if goal:
-        reached = time_to_target.table(records, goal)
-        yield Part("target", time_to_target.title(goal), reached, time_to_target.readable(reached))
+        times = time_to_target.table(records, goal)
+        yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
     by_p = p_table.table(records, task, setting)
     if by_p["p"].nunique() > 1 and by_p["series"].nunique() > 2:
-        yield Part("p", "The share of units p", by_p, p_table.readable(by_p, aim))
-    tried = _family(folder, settings)
-    if len(tried) > 1 and folder == next(iter(tried)):
-        table = learning_rates.table(tried)
-        yield Part("rates", "Learning rates", table, learning_rates.readable(table, aim))
+        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, aim))
+    family = _learning_rate_family(folder, settings)
+    if len(family) > 1 and folder == next(iter(family)):
+        rates = learning_rates.table(family)
+        yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, aim))
 
 
-def _family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
-    """The settings that differ from this one in their learning rate alone, and can be compared; the recipe's first."""
-    found = {}
-    for one in sorted(settings, key=lambda path: (len(path.name), path)):
-        if learning_rates.family(one) == learning_rates.family(folder):
+def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
+    """Return the comparable settings that differ from this one in the learning rate alone, the recipe's rate first."""
+    family = {}
+    for other in sorted(settings, key=lambda path: (len(path.name), path)):
+        if learning_rates.family(other) == learning_rates.family(folder):
             with suppress(ValueError):
-                comparison.check(settings[one], one)
-                found[one] = settings[one]
-    return found
+                comparison.check(settings[other], other)
+                family[other] = settings[other]
+    return family
 
 
 def _figures(records: Records, numbers: dict[str, pd.DataFrame]) -> dict[str, Callable[[], Figure]]:
-    """Those beside the curves, by name, drawn when called; ``numbers``: of the tables by name."""
+    """Return functions that draw the figures other than the curves, by file name; ``numbers``: tables by file name."""
     task, setting = records.names
-    found: dict[str, Callable[[], Figure]] = {}
+    figures: dict[str, Callable[[], Figure]] = {}
     if numbers["saving"]["kind"].isin(["paired", "unpaired"]).any():
-        title = f"{task}, {setting}: time saved against LayerNorm"
-        found["saving"] = partial(savings_plot.draw, numbers["saving"], task, title, caveats(records)[:2])
+        title = f"{task}, {setting}: time saved over LayerNorm"
+        figures["saving"] = partial(savings_plot.draw, numbers["saving"], task, title, caveats(records)[:2])
     if "p" in numbers:
-        title = f"{task}, {setting}: the share of units p"
-        found["p"] = partial(p_plot.draw, numbers["p"], statistics.target(records), title)
-    return found
+        title = f"{task}, {setting}: the fraction of units p"
+        figures["p"] = partial(p_plot.draw, numbers["p"], statistics.target(records), title)
+    return figures

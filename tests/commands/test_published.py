@@ -323,7 +323,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
     assert "results.csv (sha256 " in run["notes"]["source"]
     assert "500 updates an epoch" in run["notes"]["assumed"]
 
-    records = load(results).of("cifar10", "paper")
+    records = load(results).select("cifar10", "paper")
     assert records.problems == []
     assert final_metric(records, 1500)[str(folder)] == 0.25
     theirs = records.runs.set_index("series").loc["rms+published"]
@@ -367,7 +367,7 @@ def test_the_log_of_the_reader_is_drawn_too(tmp_path: Path, monkeypatch: pytest.
     pytest.importorskip("rmsexp.tasks.attentive_reader", exc_type=ImportError)
     path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
     assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
-    records = load(tmp_path).of("attentive_reader", "paper")
+    records = load(tmp_path).select("attentive_reader", "paper")
     assert records.problems == []
     assert final_metric(records, 3000).to_list() == pytest.approx([0.6])
     assert (tmp_path / "attentive_reader/paper/comparison/valid_error.png").exists()

@@ -162,7 +162,7 @@ def test_seeds_are_put_on_one_grid_before_averaging() -> None:
 
 def test_tables_compare_at_the_last_step_that_all_have(results: Path) -> None:
     write_run(results, "rms+eps=0.1", steps=200, status="interrupted")
-    records = load(results).of("cifar10", "demo")
+    records = load(results).select("cifar10", "demo")
     assert statistics.common_step(records) == 200  # the diverged run, which ended at 120, does not hold the others back
     row = summary(results).loc["ln"]
     at_200 = records.metrics.query("series == 'ln' and split == 'test' and step == 200")["error"]

@@ -26,7 +26,7 @@ def test_each_saving_that_is_printed_follows_from_the_times_that_are_printed() -
 
 def test_the_range_of_the_abstract_is_that_of_the_tables() -> None:
     savings = NUMBERS.loc[NUMBERS["metric"] == "saving_vs_ln", "value"]
-    ends = paper.of("all", "lowest saving_vs_ln")["value"], paper.of("all", "highest saving_vs_ln")["value"]
+    ends = paper.select("all", "lowest saving_vs_ln")["value"], paper.select("all", "highest saving_vs_ln")["value"]
     assert [round(float(end.iloc[0]), 2) for end in ends] == [round(savings.min(), 2), round(savings.max(), 2)]
 
 
@@ -50,11 +50,11 @@ def test_some_numbers_as_they_are_printed() -> None:
         pytest.approx(43.4),
     )
     assert times["Table 10", "bn"] == 76  # 38 s an epoch of 500 steps
-    errors = paper.of("cifar10", "error").set_index("norm")["value"]
+    errors = paper.select("cifar10", "error").set_index("norm")["value"]
     assert (errors["rms"], errors["prms"]) == (0.0883, 0.1037)
-    recall = paper.of("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]
+    recall = paper.select("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]
     assert recall["Theano", "rms"] == pytest.approx((0.390 + 0.748 + 0.863) / 3)
-    bleu = paper.of("rnnsearch", "bleu").set_index(["table", "framework", "norm", "data"])["value"]
+    bleu = paper.select("rnnsearch", "bleu").set_index(["table", "framework", "norm", "data"])["value"]
     assert bleu["Table 3", "Theano Nematus", "prms", "newstest2017"] == 24.0
 
 
@@ -102,7 +102,7 @@ def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
         ],
         ignore_index=True,
     )
-    shown = savings_by_task.shown(timings)
+    shown = savings_by_task.rows(timings)
     assert list(zip(shown["task"], shown["series"], shown["ratio"], strict=True)) == [
         ("cifar10", "rms", 0.8),
         ("cifar10", "prms", 0.7),
@@ -125,7 +125,7 @@ def test_machines_share_a_line_of_the_figure() -> None:
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["transformer, small: pRMSNorm", "transformer, small: RMSNorm"]
     points = [tuple(float(value[0]) for value in container[0].get_data()) for container in axes.containers]
-    step = savings_by_task.LINED
+    step = savings_by_task.OFFSET
     expected = [(20, -step), (10, 1 - step), (3, 1)]
     assert sorted(points) == [pytest.approx(point) for point in sorted(expected)]
     theirs = [float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "D" and len(line.get_ydata())]

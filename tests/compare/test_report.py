@@ -179,7 +179,7 @@ def test_a_setting_without_a_single_run_json_is_a_problem(tmp_path: Path, pages:
     report.run(tmp_path, None, None)
     damaged, whole = pages
     assert damaged.tables == {}
-    assert any("no run.json of this setting says" in problem for problem in damaged.records.problems)
+    assert any("no run.json of this setting has a target metric" in problem for problem in damaged.records.problems)
     assert next(iter(whole.tables)) == "Summary"
     assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
 

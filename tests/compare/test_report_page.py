@@ -20,7 +20,7 @@ from matplotlib import colors
 from PIL import Image
 
 from rmsexp.compare import load, paper
-from rmsexp.compare.page import html
+from rmsexp.compare.page import colours, html
 from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots import style
 from rmsexp.compare.tables.formats import NO_VALUE
@@ -34,7 +34,7 @@ SLOW = 20_000  # milliseconds; the machine may be busy
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
-    return SettingReport(task, setting, str(root), load(root).of(task, setting), **more)
+    return SettingReport(task, setting, str(root), load(root).select(task, setting), **more)
 
 
 def named(folder: Path, series: str) -> None:
@@ -145,7 +145,7 @@ def test_each_setting_has_its_words_warnings_and_tables(page: str) -> None:
     assert elements.texts("h2") == ["cifar10, demo", "cifar10, small", "rnnsearch, tiny"]
     assert "LayerNorm is ahead." in elements.texts("p")
     assert {"built-in data (shapes twin)", "built-in data", "1 of 6 runs diverged"} <= set(elements.texts("li"))
-    assert "time of 1 of 6 runs not counted: contended" in elements.texts("li")
+    assert "time of 1 of 6 runs does not count: contended" in elements.texts("li")
     assert "impl mixed" in elements.texts("li")
     assert elements.texts("caption") == ["Quality & time", "Runs", "Summary", "Runs", "Runs"]
     assert {"LayerNorm", "RMSNorm", "WeightNorm"} <= set(elements.texts("th", scope="row"))
@@ -172,7 +172,7 @@ def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
     chart = embedded(page)[0]["charts"][2]
     assert chart["title"] == "test error (%)"
     mean = mean_of(chart["panels"]["step"], "ln")
-    metrics = load(root).of("cifar10", "demo").metrics
+    metrics = load(root).select("cifar10", "demo").metrics
     rows = metrics[(metrics["series"] == "ln") & (metrics["split"] == "test")]
     expected = rows.groupby("step")["error"].agg(["mean", "std"]) * 100
     half = 4.302653 * expected["std"] / math.sqrt(3)  # the 97.5 % quantile of t with 2 degrees of freedom
@@ -250,7 +250,7 @@ def test_the_papers_curves_stand_beside_runs_of_their_task(page: str) -> None:
     data = embedded(page)[2]
     assert not any(one["source"] for one in embedded(page)[0]["charts"])
     charts = {one["source"]: one for one in data["charts"] if one["source"]}
-    assert list(charts) == ["The paper's Figure 1, its own setting.", "The paper's Figure 4, its own setting."]
+    assert list(charts) == ["Figure 1 of the paper, at its own setting.", "Figure 4 of the paper, at its own setting."]
     first, fourth = (one["panels"] for one in charts.values())
     assert {one["series"] for one in first["time"]["curves"]} == {"none", "ln"}
     assert "time" not in fourth
@@ -270,15 +270,15 @@ def test_long_runs_are_thinned_as_the_page_says(tmp_path: Path, monkeypatch: pyt
     text = html.page([report(tmp_path)])
     sizes = [len(one["x"]) for one in embedded(text)[0]["charts"][0]["panels"]["step"]["curves"]]
     assert sizes[0] <= 60 < sizes[2] <= 100  # 100 training rows a run; two seeds share 120 points, one mean has them
-    assert any("thinned to at most 120 points a mean and 60 a seed" in one for one in Elements(text).texts("p"))
+    assert any("thinned to at most 120 points per mean and 60 per seed" in one for one in Elements(text).texts("p"))
 
 
 def test_every_colour_stands_out_on_a_dark_ground() -> None:
     every = [*style.COLOURS.values(), *style.OTHER_COLOURS]
-    assert min(html.contrast(html.on_dark(one), html.DARK) for one in every) >= html.CONTRAST
-    assert html.on_dark(style.colour("prms")).lower() == style.colour("prms").lower()
-    assert html.contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert html.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known pair
+    assert min(colours.contrast(colours.on_dark(one), colours.DARK) for one in every) >= colours.CONTRAST
+    assert colours.on_dark(style.colour("prms")).lower() == style.colour("prms").lower()
+    assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known pair
 
 
 # ---- in a browser
@@ -378,7 +378,9 @@ def test_another_task_brings_its_settings_and_the_papers_curves(show: Callable[[
     assert page.get_by_label("Scale and setting").locator("option").all_text_contents() == ["tiny"]
     assert shown(page).locator("h2").text_content() == "rnnsearch, tiny"
     assert axis_titles(page)[3:] == [("step", "train loss (nats)"), ("step", "BLEU")]
-    assert "The paper's Figure 4, its own setting." in (shown(page).locator("figcaption").nth(4).text_content() or "")
+    assert "Figure 4 of the paper, at its own setting." in (
+        shown(page).locator("figcaption").nth(4).text_content() or ""
+    )
     assert shown(page).locator(".plot").nth(4).locator("path.js-line").count() == 2
     page.get_by_label("time", exact=True).check()
     assert axis_titles(page)[3:] == [("time in training (minutes)", "train loss (nats)")]
@@ -512,14 +514,14 @@ def test_colours_follow_the_system_and_the_readers_choice(show: Callable[[str], 
     assert page.evaluate(line) == rgb(style.colour("wn"))
     try:
         page.emulate_media(color_scheme="dark")
-        assert page.evaluate(ground) == rgb(html.DARK)
-        assert page.evaluate(line) == rgb(html.on_dark(style.colour("wn")))
+        assert page.evaluate(ground) == rgb(colours.DARK)
+        assert page.evaluate(line) == rgb(colours.on_dark(style.colour("wn")))
         page.get_by_label("Colours").select_option("light")
         assert page.evaluate(ground) == "rgb(255, 255, 255)"
     finally:
         page.emulate_media(color_scheme="light")
     page.get_by_label("Colours").select_option("dark")
-    assert page.evaluate(ground) == rgb(html.DARK)
+    assert page.evaluate(ground) == rgb(colours.DARK)
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 

@@ -1,0 +1,1 @@
+"""The texts of a report: the HTML page, Markdown and LaTeX."""

@@ -1,4 +1,4 @@
-"""The report of one setting: every figure and table, from records alone."""
+"""What a report says about one setting, before it is written as HTML, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rmsexp.compare.records.load import Records
 
 @dataclass(frozen=True)
 class SettingReport:
-    """What is said of one setting below one root.
+    """The report of one setting below one root.
 
     Attributes:
-        task, setting: as its folders are named.
-        root: the folder that holds the task's folder; two machines' results are two roots.
-        records: the setting's records alone; what is wrong with them stands in ``records.problems``.
+        task, setting: the names of its folders.
+        root: the folder that contains the task's folder; the results of two machines are two roots.
+        records: of this setting; ``records.problems`` lists what could not be read or compared.
         tables: readable tables (all cells are text) by title; their first column is the norm.
-        sentences: findings in words, computed.
-        notes: what must be said beside every figure: data, machine, reasons for caution.
-        figures: PNG files that were drawn, by title.
-        summary: the numbers of the first table (:func:`rmsexp.compare.tables.summary`).
+        sentences: computed findings.
+        notes: the caveats that belong to every figure: data, machine, reasons for caution.
+        figures: paths of PNG files by title.
+        summary: the numbers of the first table (:func:`rmsexp.compare.tables.summary.table`).
     """
 
     task: str
@@ -37,5 +37,5 @@ class SettingReport:
 
     @property
     def folder(self) -> Path:
-        """Of the figures and tables of this setting."""
+        """The folder of the setting's figures and tables."""
         return Path(self.root, self.task, self.setting, "comparison")

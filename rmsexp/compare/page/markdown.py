@@ -1,32 +1,64 @@
-"""The report of one setting: every figure and table, from records alone."""
+"""Reports as Markdown, and their tables as LaTeX."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rmsexp.compare.page import contents
+from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.tables import markup
 
 
-def markdown(one: contents.SettingReport, folder: Path, level: int = 1) -> str:
-    """The report in words; ``folder``: where the text will lie, from which figures are linked."""
-    heading = "#" * level
-    parts = [f"{heading} {one.task}, {one.setting} ({one.root})", *one.sentences]
-    parts += [f"![{title}]({_link(Path(path), folder)})" for title, path in one.figures.items()]
-    for title, table in one.tables.items():
-        parts += [f"{heading}# {title}", markup.markdown(table)]
-    parts.append("\n".join(f"- {line}" for line in [*one.notes, *one.records.problems]))
+def overview(
+    reports: Sequence[SettingReport], problems: Sequence[str], savings: Sequence[Path], paper: Sequence[Path], to: Path
+) -> str:
+    """Return the text of all settings. Problems come first, since a missing file is easily overlooked.
+
+    Args:
+        reports: of the settings.
+        problems: with the records.
+        savings, paper: figures of the savings of all tasks and of the paper's curves, in the folder ``to``.
+        to: the folder of the text.
+    """
+    parts = ["# Report"]
+    if problems:
+        parts.append("Problems with the records:\n\n" + _list(problems))
+    parts += map(_image, savings)
+    parts += [setting(report, to, level=2) for report in reports]
+    if paper:
+        parts += ["## Curves of the paper, its own setting", *map(_image, paper)]
     return "\n\n".join(parts) + "\n"
 
 
+def setting(report: SettingReport, to: Path, level: int = 1) -> str:
+    """Return the text of one setting; links to figures are relative to the folder ``to``."""
+    heading = "#" * level
+    parts = [f"{heading} {report.task}, {report.setting} ({report.root})", *report.sentences]
+    parts += [f"![{title}]({_link(Path(path), to)})" for title, path in report.figures.items()]
+    for title, table in report.tables.items():
+        parts += [f"{heading}# {title}", markup.markdown(table)]
+    parts.append(_list([*report.notes, *report.records.problems]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _image(path: Path) -> str:
+    return f"![{path.stem}]({path.name})"
+
+
 def _link(path: Path, folder: Path) -> str:
-    """As Markdown takes it; the names of settings may hold what has a meaning in a link."""
+    """Return a relative link. Names of settings contain characters that are special in links, such as "+"."""
     return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 
-def latex(one: contents.SettingReport) -> str:
-    """Every table, its caption naming the setting."""
-    found = [markup.latex(table, f"{one.task}, {one.setting}: {title}") for title, table in one.tables.items()]
-    return "\n".join(found)
+def latex(report: SettingReport) -> str:
+    """Return all tables of a setting, which their captions name."""
+    tables = [
+        markup.latex(table, f"{report.task}, {report.setting}: {title}") for title, table in report.tables.items()
+    ]
+    return "\n".join(tables)

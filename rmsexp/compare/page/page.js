@@ -1,10 +1,10 @@
 "use strict";
-// The state is what the form's controls and the norms' checkboxes say; the URL's hash is a copy of it.
+// The form's controls and the norms' checkboxes hold the state of the view; the URL's hash is a copy of it.
 
 const form = document.getElementById("controls");
 const sections = [...document.querySelectorAll("section.setting")];
-const contents = new Map(); // of a section, parsed when it is first shown
-const hidden = new Set(); // series, in all settings
+const contents = new Map(); // charts and series by section, parsed when the section is first shown
+const hidden = new Set(); // series that are switched off, in all settings
 
 // ---- state and hash
 
@@ -15,30 +15,30 @@ function fillOptions(select, values) {
 }
 
 function sectionsOfTask() {
-  return sections.filter((one) => one.dataset.task === form.task.value);
+  return sections.filter((section) => section.dataset.task === form.task.value);
 }
 
 function readHash() {
-  const wanted = new URLSearchParams(location.hash.slice(1));
+  const parameters = new URLSearchParams(location.hash.slice(1));
   form.reset();
-  choose(form.task, wanted.get("task"));
-  fillOptions(form.setting, sectionsOfTask().map((one) => one.dataset.name));
-  for (const name of ["setting", "x", "y", "show", "smooth", "theme"]) choose(form[name], wanted.get(name));
+  choose(form.task, parameters.get("task"));
+  fillOptions(form.setting, sectionsOfTask().map((section) => section.dataset.name));
+  for (const name of ["setting", "x", "y", "show", "smooth", "theme"]) choose(form[name], parameters.get(name));
   hidden.clear();
-  for (const series of wanted.getAll("hide")) hidden.add(series);
+  for (const series of parameters.getAll("hide")) hidden.add(series);
 }
 
-/** Takes over a value that the control can have; anything else in a hash changes nothing. */
+/** Set a control to a value from the hash; invalid values are ignored. */
 function choose(control, value) {
   if (value === null) return;
-  const isKnown = control.type === "range" ? value >= 0 : [...(control.options ?? control)].some((one) => one.value === value);
+  const isKnown = control.type === "range" ? value >= 0 : [...(control.options ?? control)].some((option) => option.value === value);
   if (isKnown) control.value = value;
 }
 
 function writeHash() {
-  const shown = new URLSearchParams(new FormData(form));
-  for (const series of hidden) shown.append("hide", series);
-  history.replaceState(null, "", "#" + shown);
+  const parameters = new URLSearchParams(new FormData(form));
+  for (const series of hidden) parameters.append("hide", series);
+  history.replaceState(null, "", "#" + parameters);
 }
 
 // ---- curves
@@ -50,14 +50,18 @@ function smoothed(x, y, span) {
   return y.map((value, i) => (mean += (i ? 1 - Math.exp((x[i - 1] - x[i]) / span) : 0) * (value - mean)));
 }
 
-function traces(chart, curves, look) {
+function kindOf(curve) {
+  if (curve.paper) return "paper";
+  return "seed" in curve ? "seed" : "mean";
+}
+
+function traces(curves, look) {
   const longest = Math.max(...curves.map((curve) => curve.x.at(-1) ?? 0));
   const span = (Number(form.smooth.value) / 100) * longest;
-  const single = chart.source ? "paper" : "mean"; // the paper shows no seeds
-  const unwanted = { both: null, mean: "seed", seeds: "mean" }[form.show.value];
+  const excluded = { both: null, mean: "seed", seeds: "mean" }[form.show.value];
   return curves
-    .map((curve, i) => ({ ...curve, id: `curve${i}`, kind: "seed" in curve ? "seed" : single }))
-    .filter((curve) => curve.kind !== unwanted && !hidden.has(curve.series))
+    .map((curve, i) => ({ ...curve, id: `curve${i}`, kind: kindOf(curve) }))
+    .filter((curve) => curve.kind !== excluded && !hidden.has(curve.series))
     .map((curve) => ({ ...curve, y: smoothed(curve.x, curve.y, span) }))
     .flatMap((curve) => [
       lineOf(curve, look.get(curve.series)),
@@ -66,16 +70,20 @@ function traces(chart, curves, look) {
     ]);
 }
 
-/** What all traces have. Plotly redraws over what it has drawn of a `uid`, so a line and a band must not share one. */
+/** The properties of all traces. Plotly updates the drawing with the same `uid`, so a line and a band need different ones. */
 function trace(curve, kind, more) {
   return { type: "scatter", uid: curve.id + kind, meta: { series: curve.series, kind }, ...more };
+}
+
+function nameOf(curve, label) {
+  return { seed: `${label} seed ${curve.seed}`, paper: `${label} (paper)`, mean: label }[curve.kind];
 }
 
 function lineOf(curve, { label, colour, dash }) {
   const isSeed = curve.kind === "seed";
   const isThin = isSeed && form.show.value === "both";
   return trace(curve, curve.kind, {
-    mode: "lines", name: isSeed ? `${label} seed ${curve.seed}` : label, x: curve.x, y: curve.y,
+    mode: "lines", name: nameOf(curve, label), x: curve.x, y: curve.y,
     line: { color: colour, width: isSeed ? 1.2 : 2.5, dash: curve.dash ?? dash }, opacity: isThin ? 0.5 : 1,
     ...(isThin ? { hoverinfo: "skip" } : { hovertemplate: "%{y:.4~g}" }),
   });
@@ -115,21 +123,21 @@ function drawCharts(section) {
   if (!contents.has(section)) contents.set(section, JSON.parse(section.querySelector("script").textContent));
   const { series, charts } = contents.get(section);
   const swatches = section.querySelectorAll(".norms svg");
-  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // plotly reads some HTML
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // plotly renders some HTML tags
   const look = new Map(
-    series.map((one, i) => [
-      one.series, { label: escaped(one.label), dash: one.dash, colour: getComputedStyle(swatches[i]).color },
+    series.map(({ series: name, label, dash }, i) => [
+      name, { label: escaped(label), dash, colour: getComputedStyle(swatches[i]).color },
     ]),
   );
   const holder = section.querySelector(".charts");
   if (!holder.childElementCount) holder.append(...charts.map(() => chartElement()));
   charts.forEach((chart, i) => {
     const panel = chart.panels[form.x.value];
-    holder.children[i].hidden = !panel; // a figure of the paper may have one axis only
+    holder.children[i].hidden = !panel; // some figures of the paper have only one of the axes
     if (!panel) return;
-    const drawn = traces(chart, panel.curves, look);
+    const drawn = traces(panel.curves, look);
     const [plot, caption] = holder.children[i].children;
-    plot.setAttribute("aria-label", `${chart.source} ${chart.title} against ${panel.title}; the numbers stand in the tables below`);
+    plot.setAttribute("aria-label", `${chart.source} ${chart.title} against ${panel.title}; the tables below have the numbers`);
     caption.textContent = [chart.source, remark(chart, panel, drawn)].join(" ");
     Plotly.react(plot, drawn, layout(chart, panel), { responsive: true, displayModeBar: false });
   });
@@ -144,22 +152,23 @@ function chartElement() {
   return figure;
 }
 
-/** What a chart does not show though one might look for it. */
+/** Explain why a chart shows fewer curves or values than expected. */
 function remark(chart, panel, drawn) {
   if (!panel.curves.length) return "Nothing recorded yet.";
-  if (!drawn.length) return "No norm is chosen.";
-  const lost = scale(chart) === "log" ? drawn.flatMap((one) => one.y).filter((value) => value <= 0).length : 0;
-  return lost ? `${lost} values of zero or below are not on a logarithmic axis.` : "";
+  if (!drawn.length) return "No norm is selected.";
+  const omitted = scale(chart) === "log" ? drawn.flatMap((curve) => curve.y).filter((value) => value <= 0).length : 0;
+  return omitted ? `${omitted} values of zero or below cannot be shown on a logarithmic axis.` : "";
 }
 
+/** Explain the kinds of lines that the charts show. */
 function reading(charts) {
   const curves = charts.flatMap((chart) => chart.panels[form.x.value]?.curves ?? []);
   const smoothing = Number(form.smooth.value);
   const show = form.show.value;
-  const parts = { both: ["thin: one seed", "thick: mean over seeds"], mean: ["mean over seeds"], seeds: ["one line a seed"] }[show];
-  if (curves.some((one) => one.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
-  if (curves.some((one) => one.uncounted)) parts.push("short dashes: time that does not count (contended, mixed or unknown)");
-  if (curves.some((one) => one.diverged) && show !== "mean") parts.push("x: diverged");
+  const parts = { both: ["thin: one seed", "thick: mean over seeds"], mean: ["mean over seeds"], seeds: ["one line per seed"] }[show];
+  if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
+  if (curves.some((curve) => curve.uncounted)) parts.push("short dashes: time does not count (contended, mixed or unknown)");
+  if (curves.some((curve) => curve.diverged) && show !== "mean") parts.push("x: diverged");
   return `Curves: ${parts.join("; ")}.`;
 }
 
@@ -169,7 +178,7 @@ function update() {
   document.documentElement.dataset.theme = form.theme.value;
   const share = Number(form.smooth.value);
   document.getElementById("smoothing").textContent = share ? `Smoothing: ${share} % of the axis` : "Smoothing: none";
-  const shown = sectionsOfTask().find((one) => one.dataset.name === form.setting.value);
+  const shown = sectionsOfTask().find((section) => section.dataset.name === form.setting.value);
   for (const section of sections) {
     if (section === shown) continue;
     section.hidden = true;
@@ -192,7 +201,7 @@ function sort(button) {
   body.append(...rows);
 }
 
-/** By the number at the cell's start where both have one; what has none, such as a dash, comes last. */
+/** Compare by the numbers at the start of both cells; cells without a number, such as a dash, come last. */
 function compare(a, b, direction) {
   const [first, second] = [parseFloat(a), parseFloat(b)];
   if (Number.isNaN(first) !== Number.isNaN(second)) return Number.isNaN(first) ? 1 : -1;
@@ -200,7 +209,7 @@ function compare(a, b, direction) {
 }
 
 form.addEventListener("input", (event) => {
-  if (event.target === form.task) fillOptions(form.setting, sectionsOfTask().map((one) => one.dataset.name));
+  if (event.target === form.task) fillOptions(form.setting, sectionsOfTask().map((section) => section.dataset.name));
   writeHash();
   update();
 });
@@ -221,7 +230,7 @@ addEventListener("hashchange", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
 
 form.addEventListener("submit", (event) => event.preventDefault());
-fillOptions(form.task, [...new Set(sections.map((one) => one.dataset.task))]);
+fillOptions(form.task, [...new Set(sections.map((section) => section.dataset.task))]);
 form.hidden = false;
 document.getElementById("needs-scripts").remove();
 readHash();

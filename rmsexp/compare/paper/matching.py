@@ -1,8 +1,4 @@
-"""Curves of one setting: each quantity against steps and, beside it, against time in training.
-
-Thin lines are seeds, the thick line is the mean of those that neither diverged nor failed. Figures are drawn on
-matplotlib's objects, without pyplot: nothing global, no display.
-"""
+"""Which numbers and curves of the paper are comparable with which of our results."""
 
 from __future__ import annotations
 
@@ -12,15 +8,22 @@ from rmsexp.compare import paper
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.records.names import norm_of
 
+SPLITS = {"newstest2017": "test2017"}  # data of the paper: split of our records, where it is not the target's split
 
-def curves_beside(records: Records) -> pd.DataFrame:
-    """The paper's curves of training loss against steps where they are of the same setting; else none."""
+
+def split_of(numbers: pd.DataFrame, default: str) -> pd.Series:
+    """Return the split of our records that each number is comparable with; ``default``: the target's split."""
+    return numbers["data"].map(SPLITS).fillna(default)
+
+
+def curves_of_setting(records: Records) -> pd.DataFrame:
+    """Return the paper's training losses against steps for this task; empty unless the setting is the paper's."""
     curves, run = paper.curves(), records.runs.iloc[0]
-    same = (curves["task"] == run["task"]) & (curves["metric"] == "loss") & (curves["x_unit"] == "step")
-    return curves[same & (run["setting"] == "paper")]
+    same_axes = (curves["task"] == run["task"]) & (curves["metric"] == "loss") & (curves["x_unit"] == "step")
+    return curves[same_axes & (run["setting"] == "paper")]
 
 
 def savings_are_comparable(timings: pd.DataFrame) -> bool:
-    """Whether the paper's savings are of the same kind: of whole steps, against LayerNorm."""
+    """Whether a timing record has the kind of savings that the paper has: of whole steps, against LayerNorm."""
     first = timings.iloc[0]
     return bool(first["kind"] == "steps" and norm_of(first["reference"]) == "ln")

@@ -1,8 +1,4 @@
-"""Curves of one setting: each quantity against steps and, beside it, against time in training.
-
-Thin lines are seeds, the thick line is the mean of those that neither diverged nor failed. Figures are drawn on
-matplotlib's objects, without pyplot: nothing global, no display.
-"""
+"""Figures, their headings and axes, and how they are written. All sizes are in inches."""
 
 from __future__ import annotations
 
@@ -20,15 +16,15 @@ from matplotlib.figure import Figure
 from rmsexp import record
 
 DPI = 150
-PANEL = (4.3, 3.1)  # inches, of the axes alone
-GAP = (0.8, 0.65)  # inches between them, for tick labels and axis titles
-LINE, ENTRY = 0.165, 0.21  # inches, heights of a line of the notes and of an entry of the legend
-# Text stays text, and the same records give the same file.
+PANEL = (4.3, 3.1)  # width and height of the axes
+GAP = (0.8, 0.65)  # between axes, for tick labels and axis titles
+LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of the legend
+# Text in SVG files stays text, and the same records give the same file.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 
 
 def write(figure: Figure, path: Path) -> None:
-    """The figure as ``<path>.png`` and ``<path>.svg``."""
+    """Write the figure as ``<path>.png`` and ``<path>.svg``."""
     for suffix in ("png", "svg"):
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
@@ -37,49 +33,51 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side below a title and notes."""
+    """Return a figure of panels side by side, below a title and the lines of a caption."""
     lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(panels)]
-    return _placed(lefts, PANEL, lefts[-1] + PANEL[0] + 0.2, title, lines)
+    return _figure(lefts, PANEL, lefts[-1] + PANEL[0] + 0.2, title, lines)
 
 
-def bars(names: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[Figure, Axes]:
-    """A figure of one panel with a line for each name, room for the names and, to the right, for a legend."""
-    left, width, legend = 0.5 + 0.085 * max(map(len, names)), 1.4 * PANEL[0], 2.4
-    figure, (axes,) = _placed([left], (width, 0.3 + 0.4 * len(names)), left + width + legend, title, lines)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(-0.6, len(names) - 0.4)
+def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[Figure, Axes]:
+    """Return a figure of one panel with a horizontal line per label, and room for the labels and for a legend."""
+    left, width, legend = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0], 2.4
+    figure, (axes,) = _figure([left], (width, 0.3 + 0.4 * len(labels)), left + width + legend, title, lines)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(-0.6, len(labels) - 0.4)
     return figure, axes
 
 
-def _placed(
+def _figure(
     lefts: list[float], size: tuple[float, float], width: float, title: str, lines: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
-    """Panels of one size (inches) at these places from the left, in a figure of this width below its heading."""
-    noted = wrapped(lines, width)
-    height = 0.65 + LINE * len(noted) + size[1] + GAP[1]
+    """Return a figure of this width, with panels of one size at these distances from its left edge."""
+    caption = wrapped(lines, width)
+    height = 0.65 + LINE * len(caption) + size[1] + GAP[1]
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    heading(figure, title, noted)
-    at = GAP[1] / height, size[0] / width, size[1] / height
-    axes = [figure.add_axes((left / width, *at)) for left in lefts]
-    for one in axes:
-        plain(one)
-    return figure, axes
+    heading(figure, title, caption)
+    bounds = GAP[1] / height, size[0] / width, size[1] / height
+    panels = [figure.add_axes((left / width, *bounds)) for left in lefts]
+    for axes in panels:
+        add_grid(axes)
+    return figure, panels
 
 
-def plain(axes: Axes) -> None:
+def add_grid(axes: Axes) -> None:
+    """Draw a light grid, and only the left and the lower spine."""
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def wrapped(lines: Sequence[str], width: float) -> list[str]:
-    """Lines broken for a figure of so many inches."""
+    """Return the lines, wrapped for a figure of this width."""
     return [part for line in lines for part in textwrap.wrap(line, int(width * 14), subsequent_indent="   ")]
 
 
 def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
+    """Write the title and the wrapped lines of the caption at the top of a figure."""
     width, height = figure.get_size_inches()
-    at: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}  # an error message may hold a dollar
-    size = min(14, 104 * (width - 0.4) / len(title))  # a setting's name may be long
-    figure.text(y=1 - 0.2 / height, s=title, size=size, weight="bold", **at)
-    figure.text(y=1 - 0.52 / height, s="\n".join(lines), size=8.5, color="#444444", linespacing=1.35, **at)
+    layout: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}  # error messages may contain dollars
+    size = min(14, 104 * (width - 0.4) / len(title))  # smaller for settings with long names
+    figure.text(y=1 - 0.2 / height, s=title, size=size, weight="bold", **layout)
+    figure.text(y=1 - 0.52 / height, s="\n".join(lines), size=8.5, color="#444444", linespacing=1.35, **layout)

@@ -1,14 +1,48 @@
-"""Records of ``python -m rmsexp.timing``: step times of norms that took turns in one process, as paired ratios.
-
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. Everything that is said of it is computed
-here from the seconds of its blocks.
-"""
+"""Marks of figures of horizontal lines: our values with their intervals, and the paper's savings below them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 
+from rmsexp.compare import paper
+from rmsexp.compare.plots.style import GREY
 
-def mark(axes: Axes, place: float, middle: float, low: float, high: float, shade: str, marker: str = "o") -> None:
-    """A point with its interval on the line ``place`` of a figure."""
-    axes.errorbar([middle], [place], xerr=[[middle - low], [high - middle]], color=shade, fmt=marker, capsize=4)
+FRAMEWORKS = "sD^vP"  # markers of the paper's frameworks
+
+
+def interval(axes: Axes, y: float, middle: float, low: float, high: float, colour: str, marker: str = "o") -> None:
+    """Draw a point with its interval at height ``y``."""
+    axes.errorbar([middle], [y], xerr=[[middle - low], [high - middle]], color=colour, fmt=marker, capsize=4)
+
+
+def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "") -> int:
+    """Draw the savings of the paper in percent, grey; return the number of frameworks that have any.
+
+    Args:
+        task: whose savings are drawn.
+        heights: norm and height of each line of the figure.
+        marker: of all frameworks; by default each framework has its own marker and an entry in the legend.
+    """
+    drawn = 0
+    for own_marker, (framework, rows) in zip(
+        FRAMEWORKS, paper.savings(task).groupby("framework", sort=False), strict=False
+    ):
+        saving = rows.set_index("norm")["saving"]
+        points = [(100 * saving[norm], y) for norm, y in heights if norm in saving]
+        if points:
+            label = None if marker else f"paper, {framework}"
+            axes.plot(*zip(*points, strict=True), marker or own_marker, color=GREY, markersize=5, label=label)
+            drawn += 1
+    return drawn
+
+
+def zero_line(axes: Axes, x: float = 0) -> None:
+    """Draw the vertical line at which a norm is as fast as the reference."""
+    axes.axvline(x, color=GREY, linewidth=0.8)
+
+
+def legend_outside(axes: Axes) -> None:
+    """Draw the legend to the right of the axes."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)

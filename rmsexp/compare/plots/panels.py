@@ -1,112 +1,189 @@
-"""Curves of one setting: each quantity against steps and, beside it, against time in training.
+"""The panel model: all that is drawn of a quantity, computed once for the matplotlib figures and for the HTML page.
 
-Thin lines are seeds, the thick line is the mean of those that neither diverged nor failed. Figures are drawn on
-matplotlib's objects, without pyplot: nothing global, no display.
+A chart shows one quantity, with a panel against steps and a panel against time. A panel has a curve per series: a line
+per seed, and the mean of the seeds that count with its band.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Hashable
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare.plots import canvas
+from rmsexp.compare import paper
+from rmsexp.compare.paper import matching
+from rmsexp.compare.plots.style import PAPER, UNCOUNTED, Dash
 from rmsexp.compare.records import curves, names, speed, statistics
 from rmsexp.compare.records.load import Records
 
-Points = tuple[statistics.Array, statistics.Array]
-MOST = int(
-    canvas.DPI * canvas.PANEL[0]
-)  # points of a mean that are drawn: its least and greatest in every two pixels' columns
-DECADES = 100  # a loss that spans more than this factor gets a logarithmic axis
+DECADES = 100  # the axis of a loss that spans more than this factor is logarithmic
+
+Axis = Literal["step", "time"]
+
+
+class Limits(NamedTuple):
+    """The maximal number of points of a seed's and of a mean's curve."""
+
+    seed: int
+    mean: int
 
 
 class Quantity(NamedTuple):
+    """A metric on a split; ``loss_unit``: the unit if the metric is the loss."""
+
     split: str
     metric: str
     loss_unit: str = "nats"
 
     @property
     def name(self) -> str:
+        """The name of its figure's file."""
         return f"{self.split}_{self.metric}"
 
     @property
     def title(self) -> str:
+        """Its name and unit, for an axis."""
         unit = self.loss_unit if self.metric == "loss" else names.scale_and_unit(self.metric)[1]
-        return f"{self.split} {names.metric(self.metric)}" + (f" ({unit})" if unit else "")
+        return f"{self.split} {names.metric_label(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 class Seed(NamedTuple):
-    """One run's curve, thinned to what is seen."""
+    """The curve of one run, thinned; ``uncounted``: its time does not count, though time is the x axis."""
 
+    number: int
     x: statistics.Array
     y: statistics.Array
     uncounted: bool
     diverged: bool
 
+    @property
+    def dash(self) -> Dash | None:
+        """The dashes of the line, unless it has those of its series."""
+        return UNCOUNTED if self.uncounted else None
+
 
 class Curve(NamedTuple):
-    """A series: its seeds and their mean (columns ``x mean low high``), thinned to what is seen."""
+    """The curves of one series.
+
+    Attributes:
+        seeds: one per run; none for a curve of the paper.
+        mean: columns ``x mean low high``, thinned; ``low high``, the band, are NaN below three seeds.
+        uncounted: whether the mean covers a run whose time does not count, though time is the x axis.
+        from_paper: whether the curve is the paper's, not ours.
+    """
 
     series: str
     seeds: list[Seed]
     mean: pd.DataFrame
-    uncounted: bool
+    uncounted: bool = False
+    from_paper: bool = False
+
+    @property
+    def dash(self) -> Dash | None:
+        """The dashes of the mean, unless it has those of its series."""
+        return PAPER if self.from_paper else UNCOUNTED if self.uncounted else None
+
+    @property
+    def has_band(self) -> bool:
+        return bool(self.mean["low"].notna().any())
 
 
 class Panel(NamedTuple):
-    """One quantity against steps or time, with the title of the x axis."""
+    """Curves against one x axis with this title."""
 
+    x_title: str
     curves: list[Curve]
+
+
+class Chart(NamedTuple):
+    """A quantity against steps, time, or both.
+
+    Attributes:
+        title: of the y axis.
+        log: whether the y axis is logarithmic.
+        panels: by x axis.
+        source: the paper's figure if all curves come from it, such as "Figure 1", else empty.
+    """
+
     title: str
     log: bool
-    timed: bool
-
-
-Panels = list[Panel]
+    panels: dict[Axis, Panel]
+    source: str = ""
 
 
 def quantities(records: Records) -> list[Quantity]:
-    """Training loss, loss on the split by which "best" is chosen, and the target; each once."""
+    """Return the distinct quantities: training loss, loss on the selection split, and the target.
+
+    Raises:
+        ValueError: the target is unknown.
+    """
     aim = statistics.target(records)
-    wanted = (("train", "loss"), (aim.selection, "loss"), (aim.split, aim.metric))
-    return [Quantity(*one, aim.loss_unit) for one in dict.fromkeys(wanted)]
+    pairs = (("train", "loss"), (aim.selection, "loss"), (aim.split, aim.metric))
+    return [Quantity(split, metric, aim.loss_unit) for split, metric in dict.fromkeys(pairs)]
 
 
-def is_logarithmic(quantity: Quantity, values: pd.Series) -> bool:
-    """Whether the axis of a quantity is: that of a loss which spans decades."""
-    low, high = values.min(), values.max()
-    return bool(quantity.metric == "loss" and low > 0 and high > DECADES * low)
-
-
-def panels(records: Records, quantity: Quantity) -> Panels:
-    """What is drawn of a quantity against steps and against time."""
+def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
+    """Return what is drawn of a quantity, with the paper's curves where they are of the same setting."""
     rows = records.metrics[records.metrics["split"] == quantity.split]
-    rows = rows.reindex(columns=["folder", "step", "time", quantity.metric])
+    rows = rows.reindex(columns=["folder", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
     rows[quantity.metric] *= names.scale_and_unit(quantity.metric)[0]
     unit, divisor = speed.time_unit(rows["time"].max())
     rows["time"] /= divisor
-    log = is_logarithmic(quantity, rows[quantity.metric])
-    titles = {"step": "step", "time": f"time in training ({unit})"}
-    points = {x: curves.curves(rows, x, quantity.metric) for x in titles}
-    return [Panel(_curves(records.runs, points[x], timed=x == "time"), titles[x], log, x == "time") for x in titles]
+    x_titles: dict[Axis, str] = {"step": "step", "time": _time_title(unit)}
+    panels = {
+        axis: Panel(title, _curves(records.runs, curves.curves(rows, axis, quantity.metric), limits, axis == "time"))
+        for axis, title in x_titles.items()
+    }
+    if (quantity.split, quantity.metric) == ("train", "loss"):
+        panels["step"].curves[:0] = _paper_curves(matching.curves_of_setting(records))
+    return Chart(quantity.title, _is_logarithmic(quantity.metric, rows[quantity.metric]), panels)
 
 
-def _curves(runs: pd.DataFrame, points: dict[str, Points], *, timed: bool) -> list[Curve]:
-    """The seeds of each series, and the mean of those that count (of all, where none does)."""
+def _time_title(unit: str) -> str:
+    return f"time in training ({unit})"
+
+
+def _is_logarithmic(metric: str, values: pd.Series) -> bool:
+    low, high = values.min(), values.max()
+    return bool(metric == "loss" and low > 0 and high > DECADES * low)
+
+
+def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits, timed: bool) -> list[Curve]:
+    """Return a curve per series; the mean covers the runs of :func:`rmsexp.compare.records.curves.averaged`."""
     runs = runs[runs["folder"].isin(list(points))]
-    found = []
+    uncounted = (runs["time_state"] != "clear") & timed
+    result = []
     for series in names.in_order(runs["series"]):
-        own = runs[runs["series"] == series]
-        uncounted = (own["time_state"] != "clear") & timed
-        seeds = [
-            Seed(x[kept], y[kept], dashed, status == "diverged")
-            for folder, dashed, status in zip(own["folder"], uncounted, own["status"], strict=True)
-            for x, y in [points[folder]]
-            for kept in [curves.thinned(y, MOST // 2)]
-        ]
-        averaged, _ = curves.averaged(own, timed=timed)
+        series_runs = runs[runs["series"] == series].assign(uncounted=uncounted)
+        averaged, _ = curves.averaged(series_runs, timed=timed)
         mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
-        mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), MOST)]
-        found.append(Curve(series, seeds, mean, bool(uncounted[averaged.index].any())))
-    return found
+        mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
+        seeds = [_seed(run, points[run["folder"]], limits.seed) for run in series_runs.to_dict("records")]
+        result.append(Curve(series, seeds, mean, bool(averaged["uncounted"].any())))
+    return result
+
+
+def _seed(run: dict[Hashable, Any], points: curves.Points, limit: int) -> Seed:
+    x, y = points
+    indices = curves.thinned(y, limit)
+    return Seed(run["seed"], x[indices], y[indices], run["uncounted"], run["status"] == "diverged")
+
+
+def paper_charts(task: str) -> list[Chart]:
+    """Return the paper's figures of curves of a task; Figure 1 has a panel against steps and one against time."""
+    points = paper.curves()
+    charts: dict[tuple[str, str], Chart] = {}
+    for (figure, metric, unit), rows in points[points["task"] == task].groupby(["figure", "metric", "x_unit"]):
+        source = str(figure).rstrip("ab")
+        title = Quantity("train", "loss").title if metric == "loss" else names.metric_label(str(metric))
+        panels = charts.setdefault((source, str(metric)), Chart(title, False, {}, source)).panels
+        axis: Axis = "step" if unit == "step" else "time"
+        panels[axis] = Panel("step" if unit == "step" else _time_title(str(unit)), _paper_curves(rows))
+    return list(charts.values())
+
+
+def _paper_curves(rows: pd.DataFrame) -> list[Curve]:
+    """Return a curve per norm; ``rows``: of :func:`rmsexp.compare.paper.curves`, with the same axes."""
+    lines = rows.rename(columns={"y": "mean"}).reindex(columns=["norm", "x", "mean", "low", "high"])
+    return [Curve(norm, [], lines[lines["norm"] == norm], from_paper=True) for norm in names.in_order(rows["norm"])]

@@ -1,41 +1,24 @@
-"""Curves of one setting: each quantity against steps and, beside it, against time in training.
-
-Thin lines are seeds, the thick line is the mean of those that neither diverged nor failed. Figures are drawn on
-matplotlib's objects, without pyplot: nothing global, no display.
-"""
+"""The paper's own figures of curves."""
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.axes import Axes
+from itertools import groupby
+
 from matplotlib.figure import Figure
 
-from rmsexp.compare import paper
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.records import names
+from rmsexp.compare.plots import canvas, panels
+from rmsexp.compare.plots.setting_curves import draw_panel
 
 
-def published_lines(axes: Axes, curves: pd.DataFrame) -> None:
-    """One dashed line a norm; ``curves``: rows of :func:`rmsexp.compare.published.curves` with the same axes."""
-    for norm in names.in_order(curves["norm"]):
-        own = curves[curves["norm"] == norm]
-        label = f"{names.label(norm)} (paper)"
-        axes.plot(own["x"], own["y"], color=style.colour(norm), linestyle=style.PUBLISHED, linewidth=1.2, label=label)
-
-
-def curve_figures(task: str) -> dict[str, Figure]:
-    """The paper's curves of a task, a figure each by name, such as "Figure 1"; several axes are panels side by side."""
-    curves = paper.curves()
-    curves = curves[curves["task"] == task]
-    drawn = {}
-    for name, own in curves.groupby(curves["figure"].str.rstrip("ab")):
-        parts = list(own.groupby(["figure", "metric", "x_unit"]))
+def figures(task: str) -> dict[str, Figure]:
+    """Return the paper's figures of a task by name, such as "Figure 1", with one panel per pair of axes."""
+    result = {}
+    for name, charts in groupby(panels.paper_charts(task), key=lambda chart: chart.source):
+        parts = [(chart, panel) for chart in charts for panel in chart.panels.values()]
         title = f"{name} of the paper: {task}"
-        figure, panels = canvas.row(len(parts), title, ["its own setting; read from the drawing"])
-        for axes, ((_, metric, unit), lines) in zip(panels, parts, strict=True):
-            published_lines(axes, lines)
-            axes.set_xlabel("step" if unit == "step" else f"time in training ({unit})")
-            axes.set_ylabel(names.metric(str(metric)))
-        panels[0].legend(frameon=False, fontsize=9)
-        drawn[str(name)] = figure
-    return drawn
+        figure, rows = canvas.row(len(parts), title, ["the paper's own setting; points read from its drawing"])
+        for axes, (chart, panel) in zip(rows, parts, strict=True):
+            draw_panel(axes, chart, panel, [])
+        rows[0].legend(frameon=False, fontsize=9)
+        result[name] = figure
+    return result

@@ -1,8 +1,4 @@
-"""Records of ``python -m rmsexp.timing``: step times of norms that took turns in one process, as paired ratios.
-
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. Everything that is said of it is computed
-here from the seconds of its blocks.
-"""
+"""The figure of a timing record: step times, and what each norm saves."""
 
 from __future__ import annotations
 
@@ -10,60 +6,47 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
 from rmsexp.compare.plots import canvas, marks
 from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
 
+PAPER_OFFSET = 0.25  # of the paper's marks below ours, in lines of the figure
+
 
 def draw(timings: pd.DataFrame) -> Figure:
-    """One record: the time that each norm saves against the reference, with intervals, and the paper's savings."""
-
+    """Return a figure of one record: times with quartiles, savings with 95 % intervals, and the paper's savings."""
     first = timings.iloc[0]
-    figure, (times, savings) = canvas.row(
-        2,
-        f"{first['task']}, {first['setting']}: time of {timing_records.KINDS[first['kind']]}",
-        timing_records.notes(timings),
-    )
-    places = [-float(place) for place in range(len(timings))]
-    for place, row in zip(places, timings.to_dict("records"), strict=True):
-        median, shade = row["median_seconds_per_1k_steps"], colour(row["norm"])
-        marks.mark(times, place, median, row["q25"], row["q75"], shade)
+    title = f"{first['task']}, {first['setting']}: time of {timing_records.KINDS[first['kind']]}"
+    figure, (times, savings) = canvas.row(2, title, timing_records.notes(timings))
+    heights = [-float(line) for line in range(len(timings))]
+    for y, row in zip(heights, timings.to_dict("records"), strict=True):
+        marks.interval(times, y, row["median_seconds_per_1k_steps"], row["q25"], row["q75"], colour(row["norm"]))
         if row["series"] != first["reference"]:
-            saved, low, high = (100 * share for share in timing_records.saving(row))
-            marks.mark(savings, place, saved, low, high, shade)
-    frameworks = _mark_paper(savings, timings) if matching.savings_are_comparable(timings) else 0
+            saving, low, high = (100 * fraction for fraction in timing_records.saving(row))
+            marks.interval(savings, y, saving, low, high, colour(row["norm"]))
+    frameworks = _paper_savings(savings, timings, heights)
     for axes in (times, savings):
-        axes.set_yticks(places, [""] * len(places))
-        foot = 0.35 * frameworks * max(1.0, len(places) / 4)  # where the legend is
-        axes.set_ylim(places[-1] - 0.6 - foot, 0.6)
-    for place, name in zip(places, timing_records.labels(timings), strict=True):
-        times.text(0.015, place + 0.12, name, transform=times.get_yaxis_transform(), size=9)
-    savings.axvline(0, color="#777777", linewidth=0.8)
+        axes.set_yticks(heights, [""] * len(heights))
+        legend = 0.35 * frameworks * max(1.0, len(heights) / 4)  # its height below the lines
+        axes.set_ylim(heights[-1] - 0.6 - legend, 0.6)
+    for y, name in zip(heights, timing_records.labels(timings), strict=True):
+        times.text(0.015, y + 0.12, name, transform=times.get_yaxis_transform(), size=9)
+    marks.zero_line(savings)
     times.set_xlim(left=0)
     times.set_xlabel("ms per step, median and quartiles")
     savings.set_xlabel(f"time saved vs {label(first['reference'])} (%), 95 % interval")
     return figure
 
 
-def _mark_paper(axes: Axes, timings: pd.DataFrame) -> int:
-    """The paper's savings as hollow markers below ours, one form a framework; returns how many there are."""
-    theirs = paper.savings(timings["task"].iloc[0])
-    frameworks = list(dict.fromkeys(theirs["framework"]))
-    for marker, framework in zip("sD^v", frameworks, strict=False):
-        of = theirs[theirs["framework"] == framework].set_index("norm")["saving"]
-        rows = [
-            (-place - 0.25, 100 * of[norm], colour(norm))
-            for place, (norm, alike) in enumerate(
-                zip(timings["norm"], timing_records.like_reference(timings), strict=True)
-            )
-            if alike and norm in of
-        ]
-        if rows:
-            y, x, shades = zip(*rows, strict=True)
-            axes.scatter(x, y, marker=marker, facecolors="none", edgecolors=shades, label=f"paper, {framework}")
+def _paper_savings(axes: Axes, timings: pd.DataFrame, heights: list[float]) -> int:
+    """Draw the paper's savings with their legend, if they are comparable; return the number of frameworks."""
+    if not matching.savings_are_comparable(timings):
+        return 0
+    lines = zip(timings["norm"], heights, timing_records.has_reference_impl(timings), strict=True)
+    comparable = [(norm, y - PAPER_OFFSET) for norm, y, same_impl in lines if same_impl]
+    frameworks = marks.paper_savings(axes, timings["task"].iloc[0], comparable)
     if frameworks:
         axes.legend(loc="lower right", fontsize=8, frameon=False)
-    return len(frameworks)
+    return frameworks

@@ -1,4 +1,4 @@
-"""What a benchmark of layers (``python -m rmsexp.bench``) found, as tables and figures."""
+"""Results of a benchmark of layers (``python -m rmsexp.bench``)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmsexp.compare.records import ratios
+from rmsexp.compare.records.ratios import Interval, paired_ratio
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Pairs of layers whose ratios are set side by side, for all shapes whose input has at least so many elements."""
+    """A table of ratios of times, one column per pair of layers.
+
+    Attributes:
+        passes: the measured passes, such as "forward".
+        pairs: layer and reference of each ratio.
+        elements: shapes with a smaller input are left out.
+    """
 
     passes: str
     pairs: tuple[tuple[str, str], ...]
@@ -21,42 +27,44 @@ class Summary:
 
 
 class Row(NamedTuple):
-    """What is said of a layer: quantiles (10, 50 and 90 %) of the milliseconds of a call, ratio to the reference."""
+    """The result of a layer: 10, 50 and 90 % quantiles of the milliseconds per call, and the ratio to the reference."""
 
     layer: str
     milliseconds: tuple[float, float, float]
-    relative: ratios.Interval
+    relative: Interval
 
 
 class Measured(NamedTuple):
-    """A case as it is recorded, and its rows."""
+    """One measured case: its content in the record, and one row per layer."""
 
     stored: dict[str, Any]
     rows: list[Row]
 
 
 def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
-    """One row a layer; ``seconds``: of a call in each round, by layer."""
+    """Return one row per layer; ``seconds``: per call in each round, by layer."""
     return [
-        Row(name, tuple(1000 * np.quantile(own, [0.1, 0.5, 0.9])), ratios.paired_ratio(own, seconds[reference]))
-        for name, own in seconds.items()
+        Row(layer, tuple(1000 * np.quantile(times, [0.1, 0.5, 0.9])), paired_ratio(times, seconds[reference]))
+        for layer, times in seconds.items()
     ]
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """What must be said beside the tables and figures of a record."""
+    """Return the lines beside the tables and figures of a record: data type, machine and method."""
     session = content["session"]
     versions, date = session["versions"], session["started"][:10]
     return [
         f"{content['dtype']}; {session['device']}; threads {session['threads']}; torch {versions['torch']}; {date}",
-        "ratios are of calls in the same rounds, whose order is drawn anew in each; intervals of 95 %",
+        "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals",
     ]
 
 
 def heading(stored: Mapping[str, Any]) -> str:
-    return f"{stored['shape']}, {stored['passes']}{state(stored)}"
+    """Return the title of a case, such as "32x512, forward (contended)"."""
+    return f"{stored['shape']}, {stored['passes']}{contention(stored)}"
 
 
-def state(stored: Mapping[str, Any]) -> str:
+def contention(stored: Mapping[str, Any]) -> str:
+    """Return a suffix such as " (contended)" for a case whose machine was not known to be idle, else nothing."""
     state = stored["contention"]["state"]
     return "" if state == "clear" else f" ({state})"

@@ -1,4 +1,4 @@
-"""Runs' records as data frames. A damaged record never stops the others: what can be read is, the rest is a problem."""
+"""Records of runs as data frames. Unreadable parts of records are listed in ``problems``; all else is loaded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ RUN_COLUMNS = (
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
 Numbers = NDArray[np.float64]
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a file that is not ours can raise
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file can raise
 
 
 @dataclass(frozen=True)
 class Records:
-    """``runs``: one row a run (``RUN_COLUMNS``); ``metrics``: one row an event; ``time`` = data + train seconds."""
+    """Runs and their metrics.
+
+    Attributes:
+        runs: one row per run, columns ``RUN_COLUMNS``.
+        metrics: one row per event (a training row or an evaluation); ``time`` is data + train in seconds.
+        problems: what could not be read, and why.
+    """
 
     runs: pd.DataFrame
     metrics: pd.DataFrame
@@ -40,11 +46,11 @@ class Records:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Task and setting of the first run; of one setting's records, of all."""
+        """Task and setting of the first run; all runs of one setting share them."""
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
 
-    def of(self, task: str, setting: str) -> Records:
-        """The records of one setting; an empty one if there are none."""
+    def select(self, task: str, setting: str) -> Records:
+        """Return the records of one setting; without any runs if there are none."""
         runs, metrics = (
             frame[(frame["task"] == task) & (frame["setting"] == setting)].reset_index(drop=True)
             for frame in (self.runs, self.metrics)
@@ -52,13 +58,13 @@ class Records:
         return Records(runs, metrics, self.problems)
 
     def settings(self) -> dict[Path, Records]:
-        """The records of each setting by its folder, ``<root>/<task>/<setting>``, each with its own problems."""
+        """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""
         owners, folders = pd.factorize(self.runs["folder"].map(lambda folder: str(Path(folder).parents[1])), sort=True)
-        of_row = owners[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
+        owner_of_row = owners[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
         return {
             Path(folder): Records(
                 self.runs[owners == number].reset_index(drop=True),
-                self.metrics[of_row == number].reset_index(drop=True),
+                self.metrics[owner_of_row == number].reset_index(drop=True),
                 [problem for problem in self.problems if problem.startswith(f"{folder}{os.sep}")],
             )
             for number, folder in enumerate(folders)
@@ -66,44 +72,53 @@ class Records:
 
 
 def load(root: str | Path, pool: Executor | None = None) -> Records:
-    """Every run below ``root``; an empty record where there is none. A ``pool`` of processes reads many at a time."""
+    """Load every run below ``root``. ``pool``: reads several runs at the same time."""
     folders = list(record.find_runs(Path(root)))
-    read = list(map(_read, folders) if pool is None else pool.map(_read, folders, chunksize=16))
-    runs = pd.DataFrame([one.run for one in read], columns=list(RUN_COLUMNS))
-    splits = union_categoricals([one.splits for one in read], sort_categories=True) if read else pd.Categorical([])
-    metrics = _metrics(runs, [one.columns for one in read], splits)
-    return Records(runs, metrics, [problem for one in read for problem in one.problems])
+    loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
+    runs = pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS))
+    splits = (
+        union_categoricals([part.splits for part in loaded], sort_categories=True) if loaded else pd.Categorical([])
+    )
+    metrics = _metrics(runs, [part.columns for part in loaded], splits)
+    return Records(runs, metrics, [problem for part in loaded for problem in part.problems])
 
 
-class _Read(NamedTuple):
-    """One run: its row, its events as columns, their splits, and what was wrong."""
+class _LoadedRun(NamedTuple):
+    """One run.
+
+    Attributes:
+        run: its row of ``Records.runs``.
+        columns: its events, one array per column of ``Records.metrics``.
+        splits: the split of each event, categorical.
+        problems: what could not be read.
+    """
 
     run: dict[str, Any]
     columns: dict[str, Numbers]
-    splits: Any  # categorical
+    splits: Any
     problems: list[str]
 
 
-def _read(folder: Path) -> _Read:
-    gc.disable()  # thousands of rows that die at once: looking for cycles among them would take a quarter of the time
+def _load_run(folder: Path) -> _LoadedRun:
+    gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
     try:
-        return _read_run(folder)
+        return _read(folder)
     finally:
         gc.enable()
 
 
-def _read_run(folder: Path) -> _Read:
+def _read(folder: Path) -> _LoadedRun:
     problems: list[str] = []
     run = _run(folder, problems)
     rows = _rows(folder, problems)
     columns = _columns(rows)
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
     splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
-    return _Read(run, columns, splits, problems)
+    return _LoadedRun(run, columns, splits, problems)
 
 
 def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
-    """One frame of all runs' columns. What names a row is categorical: millions of rows hold few names."""
+    """Return the columns of all runs as one frame. Columns of names are categorical: many rows share few names."""
     lengths = np.array([len(table["step"]) for table in tables], dtype=int)
     columns: dict[str, Any] = {}
     for key in IDENTITY:
@@ -122,13 +137,13 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """The run's row. Its folder's name says who it is where ``run.json`` does not."""
+    """Return the run's row. Without a readable ``run.json``, its identity comes from the names of its folders."""
     task, setting, series, seed = folder.absolute().parts[-4:]
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
     run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
     try:
-        run |= _described(record.read_json(folder / record.RUN))
+        run |= _description(record.read_json(folder / record.RUN))
     except DAMAGE as error:
         problems.append(_problem(folder / record.RUN, error))
     try:
@@ -139,12 +154,13 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     return run
 
 
-def _described(stored: dict[str, Any]) -> dict[str, Any]:
+def _description(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a run that come from its ``run.json``."""
     target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     return {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
-        "target_loss_unit": target.get("loss_unit", "nats"),  # records of before it could be another
+        "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack the key, and are in nats
         "recipe_steps": _number(stored["recipe_steps"]),
         "builtin": bool(dataset["builtin"]),
         "dataset": dataset["name"],
@@ -157,7 +173,10 @@ def _described(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time_state(sessions: list[dict[str, Any]]) -> str:
-    """A run's time counts only if it is "clear": every session undisturbed, and all under the same conditions."""
+    """Return the state of a run's time, which counts only if it is "clear".
+
+    "clear": no session was contended, and all ran under the same conditions; "mixed": under different conditions.
+    """
     if not all(session.get("comparable", True) for session in sessions):
         return "mixed"
     states = {(session.get("contention") or {}).get("state", "unknown") for session in sessions}
@@ -178,21 +197,21 @@ def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
 
 
 def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
-    """A run's rows as arrays of numbers."""
+    """Return a run's rows as one array of numbers per column."""
     columns = {"step": np.empty(0)} | _arrays(rows)
     stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
-    spent = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
-    columns["time"] = sum((spent[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
-    return columns | {f"seconds_{bucket}": values for bucket, values in spent.items()}
+    seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
+    columns["time"] = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
+    return columns | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
 
 
 def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
-    """One array a key. Rows with the same keys are turned as a whole, which is the quickest in pure Python."""
-    alike: dict[tuple[str, ...], list[int]] = {}
+    """Return one array per key. Rows with the same keys are transposed together, the fastest way in pure Python."""
+    rows_by_keys: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
-        alike.setdefault(tuple(row), []).append(number)
+        rows_by_keys.setdefault(tuple(row), []).append(number)
     arrays: dict[str, Numbers] = {}
-    for keys, numbers in alike.items():
+    for keys, numbers in rows_by_keys.items():
         for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
             if key not in ("split", "seconds"):
                 arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
@@ -200,7 +219,7 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
 
 
 def _numbers(values: tuple[Any, ...]) -> Numbers:
-    """Finite numbers, and NaN for all else: a metric that was not finite is stored as null."""
+    """Return finite numbers, and NaN for all else: records store a metric that is not finite as null."""
     if set(map(type, values)) <= {int, float, NoneType}:
         numbers = np.array(values, dtype=float)
         return np.where(np.isfinite(numbers), numbers, math.nan)

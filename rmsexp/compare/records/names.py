@@ -1,4 +1,4 @@
-"""What every figure and table agrees on: the names, the order and the colours of the norms. Imports nothing heavy."""
+"""Names, order and units that every table and figure shares: of norms, series and metrics. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ NAMES = {
     "nonparametric_ln": "non-parametric LN",
     "mean_only_bn": "mean-only BN",
 }
-RECALLS = tuple(f"{kind}_{what}" for kind in ("image", "caption") for what in ("recall", "r1", "r5", "r10"))
+RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are shown in percent
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
 
 
-def metric(name: str) -> str:
-    """ "bleu" is "BLEU"."""
-    return METRICS.get(name, name)
-
-
 def norm_of(series: str) -> str:
+    """Return the norm of a series: that of "prms+p=0.5" is "prms"."""
     return series.partition("+")[0]
 
 
 def label(series: str) -> str:
-    """ "prms+p=0.5" is "pRMSNorm p=0.5"."""
+    """Return the name that people read: that of "prms+p=0.5" is "pRMSNorm p=0.5"."""
     norm, *overrides = series.split("+")
     return " ".join([NAMES.get(norm, norm), *overrides])
 
 
+def is_plain_ln(series: str) -> bool:
+    """Whether a series is LN with the options of its config file, in any implementation: the baseline of savings."""
+    norm, *overrides = series.split("+")
+    return norm == "ln" and all(override.startswith("impl=") for override in overrides)
+
+
 def in_order(series: Iterable[str]) -> list[str]:
-    """Distinct series: the paper's norms first, in one order everywhere, then those from outside by name."""
+    """Return the distinct series: first those of the norms in ``NAMES``, in that order, then all others by name."""
     rank = {norm: index for index, norm in enumerate(NAMES)}
-    return sorted(set(series), key=lambda one: (rank.get(norm_of(one), len(rank)), one))
+    return sorted(set(series), key=lambda name: (rank.get(norm_of(name), len(rank)), name))
+
+
+def metric_label(metric: str) -> str:
+    """Return the name of a metric that people read: that of "bleu" is "BLEU"."""
+    return METRICS.get(metric, metric)
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:
-    """What a stored value is multiplied by to be shown, and the unit it then has; a loss has that of its task."""
+    """Return the factor from stored to shown values of a metric, and their unit; the unit of a loss is its task's."""
     return (100.0, "%") if metric in FRACTIONS else (1.0, "")
-
-
-def is_plain_ln(series: str) -> bool:
-    """Whether a series is LN with its file's options, whatever its impl: what others of that impl are set against."""
-    norm, *overrides = series.split("+")
-    return norm == "ln" and all(override.startswith("impl=") for override in overrides)

@@ -1,7 +1,4 @@
-"""The arithmetic of a comparison: means and intervals over seeds, the common step, time per step and savings.
-
-Everything takes the records of one setting (``Records.of``). A run is named by its folder.
-"""
+"""Times of training runs: seconds per 1k steps, and what a series saves over LN, from separate runs."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.names import is_plain_ln
+from rmsexp.compare.records.statistics import Array
 
 
-def seconds_per_1k_steps(metrics: pd.DataFrame) -> statistics.Array:
-    """One value for each two consecutive training rows of a run."""
+def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
+    """Return one value per pair of consecutive training rows of a run."""
     train = metrics[metrics["split"] == "train"]
     between = train.groupby("folder", observed=True)[["step", "time"]].diff().dropna()
     between = between[between["step"] > 0]
@@ -25,21 +23,28 @@ def seconds_per_1k_steps(metrics: pd.DataFrame) -> statistics.Array:
 
 
 def run_seconds_per_1k_steps(records: Records, folders: Sequence[str]) -> pd.Series:
-    """The median of each of these runs, by folder."""
+    """Return the median of each of these runs, by folder."""
     rows = records.metrics[records.metrics["folder"].isin(folders)]
-    pieces = {folder: seconds_per_1k_steps(own) for folder, own in rows.groupby("folder", observed=True)}
-    return pd.Series({folder: np.median(values) for folder, values in pieces.items() if len(values)}, dtype=float)
+    values = {folder: seconds_per_1k_steps(run) for folder, run in rows.groupby("folder", observed=True)}
+    return pd.Series({folder: np.median(times) for folder, times in values.items() if len(times)}, dtype=float)
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """The unit in which to show times up to ``longest`` seconds, and its seconds."""
+    """Return the unit in which times up to ``longest`` seconds are shown, and its length in seconds."""
     if longest > 3 * 3600:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
 
 
 class Speed(NamedTuple):
-    """Seconds per 1k steps of a series: median and quartiles over its runs that count, or over all where none does."""
+    """Seconds per 1k steps of a series, over its runs whose time counts, or over all runs if none does.
+
+    Attributes:
+        machine: device, threads and torch version of each of these runs.
+        counts: whether the times count.
+        state: the number of runs in each state of time, such as "1 clear, 2 contended".
+        median, low, high: the median and the quartiles.
+    """
 
     series: str
     impl: str
@@ -52,11 +57,12 @@ class Speed(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it does not count."""
+        """Why the times do not count."""
         return "nothing timed yet" if math.isnan(self.median) else self.state
 
 
 def speed(records: Records, series: str) -> Speed:
+    """Return the speed of a series."""
     runs = records.runs[records.runs["series"] == series]
     clear = runs[runs["time_state"] == "clear"]
     used = runs if clear.empty else clear
@@ -64,24 +70,27 @@ def speed(records: Records, series: str) -> Speed:
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [math.nan] * 3
     machine = frozenset(used[["device", "threads", "torch"]].astype(str).itertuples(index=False, name=None))
     state = ", ".join(f"{count} {name}" for name, count in runs["time_state"].value_counts().sort_index().items())
-    impl = impl_of(runs)
-    return Speed(series, impl, machine, bool(len(clear) and len(values)), state, float(median), float(low), float(high))
+    counts = bool(len(clear) and len(values))
+    return Speed(series, impl_of(runs), machine, counts, state, float(median), float(low), float(high))
 
 
 def impl_of(runs: pd.DataFrame) -> str:
-    """The implementation of a series' norm, which all its runs share; "unknown" where no ``run.json`` says it."""
+    """Return the implementation of a series' norm, which all its runs share; "unknown" if no ``run.json`` names it."""
     return next(iter(runs["impl"].dropna()), "unknown")
 
 
-def saving(own: Speed, speeds: list[Speed]) -> tuple[float, str]:
-    """The share of LN's time that a series saves, *unpaired*: from separate runs. NaN with the reason where unknown."""
-    reference = next((one for one in speeds if one.impl == own.impl and names.is_plain_ln(one.series)), None)
+def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
+    """Return the fraction of LN's time that a series saves, and "reference" or "unpaired"; or NaN and the reason.
+
+    The saving is unpaired: it compares the medians of separate runs.
+    """
+    reference = next((other for other in speeds if other.impl == series.impl and is_plain_ln(other.series)), None)
     if reference is None:
         return math.nan, "no LN run of this impl"
-    if not own.counts:
-        return math.nan, f"time does not count ({own.reason})"
+    if not series.counts:
+        return math.nan, f"time does not count ({series.reason})"
     if not reference.counts:
         return math.nan, f"LN's time does not count ({reference.reason})"
-    if len(own.machine | reference.machine) > 1:
+    if len(series.machine | reference.machine) > 1:
         return math.nan, "not all on one machine"
-    return 1 - own.median / reference.median, "reference" if own is reference else "unpaired"
+    return 1 - series.median / reference.median, "reference" if series is reference else "unpaired"

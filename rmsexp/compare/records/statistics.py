@@ -1,6 +1,7 @@
-"""The arithmetic of a comparison: means and intervals over seeds, the common step, time per step and savings.
+"""The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
-Everything takes the records of one setting (``Records.of``). A run is named by its folder.
+All functions take the records of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Results per run are
+series indexed by the run's folder.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from scipy.special import stdtrit
 from rmsexp.compare.records.load import Records
 
 Array = NDArray[np.float64]
-LOST = ("diverged", "failed")  # runs whose end is no result
+LOST = ("diverged", "failed")  # states of runs whose last evaluation is no result
 CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
-    """Over seeds: ``sd`` from two on, ``interval`` (half the width of the t-interval) from three on, NaN before."""
+    """A mean over seeds; ``sd`` is NaN below two seeds, ``interval`` (half of the t-interval's width) below three."""
 
     mean: float
     sd: float
@@ -30,7 +31,14 @@ class Estimate(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The metric that is the headline, and the split by which the best evaluation of a run is chosen."""
+    """The metric that a setting reports.
+
+    Attributes:
+        split, metric: the reported metric and the split on which it is evaluated.
+        mode: "min" or "max", the better direction.
+        selection: the split on which the best evaluation of a run is chosen.
+        loss_unit: the unit of the loss.
+    """
 
     split: str
     metric: str
@@ -40,28 +48,29 @@ class Target(NamedTuple):
 
 
 def target(records: Records) -> Target:
-    """What the setting's runs aim at.
+    """Return the target of the setting's runs.
 
     Raises:
-        ValueError: no run says so.
+        ValueError: no ``run.json`` of the setting has one.
     """
-    known = records.runs[[f"target_{field}" for field in Target._fields]].dropna()
-    if known.empty:
-        raise ValueError(f"{_setting(records)}: no run.json of this setting says what its runs aim at")
-    return Target(*known.iloc[0])
-
-
-def _setting(records: Records) -> str:
-    """Its folder, for a message."""
-    return str(Path(records.runs["folder"].iloc[0]).parents[1]) if len(records.runs) else "no runs"
+    targets = records.runs[[f"target_{field}" for field in Target._fields]].dropna()
+    if targets.empty:
+        folder = Path(records.runs["folder"].iloc[0]).parents[1] if len(records.runs) else "no runs"
+        raise ValueError(f"{folder}: no run.json of this setting has a target metric")
+    return Target(*targets.iloc[0])
 
 
 def headline(aim: Target) -> Literal["final", "best"]:
-    """What the setting's result is: the last evaluation where no split of its own chooses among them, else the best."""
+    """Return which evaluation is a run's result.
+
+    "best", chosen on the selection split, if that is not the reported split, else "final", the last evaluation: the
+    best of the reported split itself would be too good.
+    """
     return "final" if aim.selection == aim.split else "best"
 
 
 def estimate(values: Array) -> Estimate:
+    """Return mean, standard deviation and t-interval of the finite values."""
     values = values[np.isfinite(values)]
     if not len(values):
         return Estimate(math.nan, math.nan, math.nan)
@@ -70,27 +79,26 @@ def estimate(values: Array) -> Estimate:
 
 
 def t_factor(seeds: int) -> float:
-    """Half the width of the mean's interval over the standard deviation; with two seeds it would say nothing."""
+    """Return half the width of the mean's t-interval divided by the standard deviation; NaN below three seeds.
+
+    With two seeds the interval would be too wide to be of use.
+    """
     return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) / math.sqrt(seeds) if seeds > 2 else math.nan
 
 
-def kept(records: Records) -> pd.DataFrame:
-    """The runs whose results count."""
-    return records.runs[~records.runs["status"].isin(LOST)]
-
-
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
-    """Rows of runs that count, with columns ``folder series step value``."""
+    """Return the evaluations of runs that neither diverged nor failed: columns ``folder series step value``."""
     rows = records.metrics
     if metric not in rows:
         return pd.DataFrame(columns=["folder", "series", "step", "value"])
-    rows = rows[(rows["split"] == split) & rows["folder"].isin(kept(records)["folder"])]
+    ended = records.runs.loc[~records.runs["status"].isin(LOST), "folder"]
+    rows = rows[(rows["split"] == split) & rows["folder"].isin(ended)]
     rows = rows.rename(columns={metric: "value"})[["folder", "series", "step", "value"]].dropna()
     return rows.astype({"folder": object, "series": object})
 
 
 def common_step(records: Records) -> int | None:
-    """The last step at which all runs that count (and were evaluated at all) have an evaluation."""
+    """Return the last step at which all runs with evaluations were evaluated; diverged and failed runs do not count."""
     aim = target(records)
     steps = evaluations(records, aim.split, aim.metric).groupby("folder")["step"].agg(set)
     shared: set[float] = set.intersection(*steps) if len(steps) else set()
@@ -98,22 +106,28 @@ def common_step(records: Records) -> int | None:
 
 
 def final_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """The target metric of each run at ``step``; empty without one. ``split``: another than the target's."""
+    """Return each run's target metric at ``step``; empty if ``step`` is None. ``split``: by default the target's."""
     aim = target(records)
     rows = evaluations(records, split or aim.split, aim.metric)
     return rows[rows["step"] == step].groupby("folder")["value"].last()
 
 
 def best_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """The target metric of each run where the selection split was best, up to ``step``; empty without one.
+    """Return each run's target metric where its selection split is best, up to ``step``; empty if ``step`` is None.
 
-    ``split``: of which the metric is, another than the target's.
+    ``split``: on which the metric is reported, by default the target's.
     """
     if step is None:
         return pd.Series(dtype=float)
     aim = target(records)
-    chosen = evaluations(records, aim.selection, aim.metric)
-    by_run = chosen[chosen["step"] <= step].groupby("folder")["value"]
-    best = chosen.loc[by_run.idxmin() if aim.mode == "min" else by_run.idxmax(), ["folder", "step"]]
-    found = best.merge(evaluations(records, split or aim.split, aim.metric), on=["folder", "step"])
-    return found.groupby("folder")["value"].last()
+    selection = evaluations(records, aim.selection, aim.metric)
+    by_run = selection[selection["step"] <= step].groupby("folder")["value"]
+    best = selection.loc[by_run.idxmin() if aim.mode == "min" else by_run.idxmax(), ["folder", "step"]]
+    rows = best.merge(evaluations(records, split or aim.split, aim.metric), on=["folder", "step"])
+    return rows.groupby("folder")["value"].last()
+
+
+def headline_metric(records: Records, step: int | None) -> pd.Series:
+    """Return each run's result: :func:`final_metric` or :func:`best_metric`, as :func:`headline` says."""
+    metric = final_metric if headline(target(records)) == "final" else best_metric
+    return metric(records, step)

@@ -1,7 +1,7 @@
-"""Records of ``python -m rmsexp.timing``: step times of norms that took turns in one process, as paired ratios.
+"""Records of ``python -m rmsexp.timing``: interleaved step times of several norms, as paired ratios.
 
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. Everything that is said of it is computed
-here from the seconds of its blocks.
+A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds the seconds per step of each
+block; all else is computed from them here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from rmsexp import record
-from rmsexp.compare.records import ratios
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
+from rmsexp.compare.records.ratios import paired_ratio
 
 FILE = "timing.json"
-KINDS = {"steps": "whole training steps", "layers": "the norm layers alone, as steps call them"}
+KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
 PARTS = ("forward", "backward", "update")
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
@@ -31,36 +31,37 @@ COLUMNS = (
 
 
 def new_folder(parent: Path, kind: str) -> Path:
-    """The next free ``<kind><number>`` in a folder; records are never replaced."""
+    """Return the next free ``<kind><number>`` in a folder; records are never replaced."""
     folders = (parent / f"{kind}{number}" for number in itertools.count())
     return next(folder for folder in folders if not folder.exists())
 
 
 def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
-    """Every timing record below ``root``, one row a series (``COLUMNS``); of one that cannot be read a problem is told.
+    """Load every timing record below ``root``, one row per series (``COLUMNS``).
 
-    Times are seconds per 1k steps: of a step, and of its parts in blocks of their own. ``ratio low high``: see
-    :func:`paired_ratio`; of the reference they are 1.
+    Times are in seconds per 1k steps; those of the parts of a step come from separate blocks. ``ratio low high``:
+    :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the reference itself. For each record
+    that cannot be read, a line is added to ``problems``.
     """
-    found: list[dict[str, Any]] = []
+    loaded: list[dict[str, Any]] = []
     for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):
         try:
-            found += rows(record.read_json(path), str(path.parent))
+            loaded += rows(record.read_json(path), str(path.parent))
         except DAMAGE as error:
             if problems is not None:
-                problems.append(f"{path}: {error!r} in a timing record, which is left out")
-    return pd.DataFrame(found, columns=list(COLUMNS))
+                problems.append(f"{path}: timing record ignored: {error!r}")
+    return pd.DataFrame(loaded, columns=list(COLUMNS))
 
 
-def newest(timings: pd.DataFrame, kind: str = "steps", *, each: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
-    """Of each task and setting, or each combination of other columns, the rows of the record that was made last."""
+def newest(timings: pd.DataFrame, kind: str = "steps", *, per: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
+    """Return the rows of the newest record of this kind for each combination of the columns ``per``."""
     of_kind = timings[timings["kind"] == kind]
-    last = of_kind.groupby(list(each))["started"].transform("max")
+    last = of_kind.groupby(list(per))["started"].transform("max")
     return of_kind[of_kind["started"] == last].reset_index(drop=True)
 
 
 def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
-    """The rows of one record."""
+    """Return one row per series of a record."""
     session = stored["session"]
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
@@ -73,52 +74,55 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
     }
-    seconds = {one["series"]: np.array(one["seconds"], float) for one in stored["series"]}
-    return [shared | _row(one, seconds, stored["reference"]) for one in stored["series"]]
+    seconds = {series["series"]: np.array(series["seconds"], float) for series in stored["series"]}
+    reference = seconds[stored["reference"]]
+    return [shared | _row(series, seconds[series["series"]], reference) for series in stored["series"]]
 
 
-def _row(one: dict[str, Any], seconds: dict[str, np.ndarray], reference: str) -> dict[str, Any]:
-    own = seconds[one["series"]]
-    low, median, high = 1000 * np.quantile(own, [0.25, 0.5, 0.75])
-    times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": len(own)}
-    parts = {name: 1000 * value for name, value in one["parts"].items()}
-    named = {key: one[key] for key in ("series", "impl", "peak_bytes")} | {"norm": norm_of(one["series"])}
-    return named | times | parts | ratios.paired_ratio(own, seconds[reference])._asdict()
+def _row(series: dict[str, Any], seconds: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
+    low, median, high = 1000 * np.quantile(seconds, [0.25, 0.5, 0.75])
+    times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": len(seconds)}
+    parts = {name: 1000 * value for name, value in series["parts"].items()}
+    identity = {key: series[key] for key in ("series", "impl", "peak_bytes")} | {"norm": norm_of(series["series"])}
+    return identity | times | parts | paired_ratio(seconds, reference)._asdict()
 
 
 def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
-    """The share of the reference's time that a row's norm saves, and its interval, as fractions."""
+    """Return the fraction of the reference's time that a row's norm saves, and its interval (saving, low, high)."""
     return 1 - row["ratio"], 1 - row["high"], 1 - row["low"]
 
 
 def labels(timings: pd.DataFrame) -> list[str]:
-    """The name of each row's norm; where there are several implementations, each row says which it has."""
+    """Return the name of each row's norm, with its implementation if the rows have several."""
     mixed = timings["impl"].nunique() > 1
     plain = [
-        label("+".join(part for part in one.split("+") if not part.startswith("impl="))) for one in timings["series"]
+        label("+".join(part for part in series.split("+") if not part.startswith("impl=")))
+        for series in timings["series"]
     ]
     return [f"{name} ({impl})" if mixed else name for name, impl in zip(plain, timings["impl"], strict=True)]
 
 
 def notes(timings: pd.DataFrame) -> list[str]:
-    """What must be said beside a record's table and figure."""
+    """Return the lines beside the table and the figure of one record: method, machine, data and caveats."""
     row = timings.iloc[0]
     data = "built-in data; the paper's setting: scale=paper" if row["builtin"] else "real data"
     lines = [
-        f"{KINDS[row['kind']]}, in blocks of {row['steps_per_block']}, the norms in random order in each of "
-        f"{row['rounds']} rounds; stopped: {row['stopped']}",
+        f"{KINDS[row['kind']]}, interleaved: {row['rounds']} rounds with the norms in random order, "
+        f"{row['steps_per_block']} steps per block; stopped: {row['stopped']}",
         f"impl {', '.join(sorted(set(timings['impl'])))}; {row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
-        f"{row['data_seconds_per_1k_steps']:.3g} ms a step for its batch, the same for all, are not in it",
-        "" if row["time_state"] == "clear" else f"the machine was {row['time_state']} meanwhile; ratios are paired",
+        f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
+        ""
+        if row["time_state"] == "clear"
+        else f"time state {row['time_state']} (the machine may have been shared); ratios are paired, times are not",
     ]
     return [line for line in lines if line]
 
 
-def like_reference(timings: pd.DataFrame) -> pd.Series:
-    """Whether each row has the implementation of its record's reference: only then is what it saves the norm's saving.
+def has_reference_impl(timings: pd.DataFrame) -> pd.Series:
+    """Return whether each row has the same implementation as the reference of its record.
 
-    The paper compares norms of one implementation.
+    Only then is the saving due to the norm alone. The paper compares norms of one implementation.
     """
-    of_reference = timings[timings["series"] == timings["reference"]].set_index("folder")["impl"]
-    return timings["folder"].map(of_reference) == timings["impl"]
+    reference_impl = timings[timings["series"] == timings["reference"]].set_index("folder")["impl"]
+    return timings["folder"].map(reference_impl) == timings["impl"]

@@ -1,12 +1,62 @@
-"""One row a series: quality at the common step, time per step, and the saving against LN."""
+"""The number formats of all tables. Values are as stored; metrics that are fractions are shown in percent."""
 
 from __future__ import annotations
 
 import math
 
+from rmsexp.compare.records.names import scale_and_unit
+from rmsexp.compare.records.ratios import Interval
+
 NO_VALUE = "\N{EN DASH}"
 
 
 def four_digits(value: float) -> str:
-    """At least four significant digits, and never an exponent for what is large."""
+    """Return a number with at least four significant digits, and without an exponent unless it is below 1e-4."""
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def number(value: float) -> str:
+    """Return ``value`` with four digits, ``NO_VALUE`` for NaN."""
+    return NO_VALUE if math.isnan(value) else four_digits(value)
+
+
+def quality(value: float, metric: str, interval: float = math.nan, sd: float = math.nan) -> str:
+    """Return a metric with half its interval and its standard deviation, if known: "9.512 ± 0.2 (sd 0.1) %"."""
+    factor, unit = scale_and_unit(metric)
+    if math.isnan(value):
+        return NO_VALUE
+    text = four_digits(value * factor)
+    if not math.isnan(interval):
+        text += f" ± {interval * factor:.2g}"
+    if not math.isnan(sd):
+        text += f" (sd {sd * factor:.2g})"
+    return f"{text} {unit}".rstrip()
+
+
+def two_decimals(value: float, metric: str) -> str:
+    """Return a metric with its unit: "9.51 %"."""
+    factor, unit = scale_and_unit(metric)
+    return NO_VALUE if math.isnan(value) else f"{value * factor:.2f} {unit}".rstrip()
+
+
+def difference(value: float, metric: str, form: str) -> str:
+    """Return the difference of two values of a metric, without unit: "+0.51" for the format "+.2f"."""
+    return NO_VALUE if math.isnan(value) else f"{value * scale_and_unit(metric)[0]:{form}}"
+
+
+def median_and_range(median: float, low: float, high: float, remark: str = "") -> str:
+    """Return "50.12 (49.90 to 51.00)", with the remark before the closing bracket."""
+    if math.isnan(median):
+        return NO_VALUE
+    return f"{four_digits(median)} ({four_digits(low)} to {four_digits(high)}{f', {remark}' if remark else ''})"
+
+
+def ratio(interval: Interval) -> str:
+    """Return "0.900 (0.890 to 0.910)"."""
+    return f"{interval.ratio:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+
+
+def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return a saving of time and its interval, if known: "20.0 % (17.0 to 22.0 %)"."""
+    interval = "" if math.isnan(low) else f" ({low * 100:.1f} to {high * 100:.1f} %)"
+    return f"{fraction * 100:.1f} %{interval}"

@@ -1,4 +1,4 @@
-"""Learning rates: each norm at its recipe's rate and at the best of those that were tried (``sweep=lr``)."""
+"""Learning rates: each norm at its recipe's rate and at the best of all tried rates (``sweep=lr``)."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", 
 
 
 def family(folder: Path) -> Path:
-    """The folder of the setting that has its recipe's rate and is else the same."""
+    """Return the folder of the setting that has the recipe's learning rate and is the same otherwise."""
     return folder.with_name(RATE.sub("", folder.name))
 
 
 def table(settings: dict[Path, Records]) -> pd.DataFrame:
-    """One row a series and rate of one family of settings, by folder; metrics as stored.
+    """Return one row per series and rate, for settings (by folder) that differ in the learning rate alone.
 
-    Columns: ``COLUMNS``; ``chosen_by``: mean over the ``kept`` runs of the selection split's best; ``value interval``:
-    the headline metric, its mean and half its 95 % t-interval. ``rate`` is NaN where no config says the recipe's.
+    Columns ``COLUMNS``, metrics as stored. ``rate``: NaN for a recipe's rate that no config file has; ``kept``: the
+    number of runs that neither diverged nor failed; ``chosen_by``: the mean over them of the selection split's best
+    value; ``value interval``: the headline metric's mean and half of its 95 % t-interval.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[list[Any]] = []
     for folder, records in settings.items():
         aim, step = statistics.target(records), statistics.common_step(records)
-        find = statistics.final_metric if statistics.headline(aim) == "final" else statistics.best_metric
-        values = find(records, step)
-        chosen = statistics.evaluations(records, aim.selection, aim.metric).groupby("folder")["value"]
-        best = chosen.min() if aim.mode == "min" else chosen.max()
-        named = RATE.search(folder.name)
+        values = statistics.headline_metric(records, step)
+        by_run = statistics.evaluations(records, aim.selection, aim.metric).groupby("folder")["value"]
+        best = by_run.min() if aim.mode == "min" else by_run.max()
+        match = RATE.search(folder.name)
         for series in names.in_order(records.runs["series"]):
             runs = records.runs[records.runs["series"] == series]
             mean, _, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
-            rate = float(named[1]) if named else _recipe_rate(runs["folder"])
-            kept = int((~runs["status"].isin(statistics.LOST)).sum())
-            by = float(best.reindex(runs["folder"]).mean())
-            rows.append(dict(zip(COLUMNS, [series, rate, not named, len(runs), kept, by, mean, interval], strict=True)))
+            rate = float(match[1]) if match else _recipe_rate(runs["folder"])
+            ended = int((~runs["status"].isin(statistics.LOST)).sum())
+            selection = float(best.reindex(runs["folder"]).mean())
+            rows.append([series, rate, not match, len(runs), ended, selection, mean, interval])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -58,21 +58,22 @@ def _recipe_rate(folders: pd.Series) -> float:
 
 
 def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """One row a norm: at its recipe's rate, and at the best of n by the selection split."""
-    metric = f"{aim.split} {names.metric(aim.metric)}"
+    """Return one row per norm: quality at its recipe's rate, and at the best rate by the selection split."""
+    metric = f"{aim.split} {names.metric_label(aim.metric)}"
+    selection = f"{aim.selection} {names.metric_label(aim.metric)}"
     rows = []
     for series in names.in_order(table["series"]):
-        own = table[table["series"] == series]
-        tried = own.dropna(subset="chosen_by")
-        recipe, best = own[own["is_recipe"]], tried.sort_values("chosen_by", ascending=aim.mode == "min").head(1)
+        tried = table[table["series"] == series]
+        recipe = tried[tried["is_recipe"]]
+        best = tried.dropna(subset="chosen_by").sort_values("chosen_by", ascending=aim.mode == "min").head(1)
         rows.append(
             {
                 "norm": names.label(series),
                 "recipe's rate": _rate(recipe),
                 f"{metric} at the recipe's rate": _value(recipe, aim),
-                "best rate": f"{_rate(best)} (best of {len(own)} tried, by {aim.selection} {names.metric(aim.metric)})",
+                "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {selection})",
                 f"{metric} at the best rate": _value(best, aim),
-                "rates at which all runs were lost": str(int((own["kept"] == 0).sum())),
+                "rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
             }
         )
     return pd.DataFrame(rows)
@@ -86,9 +87,6 @@ def _rate(rows: pd.DataFrame) -> str:
 
 
 def _value(rows: pd.DataFrame, aim: statistics.Target) -> str:
-    if rows.empty or math.isnan(rows["value"].iloc[0]):
+    if rows.empty:
         return formats.NO_VALUE
-    factor, unit = names.scale_and_unit(aim.metric)
-    spread = rows["interval"].iloc[0] * factor
-    text = formats.four_digits(rows["value"].iloc[0] * factor) + ("" if math.isnan(spread) else f" ± {spread:.2g}")
-    return f"{text} {unit}".rstrip()
+    return formats.quality(rows["value"].iloc[0], aim.metric, rows["interval"].iloc[0])

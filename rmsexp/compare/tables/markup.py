@@ -1,4 +1,4 @@
-"""One row a series: quality at the common step, time per step, and the saving against LN."""
+"""A readable table as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pandas as pd
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table of text, cells escaped."""
+    """Return a Markdown table, its cells escaped."""
     lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:
-    """A LaTeX table (needs booktabs) of a readable one, its text escaped."""
+    """Return a LaTeX table (needs the package booktabs), its text escaped."""
     special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
     return table.to_latex(index=False, escape=True, caption=caption.translate(special), position="ht")

@@ -1,4 +1,4 @@
-"""Time per step and the share of LN's time that a norm saves: paired from a timing record, else from separate runs."""
+"""Time per step and what a norm saves over LN: paired if there is a timing record, else from separate runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ COLUMNS = ["series", "impl", "seconds_per_1k_steps", "q25", "q75", "saving", "lo
 
 
 def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
-    """One row a series that was trained or timed; savings are fractions of the time of a step with LN.
+    """Return one row per series that was trained or timed; savings are fractions of the time per step with LN.
 
-    Columns: ``COLUMNS``. ``kind`` is "reference", "paired" (with the interval ``low high``), "unpaired" (from separate
-    runs, without) or "unknown" (``note`` says why). ``timings``: :func:`rmsexp.compare.timing.load` of this setting
-    alone; of several records the newest counts.
+    Columns ``COLUMNS``. ``kind``: "reference"; "paired", with the interval ``low high``; "unpaired", from separate runs
+    and without interval; or "unknown", with the reason in ``note``.
+
+    Args:
+        records: of one setting.
+        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`; the newest record is used.
     """
     speeds = {series: speed.speed(records, series) for series in names.in_order(records.runs["series"])}
     steps = timing_records.newest(timings) if len(timings) else timings
@@ -35,7 +38,6 @@ def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
 
 
 def _paired(row: pd.Series, series: str) -> dict[str, Any]:
-    where = f"{row['rounds']} rounds" + ("" if row["time_state"] == "clear" else f", {row['time_state']}")
     return {
         "impl": row["impl"],
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
@@ -43,33 +45,33 @@ def _paired(row: pd.Series, series: str) -> dict[str, Any]:
         "q75": row["q75"],
         **dict(zip(("saving", "low", "high"), timing_records.saving(row.to_dict()), strict=True)),
         "kind": "reference" if series == row["reference"] else "paired",
-        "note": where,
+        "note": f"{row['rounds']} rounds" + ("" if row["time_state"] == "clear" else f", {row['time_state']}"),
     }
 
 
-def _unpaired(own: speed.Speed, speeds: list[speed.Speed]) -> dict[str, Any]:
-    saved, note = speed.saving(own, speeds)
+def _unpaired(series: speed.Speed, speeds: list[speed.Speed]) -> dict[str, Any]:
+    saving, note = speed.saving(series, speeds)
     kind = note if note in ("reference", "unpaired") else "unknown"
-    times = {"seconds_per_1k_steps": own.median, "q25": own.low, "q75": own.high}
-    return {"impl": own.impl, **times, "saving": saved, "low": math.nan, "high": math.nan, "kind": kind, "note": note}
+    times = {"seconds_per_1k_steps": series.median, "q25": series.low, "q75": series.high}
+    savings = {"saving": saving, "low": math.nan, "high": math.nan}
+    return {"impl": series.impl, **times, **savings, "kind": kind, "note": note}
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """The same for people, with the paper's times and savings by framework."""
+    """Return the table as text, with the paper's times and savings per framework."""
     rows = []
     for row in table.to_dict("records"):
-        median, low, high = (row[key] for key in ("seconds_per_1k_steps", "q25", "q75"))
-        known = not math.isnan(median)
-        digits = [formats.four_digits(value) for value in (median, low, high)] if known else []
+        times = _of_paper(task, row["series"], "seconds_per_1k_steps")
+        savings = _of_paper(task, row["series"], "saving_vs_ln")
         rows.append(
             {
                 "norm": names.label(row["series"]),
-                "seconds per 1k steps, median (quartiles)": "{} ({} to {})".format(*digits)
-                if known
-                else formats.NO_VALUE,
+                "seconds per 1k steps, median (quartiles)": formats.median_and_range(
+                    row["seconds_per_1k_steps"], row["q25"], row["q75"]
+                ),
                 "saving vs LayerNorm": _saving(row),
-                "seconds per 1k steps, paper": _of_paper(task, row["series"], "seconds_per_1k_steps", 1, ".4g"),
-                "saving, paper": _of_paper(task, row["series"], "saving_vs_ln", 100, ".1f", " %"),
+                "seconds per 1k steps, paper": _listed([f"{value:.4g}" for value in times["value"]], times),
+                "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
             }
         )
     return pd.DataFrame(rows)
@@ -80,16 +82,16 @@ def _saving(row: dict[Any, Any]) -> str:
         return f"{formats.NO_VALUE} ({row['note']})"
     if row["kind"] == "reference":
         return "reference"
-    spread = f" ({row['low'] * 100:.1f} to {row['high'] * 100:.1f} %)" if row["kind"] == "paired" else ""
     note = f", {row['note']}" if row["kind"] == "paired" else ""
-    return f"{row['saving'] * 100:.1f} %{spread}, {row['kind']}{note}"
+    return f"{formats.saving(row['saving'], row['low'], row['high'])}, {row['kind']}{note}"
 
 
-def _of_paper(task: str, series: str, metric: str, factor: float, form: str, unit: str = "") -> str:
-    theirs = paper.of(task, metric)
-    theirs = theirs[theirs["norm"] == series.lower()]
-    values = [
-        f"{value * factor:{form}}{unit} ({framework}, {table})"
-        for value, framework, table in zip(theirs["value"], theirs["framework"], theirs["table"], strict=True)
-    ]
-    return "; ".join(values) or formats.NO_VALUE
+def _of_paper(task: str, series: str, metric: str) -> pd.DataFrame:
+    numbers = paper.select(task, metric)
+    return numbers[numbers["norm"] == series.lower()]
+
+
+def _listed(values: list[str], numbers: pd.DataFrame) -> str:
+    """Return the values with their sources, such as "20.5 % (Theano (Lasagne), Table 10)"."""
+    sources = zip(values, numbers["framework"], numbers["table"], strict=True)
+    return "; ".join(f"{value} ({framework}, {table})" for value, framework, table in sources) or formats.NO_VALUE

@@ -1,11 +1,9 @@
-"""Steps and seconds until a run's evaluation first reaches a level that all norms are held to."""
+"""Steps and seconds until the evaluations of a run first reach a level that is the same for all norms."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rmsexp.compare.records import names, statistics
@@ -17,7 +15,7 @@ COLUMNS = ["series", "runs", "reached", "steps", "seconds", "timed"]
 
 
 class Level(NamedTuple):
-    """``value`` of ``metric`` on ``split``, as stored; ``source``: why this one."""
+    """``value`` of ``metric`` on ``split``, as stored; ``mode``: "min" or "max"; ``source``: how it was chosen."""
 
     split: str
     metric: str
@@ -27,11 +25,12 @@ class Level(NamedTuple):
 
 
 def level(records: Records) -> Level | None:
-    """``SHARE`` of the way from LN's mean at the first evaluation to its mean at the last step that all runs have.
+    """Return the level: ``SHARE`` of LN's improvement from its first evaluation to the common step.
 
-    So a norm that ends a little behind LN has a time, too. Without LN: to the worst of the series' means there. It is
-    the target metric on the split that chooses the best evaluation, where it is evaluated, else on its own split. None
-    where nothing was evaluated.
+    It is computed from means over seeds. Less than the whole improvement is required, so that norms that end slightly
+    behind LN have a time, too. Without LN, the series with the worst mean at the common step takes its place. The
+    metric is the target metric on the selection split, or on the target's split if the former was never evaluated.
+    None if nothing was evaluated.
     """
     aim, step = statistics.target(records), statistics.common_step(records)
     split = aim.split if statistics.evaluations(records, aim.selection, aim.metric).empty else aim.selection
@@ -39,19 +38,19 @@ def level(records: Records) -> Level | None:
     means = rows[rows["step"] == step].groupby("series")["value"].mean()
     if means.empty:
         return None
-    plain = next((series for series in means.index if names.is_plain_ln(str(series))), None)
-    leader = str(plain or (means.idxmax() if aim.mode == "min" else means.idxmin()))
-    own = rows[rows["series"] == leader].groupby("step")["value"].mean()
-    start, end = float(own[own.index.min()]), float(means.loc[leader])
+    plain_ln = next((series for series in means.index if names.is_plain_ln(str(series))), None)
+    leader = str(plain_ln or (means.idxmax() if aim.mode == "min" else means.idxmin()))
+    by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
+    start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
     source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
     return Level(split, aim.metric, aim.mode, start + SHARE * (end - start), source)
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
-    """One row a series. Columns: ``COLUMNS``; ``steps`` and ``seconds`` are medians over the runs that ``reached`` it.
+    """Return one row per series, columns ``COLUMNS``; ``steps`` and ``seconds`` are medians over runs.
 
-    The evaluation that reaches the level first counts, without interpolation; ``seconds`` are data + train of the
-    ``timed`` runs among them, those whose time counts.
+    ``steps``: over the runs that ``reached`` the level, at their first evaluation at or beyond it, not interpolated.
+    ``seconds``: data + train, over the ``timed`` runs among them, those whose time counts.
     """
     rows = records.metrics
     if goal.metric not in rows:
@@ -59,33 +58,30 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     rows = rows[rows["split"] == goal.split]
     good = rows[goal.metric] <= goal.value if goal.mode == "min" else rows[goal.metric] >= goal.value
     first = rows[good].sort_values("step").drop_duplicates("folder").set_index("folder")[["step", "time"]]
-    found = []
+    table = []
     for series in names.in_order(records.runs["series"]):
         runs = records.runs[records.runs["series"] == series]
-        there = first.reindex(runs["folder"]).dropna(subset="step")
-        timed = there[there.index.isin(runs.loc[runs["time_state"] == "clear", "folder"])]["time"].dropna()
-        steps, seconds = (float(np.median(some)) if len(some) else math.nan for some in (there["step"], timed))
-        found.append([series, len(runs), len(there), steps, seconds, len(timed)])
-    return pd.DataFrame(found, columns=COLUMNS)
+        reached = first.reindex(runs["folder"]).dropna(subset="step")
+        timed = reached[reached.index.isin(runs.loc[runs["time_state"] == "clear", "folder"])]["time"].dropna()
+        table.append([series, len(runs), len(reached), reached["step"].median(), timed.median(), len(timed)])
+    return pd.DataFrame(table, columns=COLUMNS)
+
+
+def title(goal: Level) -> str:
+    """Return such as "Time until valid error is 21.30 % (90 % of the way to LayerNorm's mean at step 600)"."""
+    value = formats.quality(goal.value, goal.metric)
+    return f"Time until {goal.split} {names.metric_label(goal.metric)} is {value} ({goal.source})"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([_row(row) for row in table.to_dict("records")])
 
 
-def title(goal: Level) -> str:
-    """Such as "Time until valid error is 21.3 % (LayerNorm's mean at step 600)"."""
-    factor, unit = names.scale_and_unit(goal.metric)
-    value = f"{formats.four_digits(goal.value * factor)} {unit}".rstrip()
-    return f"Time until {goal.split} {names.metric(goal.metric)} is {value} ({goal.source})"
-
-
 def _row(row: dict[Any, Any]) -> dict[str, str]:
     untimed = f"{formats.NO_VALUE} (time does not count)" if row["reached"] else formats.NO_VALUE
-    seconds = f"{row['seconds']:.4g}" if row["timed"] else untimed
     return {
         "norm": names.label(row["series"]),
         "runs that reached it": f"{row['reached']} of {row['runs']}",
         "steps (median)": f"{row['steps']:.0f}" if row["reached"] else formats.NO_VALUE,
-        "seconds (median)": seconds,
+        "seconds (median)": f"{row['seconds']:.4g}" if row["timed"] else untimed,
     }

@@ -1,8 +1,4 @@
-"""Records of ``python -m rmsexp.timing``: step times of norms that took turns in one process, as paired ratios.
-
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. Everything that is said of it is computed
-here from the seconds of its blocks.
-"""
+"""The table of a timing record: step times, savings beside those of the paper, parts of a step, memory."""
 
 from __future__ import annotations
 
@@ -13,42 +9,38 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
-from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
+from rmsexp.compare.records.timing_records import PARTS, has_reference_impl, labels, saving
+from rmsexp.compare.tables import formats
 
 
 def readable(timings: pd.DataFrame) -> pd.DataFrame:
-    """One record's rows as a person reads them, and the paper's savings beside."""
+    """Return one record's rows as text, with the paper's savings where they are comparable."""
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
-    theirs = paper.savings(task if matching.savings_are_comparable(timings) else "")
-    found = []
-    for name, alike, row in zip(
-        timing_records.labels(timings), timing_records.like_reference(timings), timings.to_dict("records"), strict=True
+    published = paper.savings(task if matching.savings_are_comparable(timings) else "")
+    rows = []
+    for name, comparable, row in zip(
+        labels(timings), has_reference_impl(timings), timings.to_dict("records"), strict=True
     ):
-        of_paper = theirs.loc[(theirs["norm"] == row["norm"]) & alike, "saving"]
-        found.append(
+        paper_savings = published.loc[(published["norm"] == row["norm"]) & comparable, "saving"]
+        rows.append(
             {
                 "norm": name,
-                "ms per step, median (quartiles)": _spread(row),
+                "ms per step, median (quartiles)": formats.median_and_range(
+                    row["median_seconds_per_1k_steps"], row["q25"], row["q75"]
+                ),
                 f"saving vs {label(reference)} (95 % interval)": _saving(row),
-                "paper": " / ".join(f"{100 * saving:.1f} %" for saving in of_paper),
+                "paper": " / ".join(map(formats.saving, paper_savings)),
                 "forward / backward / update, ms": _parts(row),
                 "peak memory, MB": "" if pd.isna(row["peak_bytes"]) else f"{row['peak_bytes'] / 1e6:.0f}",
             }
         )
-    return pd.DataFrame(found)
-
-
-def _spread(row: dict[Hashable, Any]) -> str:
-    return f"{row['median_seconds_per_1k_steps']:.4g} ({row['q25']:.4g} to {row['q75']:.4g})"
+    return pd.DataFrame(rows)
 
 
 def _saving(row: dict[Hashable, Any]) -> str:
-    if row["series"] == row["reference"]:
-        return "reference"
-    saved, low, high = (100 * share for share in timing_records.saving(row))
-    return f"{saved:.1f} % ({low:.1f} to {high:.1f})"
+    return "reference" if row["series"] == row["reference"] else formats.saving(*saving(row))
 
 
 def _parts(row: dict[Hashable, Any]) -> str:
-    return " / ".join(f"{row[part]:.4g}" for part in timing_records.PARTS if not pd.isna(row[part]))
+    return " / ".join(f"{row[part]:.4g}" for part in PARTS if not pd.isna(row[part]))

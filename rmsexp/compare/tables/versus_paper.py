@@ -1,41 +1,39 @@
-"""Our numbers beside the paper's: quality by table, and its curves where they can lie over ours."""
+"""The quality of our runs beside the numbers of the paper."""
 
 from __future__ import annotations
-
-import math
 
 import pandas as pd
 
 from rmsexp.compare import paper
+from rmsexp.compare.paper import matching
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
 PAPER = "paper, its own setting"
-SPLITS = {"newstest2017": "test2017"}  # of our records, where what is published is not of the headline's split
 COLUMNS = ["series", "final", "best", "paper", "final_difference", "best_difference"]
 
 
 def table(records: Records) -> pd.DataFrame:
-    """One row a number that is published of one of our series; metrics as stored, differences are ours minus theirs.
+    """Return one row per number of the paper that one of our series has; metrics as stored.
 
-    Columns: ``COLUMNS``, then ``table framework data note`` of the published number. ``final best``: means over seeds
-    at the common step and where the selection split was best.
+    Columns ``COLUMNS``, then ``table framework data note`` of the paper's number. ``final best``: means over seeds at
+    the common step and where the selection split is best; differences are ours minus the paper's.
     """
     aim = statistics.target(records)
-    theirs = paper.of(records.names[0], aim.metric).rename(columns={"value": "paper"}).drop(columns="task")
-    split = theirs["data"].map(SPLITS).fillna(aim.split)
-    known = [one for one in dict.fromkeys(split) if len(statistics.evaluations(records, one, aim.metric))]
-    found = [_ours(records, one).merge(theirs[split == one], on="norm") for one in known]
-    both = pd.concat(found) if found else pd.DataFrame(columns=["series", "final", "best", *theirs.columns])
-    both["final_difference"], both["best_difference"] = both["final"] - both["paper"], both["best"] - both["paper"]
-    order = {series: place for place, series in enumerate(names.in_order(both["series"]))}
-    both = both.sort_values("series", key=lambda series: series.map(order), kind="stable")
-    return both[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
+    published = paper.select(records.names[0], aim.metric).rename(columns={"value": "paper"}).drop(columns="task")
+    split = matching.split_of(published, aim.split)
+    evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, aim.metric))]
+    parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
+    rows = pd.concat(parts) if parts else pd.DataFrame(columns=["series", "final", "best", *published.columns])
+    rows["final_difference"], rows["best_difference"] = rows["final"] - rows["paper"], rows["best"] - rows["paper"]
+    order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
+    rows = rows.sort_values("series", key=lambda series: series.map(order), kind="stable")
+    return rows[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
 
 
-def _ours(records: Records, split: str) -> pd.DataFrame:
-    """Columns ``series norm final best``; ``norm`` as the published numbers write it."""
+def _means(records: Records, split: str) -> pd.DataFrame:
+    """Return columns ``series norm final best``; ``norm`` as the paper's numbers name it."""
     step, runs = statistics.common_step(records), records.runs.set_index("folder")
     values = {
         "final": statistics.final_metric(records, step, split),
@@ -46,20 +44,15 @@ def _ours(records: Records, split: str) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    factor, unit = names.scale_and_unit(aim.metric)
-    points = " (points)" if unit else ""
-
-    def shown(value: float, form: str) -> str:
-        return formats.NO_VALUE if math.isnan(value) else f"{value * factor:{form}} {unit}".rstrip()
-
+    points = " (points)" if names.scale_and_unit(aim.metric)[1] else ""
     rows = [
         {
             "norm": names.label(row["series"]),
-            PAPER: shown(row["paper"], ".2f"),
-            "last": shown(row["final"], ".2f"),
-            f"last minus paper{points}": shown(row["final_difference"], "+.2f").removesuffix(" %"),
-            f"best on {aim.selection}": shown(row["best"], ".2f"),
-            f"best minus paper{points}": shown(row["best_difference"], "+.2f").removesuffix(" %"),
+            PAPER: formats.two_decimals(row["paper"], aim.metric),
+            "last": formats.two_decimals(row["final"], aim.metric),
+            f"last minus paper{points}": formats.difference(row["final_difference"], aim.metric, "+.2f"),
+            f"best on {aim.selection}": formats.two_decimals(row["best"], aim.metric),
+            f"best minus paper{points}": formats.difference(row["best_difference"], aim.metric, "+.2f"),
             "source": "; ".join(filter(None, (row["table"], row["framework"], row["data"]))),
         }
         for row in table.to_dict("records")

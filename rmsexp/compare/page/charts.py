@@ -1,0 +1,83 @@
+"""The panel model as the JSON that ``page.js`` draws with plotly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+from markupsafe import escape
+
+from rmsexp.compare import paper
+from rmsexp.compare.page.colours import on_dark
+from rmsexp.compare.plots import panels, style
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.load import Records
+
+DASH_UNIT = 2  # pixels
+
+
+def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str, Any]]:
+    """Return a chart per quantity and per figure of the paper; of the latter only, if the target is unknown."""
+    try:
+        quantities = panels.quantities(records)
+    except ValueError:
+        quantities = []
+    models = [panels.chart(records, quantity, limits) for quantity in quantities]
+    return [_chart(model) for model in (*models, *panels.paper_charts(task))]
+
+
+def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return each series' name, colours on light and dark background, dashes and number of seeds.
+
+    Series without seeds are those of which only the paper has curves.
+    """
+    curves, seeds = paper.curves(), Counter(runs["series"])
+    all_series = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
+    result = []
+    for series in all_series:
+        colour = style.colour(names.norm_of(series))
+        look = {"colour": colour, "on_dark": on_dark(colour), "dash": _dash(style.dash_of(series, all_series))}
+        result.append({"series": series, "label": names.label(series), "seeds": seeds[series], **look})
+    return result
+
+
+def _dash(dash: style.Dash) -> str:
+    """Return dashes in the notation of SVG and plotly."""
+    return "solid" if dash == "-" else ",".join(f"{length * DASH_UNIT:g}px" for length in dash[1])
+
+
+def _chart(chart: panels.Chart) -> dict[str, Any]:
+    source = f"{chart.source} of the paper, at its own setting." if chart.source else ""
+    by_axis = {
+        axis: {"title": panel.x_title, "curves": [line for curve in panel.curves for line in _lines(curve)]}
+        for axis, panel in chart.panels.items()
+    }
+    return {"title": str(escape(chart.title)), "source": source, "log": chart.log, "panels": by_axis}
+
+
+def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
+    """Return the lines of a series: its seeds, then its mean, or the paper's line."""
+    lines = [
+        _line(curve.series, seed) | {"seed": seed.number, "diverged": seed.diverged, **_points(seed.x, seed.y)}
+        for seed in curve.seeds
+    ]
+    mean = curve.mean
+    band = {"low": _numbers(mean["low"]), "high": _numbers(mean["high"])} if curve.has_band else {}
+    source = {"paper": True} if curve.from_paper else {}
+    return [*lines, _line(curve.series, curve) | source | _points(mean["x"], mean["mean"]) | band]
+
+
+def _line(series: str, curve: panels.Seed | panels.Curve) -> dict[str, Any]:
+    dash = {} if curve.dash is None else {"dash": _dash(curve.dash)}
+    return {"series": series, "uncounted": bool(curve.uncounted), **dash}
+
+
+def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) -> dict[str, list[float]]:
+    return {"x": _numbers(x), "y": _numbers(y)}
+
+
+def _numbers(values: statistics.Array | pd.Series) -> list[float]:
+    """Return six significant digits, and whole numbers without a point, which halves the size of the page."""
+    rounded = (float(f"{value:.6g}") for value in values)
+    return [int(value) if value.is_integer() else value for value in rounded]
