@@ -128,11 +128,12 @@ def _say_outcome(job: config.Job, outcome: Outcome) -> None:
     if outcome.already:
         print(f"already {outcome.status} at step {outcome.step} (force=true runs it anew; a larger max_steps goes on)")
     elif outcome.status == "interrupted":
-        print(f"interrupted at step {outcome.step}; the same command goes on from there")
+        print(f"interrupted at step {outcome.step}; repeat the command to continue")
     else:
         reason = f": {outcome.error}" if outcome.error else ""
         print(f"{outcome.status} at step {outcome.step}{reason}")
-    rows = record.read_metrics(job.folder / record.METRICS)[0] if (job.folder / record.METRICS).exists() else []
+    folder = record.RunFolder(job.folder)
+    rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
     evaluations = [row for row in rows if row["split"] != "train"]
     skipped = ("step", "epoch", "examples", "split", "seconds")
     for row in (row for row in evaluations if row["step"] == evaluations[-1]["step"]):
@@ -212,7 +213,7 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
     failed = False
     for job in jobs:
         try:
-            status = record.read_status(job.folder)
+            status = record.RunFolder(job.folder).read_status()
         except (OSError, ValueError) as error:
             status = {"status": "failed", "step": 0, "error": f"no status ({error})"}
         if status["status"] != "finished":

@@ -104,7 +104,7 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         if folder.exists():
             raise FileExistsError(f"{folder} holds another run; choose another --seed or --results")
         record.write_json(temporary / record.RUN, run)
-        record.append(temporary / record.METRICS, rows)
+        record.RunFolder(temporary).append(rows)
         record.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
         temporary.rename(folder)
         record.sync_folder(folder.parent)

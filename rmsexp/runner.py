@@ -1,18 +1,17 @@
-"""Does one run under its lock: data, model, training, record, status."""
+"""One run, from its config to its end: data, model, training, record, status."""
 
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from torch import nn
 
@@ -20,163 +19,179 @@ from rmsexp import config, record, tasks
 from rmsexp.data import DataError
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
+from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.loop import Diverged, Trainer
+from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import Settings
+from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.task import Task
 
-EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do
+EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do; they need no traceback
 
 
 class RefusedError(ValueError):
-    """What was asked of a run does not fit what its folder holds, which stays as it is."""
+    """The run's folder holds another config or other data than the job's; the folder stays as it is."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``signum`` is set where a signal ended it."""
+    """How a run ended. ``signum``: the signal that ended it. ``already``: it had ended before this process."""
 
     status: record.Status
     step: int
     error: str | None = None
     signum: int | None = None
-    already: bool = False  # it had ended before
+    already: bool = False
+
+
+@dataclass
+class StatusFile:
+    """Writes ``status.json`` and knows the step that it reports."""
+
+    folder: record.RunFolder
+    step: int
+
+    def write(self, status: record.Status, error: str | None = None) -> None:
+        self.folder.write_status(status, self.step, error)
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """Writes ``run.json``. ``sessions``: the processes that worked on the run, this one last."""
+
+    folder: record.RunFolder
+    identity: dict[str, Any]
+    sessions: list[dict[str, Any]]
+    contention: Contention
+
+    def write(self) -> None:
+        *earlier, current = self.sessions
+        sessions = [*earlier, current | {"contention": self.contention.report()}]
+        record.write_json(self.folder.run_path, self.identity | {"sessions": sessions})
 
 
 def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
-    """Begins, continues or finds finished the run of a job; ``n_jobs`` such runs share the machine.
+    """Begin or continue the run of a job, unless it has ended already. ``n_jobs`` runs share the machine.
 
     Raises: record.RunLockedError if another process writes this run.
     """
-    folder = job.folder
-    lock = record.Lock(folder)
+    folder = record.RunFolder(job.folder)
+    with folder.locked():
+        if job.config.force:
+            folder.move_aside()
+        earlier = _earlier_status(folder)
+        status, step = earlier["status"], earlier["step"]
+        if status == "diverged" or (status == "finished" and step >= job.config.max_steps):
+            return Outcome(status, step, earlier.get("error"), already=True)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.remove_temporaries()
+        return _run_and_report(job, folder, earlier, n_jobs)
+
+
+def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
+    """Return the status that the last process wrote. If it is unreadable, the checkpoints still hold the progress."""
     try:
-        if job.config.force and folder.exists():
-            _move_aside(folder)
-        done = _ended(folder, job.config.max_steps)
-        return done if done is not None else _execute_locked(job, folder, n_jobs)
-    finally:
-        lock.release()
-
-
-def _ended(folder: Path, max_steps: int) -> Outcome | None:
-    status = _status(folder)
-    if status["status"] == "diverged" or (status["status"] == "finished" and status["step"] >= max_steps):
-        return Outcome(status["status"], status["step"], status.get("error"), already=True)
-    return None
-
-
-def _status(folder: Path) -> dict[str, Any]:
-    """How an earlier process left the run. One that cannot be read costs nothing: the checkpoints say how far."""
-    try:
-        return record.read_json(folder / record.STATUS)
+        return record.read_json(folder.status_path)
     except (FileNotFoundError, ValueError):
         return {"status": "interrupted", "step": 0}
 
 
-class _Journal:
-    """Keeps ``status.json`` and ``run.json`` of a run true while this process works on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.step = _status(folder)["step"]
-
-    def status(self, status: record.Status, error: str | None = None) -> None:
-        content = {"status": status, "step": self.step, "error": error, "process": os.getpid()}
-        record.write_json(self.folder / record.STATUS, content)
-
-    def open(self, job: config.Job, trainer: Trainer, say: Callable[[str], None]) -> None:
-        """Writes config and identity, and adds this process to the sessions that got the run to where it is."""
-        self._trainer, self._identity = trainer, _identity(job, trainer)
-        step = trainer.state.step
-        earlier = _earlier_sessions(self.folder, self._identity["dataset"]["digest"])
-        self._sessions = [session for session in earlier if session["from_step"] < step]
-        self._session = provenance.session(trainer.settings.device, step)
-        changed = provenance.changed(self._sessions[-1], self._session) if self._sessions else []
-        self._session["comparable"] = not changed
-        if changed:
-            say(f"warning: going on under other {', '.join(changed)}; this run's time stays out of the figures")
-        if step:
-            say(f"going on at step {step}")
-        record.write_atomic(self.folder / record.CONFIG, yaml.safe_dump(job.resolved, sort_keys=False))
-        self.save()
-
-    def save(self) -> None:
-        """Called at the start and after each checkpoint."""
-        self.step = self._trainer.state.step
-        session = self._session | {"contention": self._trainer.contention.report()}
-        record.write_json(self.folder / record.RUN, self._identity | {"sessions": [*self._sessions, session]})
-        self.status("running")
-
-
-def _execute_locked(job: config.Job, folder: Path, n_jobs: int) -> Outcome:
-    folder.mkdir(parents=True, exist_ok=True)
-    record.remove_temporaries(folder)
-    interrupt, journal, before = Interrupt(), _Journal(folder), _status(folder)
+def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str, Any], n_jobs: int) -> Outcome:
+    """Run the job, turn exceptions into an outcome, and write the outcome to the status."""
+    interrupt, status = Interrupt(), StatusFile(folder, earlier["step"])
     try:
         with interrupt.install():
             _check_same_config(folder, job.resolved)
-            journal.status("running")
-            outcome = _train(job, journal, n_jobs, interrupt)
+            status.write("running")
+            outcome = _run(job, status, interrupt, n_jobs)
     except Interrupted as stop:
-        outcome = Outcome("interrupted", journal.step, str(stop), stop.signum)
+        outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
-        record.write_json(folder / record.STATUS, before)
-        return Outcome("failed", journal.step, str(error))
+        record.write_json(folder.status_path, earlier)
+        return Outcome("failed", status.step, str(error))
     except Exception as error:
-        outcome = Outcome("failed", journal.step, _message(error, folder))
+        outcome = Outcome("failed", status.step, _message(error, folder))
     try:
-        journal.status(outcome.status, outcome.error)
+        status.write(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
-        print(f"the status of {folder} could not be written ({error.strerror})", file=sys.stderr)
+        print(f"the status of {folder.path} could not be written ({error.strerror})", file=sys.stderr)
     return outcome
 
 
-def _train(job: config.Job, journal: _Journal, n_jobs: int, interrupt: Interrupt) -> Outcome:
-    cfg, folder = job.config, journal.folder
+def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int) -> Outcome:
+    """Load the data, make the model, restore the last checkpoint if there is one, and train."""
+    cfg, folder = job.config, status.folder
     device = set_up_device(cfg, n_jobs)
     task = tasks.make(job, device)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
-        builtin = f"built-in data ({task.dataset.name}); the paper's setting is scale=paper"
-        data = builtin if task.dataset.builtin else f"data {task.dataset.name}"
-        display.say(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}")
-        _earlier_sessions(folder, task.dataset.digest)  # refuses other data before they are preprocessed
+        display.say(_headline(job, task))
+        earlier = _earlier_sessions(folder, task.dataset.digest)  # refuses other data before preprocessing them
         task.prepare(display.say)
         model = task.build(job.norm)
-        settings = Settings.of(cfg, device)
-        trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, folder, interrupt)
-        trainer.contention.shared = n_jobs > 1
-        warning = trainer.start()
+        stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+        start = restore(stepper, folder)
         compile_model(model, cfg)
-        if warning:
-            display.say(f"warning: {warning}")
-        journal.open(job, trainer, display.say)
-        views = loggers.make(cfg.logger, folder, job.resolved, trainer.state.step)
-        return _run(trainer, journal, views, display)
+        if start.warning:
+            display.say(f"warning: {start.warning}")
+        contention = Contention(device, shared=n_jobs > 1)
+        sessions = _sessions(earlier, device, start.state.step, display.say)
+        run_file = RunFile(folder, _identity(job, task, model), sessions, contention)
+
+        def saved() -> None:
+            """Bring the record up to date, at the start and after each checkpoint."""
+            status.step = start.state.step
+            run_file.write()
+            status.write("running")
+
+        record.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
+        saved()
+        views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step)
+        return _train(Trainer(stepper, start, folder, interrupt, contention, views, display, saved), views, status)
 
 
-def _run(trainer: Trainer, journal: _Journal, views: list[loggers.Logger], display: ProgressDisplay) -> Outcome:
-    status: record.Status = "failed"
+def _train(trainer: Trainer, views: Sequence[loggers.Logger], status: StatusFile) -> Outcome:
+    """Train to the end, and close the loggers with the status that the run ended in."""
+    ended: record.Status = "failed"
     error = None
     try:
-        trainer.run(views, display, journal.save)
-        status = "finished"
+        trainer.run()
+        ended = "finished"
     except Diverged as divergence:
-        status, error = "diverged", str(divergence)
+        ended, error = "diverged", str(divergence)
     except Interrupted:
-        status = "interrupted"
+        ended = "interrupted"
         raise
     finally:
-        journal.step = trainer.state.step
+        status.step = trainer.state.step
         for view in views:
-            view.close(status)
-    return Outcome(status, trainer.state.step, error)
+            view.close(ended)
+    return Outcome(ended, status.step, error)
 
 
-def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
-    """What ``run.json`` says of a run but for its sessions."""
-    cfg, task = job.config, trainer.task
+def _headline(job: config.Job, task: Task) -> str:
+    cfg, name = job.config, task.dataset.name
+    data = f"built-in data ({name}); the paper's setting is scale=paper" if task.dataset.builtin else f"data {name}"
+    return f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}"
+
+
+def _sessions(
+    earlier: Sequence[dict[str, Any]], device: torch.device, step: int, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return the sessions whose steps are part of the run up to ``step``, and this process's session."""
+    sessions = [session for session in earlier if session["from_step"] < step]
+    current = provenance.session(device, step)
+    changed = provenance.changed(sessions[-1], current) if sessions else []
+    if changed:
+        report(f"warning: changed since the run's last process: {', '.join(changed)}; figures exclude this run's time")
+    if step:
+        report(f"continuing at step {step}")
+    return [*sessions, current | {"comparable": not changed}]
+
+
+def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
+    """Return the content of ``run.json`` except for its sessions."""
+    cfg = job.config
     return {
         "format": 1,
         "task": cfg.task,
@@ -190,58 +205,56 @@ def _identity(job: config.Job, trainer: Trainer) -> dict[str, Any]:
         "target": asdict(task.target),
         "dataset": asdict(task.dataset),
         "notes": dict(task.notes),
-        "parameters": _parameters(trainer.model),
+        "parameters": _parameters(model),
     }
 
 
-def _earlier_sessions(folder: Path, digest: str) -> list[dict[str, Any]]:
-    """The processes that worked on this run before. Raises: RefusedError if they had other data."""
-    path = folder / record.RUN
-    if not path.exists():
-        return []
-    earlier = record.read_json(path)
-    if earlier["dataset"]["digest"] != digest:
-        raise RefusedError(
-            f"{folder} was trained on other data (digest {earlier['dataset']['digest'][:12]}, now {digest[:12]}); "
-            "give it the old data.root, or start it anew with force=true"
-        )
-    sessions: list[dict[str, Any]] = earlier["sessions"]
-    return sessions
-
-
-def _check_same_config(folder: Path, resolved: dict[str, Any]) -> None:
-    path = folder / record.CONFIG
-    if not path.exists():
-        return
-    changed = config.differences(resolved, yaml.safe_load(path.read_text()))
-    if changed:
-        key, value = next(iter(changed.items()))
-        raise RefusedError(
-            f"{folder} was begun with another config ({key} is now {value}; {len(changed)} differ); "
-            "start it anew with force=true, which keeps the old one beside it"
-        )
-
-
-def _move_aside(folder: Path) -> None:
-    number = 0
-    while (target := folder.with_name(f"{folder.name}.old{number}")).exists():
-        number += 1
-    folder.rename(target)
-
-
 def _parameters(model: nn.Module) -> dict[str, Any]:
+    """Return the number of parameters, in total and per child module."""
     modules: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         modules[name.partition(".")[0]] += parameter.numel()
     return {"total": modules.total(), "modules": dict(modules)}
 
 
-def _message(error: Exception, folder: Path) -> str:
-    """One line that says what was wrong; the traceback of what was not foreseen goes to a file."""
+def _earlier_sessions(folder: record.RunFolder, digest: str) -> list[dict[str, Any]]:
+    """Return the sessions of the processes that worked on this run before.
+
+    Raises: RefusedError if their data set had another digest.
+    """
+    if not folder.run_path.exists():
+        return []
+    earlier = record.read_json(folder.run_path)
+    if earlier["dataset"]["digest"] != digest:
+        raise RefusedError(
+            f"{folder.path} was trained on other data (digest {earlier['dataset']['digest'][:12]}, now {digest[:12]}); "
+            "set data.root to the folder of the old data, or start a new run with force=true, which keeps the old one"
+        )
+    sessions: list[dict[str, Any]] = earlier["sessions"]
+    return sessions
+
+
+def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> None:
+    """Raises: RefusedError if the run was begun with a config that differs in a key of its identity."""
+    if not folder.config_path.exists():
+        return
+    changed = config.differences(resolved, yaml.safe_load(folder.config_path.read_text()))
+    if changed:
+        key, value = next(iter(changed.items()))
+        count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""
+        raise RefusedError(
+            f"{folder.path} was begun with another config ({key} is now {value}{count}); "
+            "start a new run with force=true, which keeps the old one beside it"
+        )
+
+
+def _message(error: Exception, folder: record.RunFolder) -> str:
+    """Return one line that says what was wrong; the traceback of an unexpected error goes to a file."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or folder}); free some space and the same command goes on"
+        where = error.filename or folder.path
+        return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
     if isinstance(error, EXPECTED):
         return str(error)
-    path = folder / "traceback.txt"
+    path = folder.path / "traceback.txt"
     record.write_atomic(path, traceback.format_exc())
     return f"{type(error).__name__}: {error} (traceback in {path})"

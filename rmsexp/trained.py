@@ -28,12 +28,13 @@ def load(
     Raises: config.ConfigError if it is no folder of such a run; checkpoint.CheckpointError; data.DataError and
     ValueError if its data are not there as they were.
     """
-    cfg, norm = config.read(folder / record.CONFIG)
+    files = record.RunFolder(folder)
+    cfg, norm = config.read(files.config_path)
     task_class = tasks.task_class(cfg.task)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, which this command is not for")
     task = task_class(cfg, device)
-    known = record.read_json(folder / record.RUN)["dataset"]["digest"]
+    known = record.read_json(files.run_path)["dataset"]["digest"]
     if task.dataset.digest != known:
         raise ValueError(
             f"{folder} was trained on other data (digest {known[:12]}, now {task.dataset.digest[:12]}); "
@@ -41,7 +42,7 @@ def load(
         )
     task.prepare(report)
     model = task.build(norm)
-    payload = checkpoint.read(folder / record.CHECKPOINTS / f"{which}.pt")
+    payload = checkpoint.read(files.checkpoints / f"{which}.pt")
     model.load_state_dict(payload["model"])
     step = payload["step"] if which == "best" else payload["state"]["step"]
     return Trained(task, model.eval(), step)

@@ -121,10 +121,10 @@ def be_child(fault: str, words: Sequence[str]) -> int:
             die("last.pt renamed to previous.pt, no new one yet")
         original_fsync(descriptor)
 
-    def append(path: Path, rows: list[record.Row]) -> int:
+    def append(folder: record.RunFolder, rows: list[record.Row]) -> int:
         nonlocal metrics_size
-        metrics_size = path.stat().st_size if path.exists() else 0
-        return original_append(path, rows)
+        metrics_size = folder.metrics_path.stat().st_size if folder.metrics_path.exists() else 0
+        return original_append(folder, rows)
 
     def update(self: loop.Trainer, step: int, batches: Sequence[Any]) -> Any:
         nonlocal updates
@@ -142,7 +142,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
         return results
 
     original_fsync, os.fsync = os.fsync, fsync  # type: ignore[assignment]
-    original_append, record.append = record.append, append
+    original_append, record.RunFolder.append = record.RunFolder.append, append  # type: ignore[method-assign]
     original_update, loop.Trainer._update = loop.Trainer._update, update  # type: ignore[method-assign]
     original_evaluate = cifar10.Task.evaluate
     if point == "evaluation":
@@ -159,15 +159,15 @@ def run_content(results: Path) -> dict[str, Any]:
     """Return everything of the single run in ``results`` that must be equal: all but times and file sizes."""
     import torch
 
-    (folder,) = record.find_runs(results)
-    rows, warning = record.read_metrics(folder / record.METRICS)
-    status = record.read_status(folder)
+    (folder,) = map(record.RunFolder, record.find_runs(results))
+    rows, warning = folder.read_metrics()
+    status = folder.read_status()
     content: dict[str, Any] = {
-        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
+        "files": sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*")),
         "status": (status["status"], status["step"], warning),
         "metrics": [row | {"seconds": None} for row in rows],
     }
-    for path in (folder / record.CHECKPOINTS).glob("*.pt"):
+    for path in folder.checkpoints.glob("*.pt"):
         content[path.name] = torch.load(path, weights_only=True)
         content[path.name].pop("clock", None)
         content[path.name].get("state", {}).pop("metrics_bytes", None)

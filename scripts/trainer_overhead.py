@@ -13,6 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import bare_loop
 import numpy as np
@@ -20,9 +21,12 @@ import torch
 from scipy.stats import bootstrap
 
 from rmsexp import config, tasks
+from rmsexp.record import RunFolder
+from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
-from rmsexp.train.loop import Trainer
-from rmsexp.train.step import WARMUP_STEPS, Settings
+from rmsexp.train.loop import Trainer, restore
+from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
 
 
 class Silent:
@@ -50,12 +54,14 @@ def main() -> None:
     def trainer_seconds() -> float:
         model = task.build(job.norm)
         with tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(task, model, task.optimizer(model), cfg.schedule, settings, Path(folder), Interrupt())
-            trainer.start()
-            start = time.perf_counter()
-            trainer.run([], Silent(), lambda: None)  # type: ignore[arg-type]
+            stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, settings)
+            files, display = RunFolder(Path(folder)), cast(ProgressDisplay, Silent())
+            start, contention = restore(stepper, files), Contention(settings.device)
+            trainer = Trainer(stepper, start, files, Interrupt(), contention, [], display, lambda: None)
+            began = time.perf_counter()
+            trainer.run()
             excluded = trainer.clock.seconds["warmup"] + trainer.clock.seconds["eval"]
-            return time.perf_counter() - start - excluded
+            return time.perf_counter() - began - excluded
 
     def bare_seconds() -> float:
         model = task.build(job.norm)

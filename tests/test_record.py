@@ -1,4 +1,4 @@
-"""The record on disk: what is written is whole, what was cut short is read, and one process writes at a time."""
+"""The record on disk: writes are atomic, damaged files are read up to the damage, and one process writes at a time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ HOLDER = """
 import sys
 from pathlib import Path
 from rmsexp import record
-lock = record.Lock(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
+with record.RunFolder(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    sys.stdin.read()
 """
 ROWS: list[record.Row] = [{"step": step, "split": "train", "loss": 1 / (step + 1)} for step in range(3)]
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock of ``tmp_path / "seed0"``."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "seed0")]
+def folder(tmp_path: Path) -> record.RunFolder:
+    (tmp_path / "seed0").mkdir()
+    return record.RunFolder(tmp_path / "seed0")
+
+
+@pytest.fixture
+def holder(folder: record.RunFolder) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of ``folder``."""
+    command = [sys.executable, "-c", HOLDER, str(folder.path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -38,63 +44,57 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_rows_come_back_in_order(tmp_path: Path) -> None:
-    path = tmp_path / record.METRICS
-    first = record.append(path, ROWS[:2])
-    assert record.append(path, ROWS[2:]) == path.stat().st_size > first
-    assert record.read_metrics(path) == (ROWS, None)
+def test_appended_rows_are_read_in_order(folder: record.RunFolder) -> None:
+    first = folder.append(ROWS[:2])
+    assert folder.append(ROWS[2:]) == folder.metrics_path.stat().st_size > first
+    assert folder.read_metrics() == (ROWS, None)
 
 
-def test_what_is_not_json_is_not_written(tmp_path: Path) -> None:
-    path = tmp_path / record.METRICS
-    record.append(path, ROWS)
+def test_a_row_that_is_not_json_is_not_written(folder: record.RunFolder) -> None:
+    folder.append(ROWS)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        record.append(path, [{"step": 3, "split": "train", "loss": float("nan")}])
-    assert record.read_metrics(path) == (ROWS, None)
+        folder.append([{"step": 3, "split": "train", "loss": float("nan")}])
+    assert folder.read_metrics() == (ROWS, None)
 
 
 @pytest.mark.parametrize("tail", ['{"step": 3, "spl', "null", '{"split": "train"}', '{"step": 3}', "[1, 2]", "\0\0\0"])
-def test_reading_stops_at_the_first_bad_line_and_names_it(tmp_path: Path, tail: str) -> None:
-    path = tmp_path / record.METRICS
-    record.append(path, ROWS)
-    with path.open("a") as file:
+def test_reading_stops_at_the_first_damaged_line_and_names_it(folder: record.RunFolder, tail: str) -> None:
+    folder.append(ROWS)
+    with folder.metrics_path.open("a") as file:
         file.write(f"{tail}\n{json.dumps(ROWS[0])}\n")
-    rows, warning = record.read_metrics(path)
+    rows, warning = folder.read_metrics()
     assert rows == ROWS
     assert warning is not None
-    assert warning.startswith(f"{path}:4: ")
+    assert warning.startswith(f"{folder.metrics_path}:4: ")
 
 
-def test_every_cut_through_the_file_leaves_the_rows_before_it(tmp_path: Path) -> None:
-    path = tmp_path / record.METRICS
-    ends = [record.append(path, [row]) for row in ROWS]
-    whole = path.read_bytes()
+def test_a_file_truncated_at_any_byte_keeps_the_rows_before(folder: record.RunFolder) -> None:
+    ends = [folder.append([row]) for row in ROWS]
+    whole = folder.metrics_path.read_bytes()
     for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
-        rows, warning = record.read_metrics(path)
-        complete = sum(end - 1 <= length for end in ends)  # only the line's end may be missing
+        folder.metrics_path.write_bytes(whole[:length])
+        rows, warning = folder.read_metrics()
+        complete = sum(end - 1 <= length for end in ends)  # a row is complete without its line break
         assert rows == ROWS[:complete]
         assert (warning is None) == (length in {0, *ends, *(end - 1 for end in ends)})
 
 
-def test_cut_drops_what_a_restarted_run_writes_again(tmp_path: Path) -> None:
-    path = tmp_path / record.METRICS
-    kept = record.append(path, ROWS[:1])
-    record.append(path, ROWS[1:])
-    with path.open("a") as file:
+def test_cut_drops_the_rows_that_a_restarted_run_writes_again(folder: record.RunFolder) -> None:
+    length = folder.append(ROWS[:1])
+    folder.append(ROWS[1:])
+    with folder.metrics_path.open("a") as file:
         file.write('{"step": 9')
-    record.cut(path, kept)
-    assert path.stat().st_size == kept
-    record.append(path, ROWS[1:])
-    assert record.read_metrics(path) == (ROWS, None)
+    folder.cut_metrics(length)
+    assert folder.metrics_path.stat().st_size == length
+    folder.append(ROWS[1:])
+    assert folder.read_metrics() == (ROWS, None)
 
 
-def test_cut_refuses_a_file_that_lost_rows(tmp_path: Path) -> None:
-    path = tmp_path / record.METRICS
-    length = record.append(path, ROWS)
+def test_cut_refuses_a_file_that_lost_rows(folder: record.RunFolder) -> None:
+    length = folder.append(ROWS)
     with pytest.raises(ValueError, match=f"{length} bytes, fewer than the {length + 1}"):
-        record.cut(path, length + 1)
-    assert record.read_metrics(path) == (ROWS, None)
+        folder.cut_metrics(length + 1)
+    assert folder.read_metrics() == (ROWS, None)
 
 
 @pytest.mark.parametrize("content", ["text\n", b"\x00\xff"])
@@ -139,71 +139,85 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert record.read_json(tmp_path / "x.json") == value
 
 
-def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    folder = tmp_path / "seed0"
-    assert record.is_locked(folder)
-    with pytest.raises(record.RunLockedError, match=f"{folder} is being written by another process .id {holder.pid}."):
-        record.Lock(folder)
-    record.Lock(tmp_path / "seed1").release()
+def test_a_second_process_is_refused_and_learns_which_process_writes(
+    folder: record.RunFolder, holder: subprocess.Popen[str]
+) -> None:
+    assert folder.is_locked()
+    message = f"{folder.path} is being written by another process .id {holder.pid}."
+    with pytest.raises(record.RunLockedError, match=message), folder.locked():
+        pass
+    with record.RunFolder(folder.path.with_name("seed1")).locked():
+        pass
 
 
-def test_sigkill_frees_the_lock(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    folder = tmp_path / "seed0"
+def test_sigkill_frees_the_lock(folder: record.RunFolder, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     assert holder.wait() == -signal.SIGKILL
-    assert not record.is_locked(folder)
-    lock = record.Lock(folder)
-    assert lock.path.read_text() == str(os.getpid())
-    lock.release()
+    assert not folder.is_locked()
+    with folder.locked():
+        assert folder.lock_path.read_text() == str(os.getpid())
 
 
-def test_one_process_cannot_take_a_lock_twice_but_again_after_its_release(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "seed0"
-    assert not record.is_locked(folder)
-    lock = record.Lock(folder)
-    assert record.is_locked(folder)
-    with pytest.raises(record.RunLockedError):
-        record.Lock(folder)
-    lock.release()
-    assert not record.is_locked(folder)
-    record.Lock(folder).release()
+def test_a_lock_is_exclusive_within_a_process_and_free_after_its_release(tmp_path: Path) -> None:
+    folder = record.RunFolder(tmp_path / "a" / "seed0")
+    assert not folder.is_locked()
+    with folder.locked():
+        assert folder.is_locked()
+        with pytest.raises(record.RunLockedError), folder.locked():
+            pass
+    assert not folder.is_locked()
+    with folder.locked():
+        assert folder.is_locked()
 
 
-def test_the_lock_survives_moving_the_folder_away(tmp_path: Path) -> None:
-    folder = tmp_path / "seed0"
-    folder.mkdir()
-    lock = record.Lock(folder)
-    folder.rename(tmp_path / "seed0.old0")
-    assert record.is_locked(folder)
-    lock.release()
+def test_moving_the_folder_aside_keeps_its_lock_and_its_content(folder: record.RunFolder) -> None:
+    for number in range(2):
+        folder.path.mkdir(exist_ok=True)
+        (folder.path / "file").write_text(str(number))
+        with folder.locked():
+            folder.move_aside()
+            assert folder.is_locked()
+        assert not folder.path.exists()
+    folder.move_aside()  # nothing is there to be moved
+    for number in range(2):
+        assert (folder.path.with_name(f"seed0.old{number}") / "file").read_text() == str(number)
+    assert not folder.path.with_name("seed0.old2").exists()
 
 
-def test_running_without_a_living_process_is_interrupted(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    folder = tmp_path / "seed0"
-    folder.mkdir()
-    record.write_json(folder / record.STATUS, {"status": "running", "step": 7})
-    assert record.read_status(folder) == {"status": "running", "step": 7}
+def test_temporaries_of_the_run_and_of_its_checkpoints_are_removed(folder: record.RunFolder) -> None:
+    folder.checkpoints.mkdir()
+    names = [folder.path / record.STATUS, folder.checkpoints / "last.pt"]
+    for path in names:
+        path.write_text("")
+        path.with_name(f".{path.name}.17.tmp").write_text("")
+    folder.remove_temporaries()
+    assert sorted(path for path in folder.path.rglob("*") if path.is_file()) == sorted(names)
+
+
+def test_running_without_a_living_process_is_interrupted(
+    folder: record.RunFolder, holder: subprocess.Popen[str]
+) -> None:
+    record.write_json(folder.status_path, {"status": "running", "step": 7})
+    assert folder.read_status() == {"status": "running", "step": 7}
     holder.kill()
     holder.wait()
-    status = record.read_status(folder)
-    assert (status["status"], status["step"]) == ("interrupted", 7)
-    assert status["error"]
-    assert record.read_json(folder / record.STATUS)["status"] == "running"  # reading changes nothing
+    error = "the process died without writing a status"
+    assert folder.read_status() == {"status": "interrupted", "step": 7, "error": error}
+    assert record.read_json(folder.status_path)["status"] == "running"  # reading changes nothing
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged", "failed", "interrupted"])
-def test_an_ended_run_keeps_its_status(tmp_path: Path, status: str) -> None:
-    written = {"status": status, "step": 3, "error": None}
-    record.write_json(tmp_path / record.STATUS, written)
-    assert record.read_status(tmp_path) == written
+def test_an_ended_run_keeps_its_status(folder: record.RunFolder, status: record.Status) -> None:
+    folder.write_status(status, 3, "why")
+    assert folder.read_status() == {"status": status, "step": 3, "error": "why", "process": os.getpid()}
 
 
-def test_read_gives_all_of_a_run(tmp_path: Path) -> None:
+def test_read_returns_the_whole_record(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "ln", seed=2)
     read = record.read(folder)
     assert read.folder == folder
     assert (read.run["series"], read.run["seed"], read.status["status"]) == ("ln", 2, "finished")
-    assert read.metrics == record.read_metrics(folder / record.METRICS)[0] != []
+    assert read.metrics == record.RunFolder(folder).read_metrics()[0] != []
 
 
 @pytest.mark.parametrize("missing", [record.RUN, record.STATUS, record.METRICS])
@@ -215,15 +229,15 @@ def test_read_of_an_incomplete_run_is_an_error(tmp_path: Path, missing: str) -> 
 
 
 def test_find_runs_in_order_without_those_moved_aside_or_hidden(tmp_path: Path) -> None:
-    wanted = [write_run(tmp_path, series, seed) for series in ("bn", "ln+eps=0.1") for seed in (0, 1)]
+    runs = [write_run(tmp_path, series, seed) for series in ("bn", "ln+eps=0.1") for seed in (0, 1)]
     for series, name in (("bn", "seed0.old0"), ("bn", "seed0.old11"), (".hydra", "seed0")):
         folder = tmp_path / "cifar10" / "demo" / series / name
         folder.mkdir(parents=True)
         record.write_json(folder / record.RUN, {})
     (tmp_path / "cifar10" / "demo" / "rms" / "seed0").mkdir(parents=True)  # a run that has not begun
-    assert list(record.find_runs(tmp_path)) == wanted
-    assert list(record.find_runs(tmp_path / "cifar10" / "demo" / "bn")) == wanted[:2]
+    assert list(record.find_runs(tmp_path)) == runs
+    assert list(record.find_runs(tmp_path / "cifar10" / "demo" / "bn")) == runs[:2]
     assert list(record.find_runs(tmp_path / "nothing")) == []
-    (wanted[0] / record.RUN).unlink()
-    (wanted[1] / record.METRICS).unlink()
-    assert list(record.find_runs(tmp_path)) == wanted
+    (runs[0] / record.RUN).unlink()
+    (runs[1] / record.METRICS).unlink()
+    assert list(record.find_runs(tmp_path)) == runs

@@ -4,7 +4,7 @@
 - ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
 - ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
 
-Python 2 wrote all of them. Logs become rows of a record (see :func:`rmsexp.record.append`).
+Python 2 wrote all of them. Logs become rows of a record (see :meth:`rmsexp.record.RunFolder.append`).
 """
 
 from __future__ import annotations

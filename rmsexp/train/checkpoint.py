@@ -55,9 +55,9 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
         if not damaged:
             return payload, None
         (folder / LAST).replace(folder / DAMAGED)
-        return payload, f"{damaged[0]}; going on from {name}"
+        return payload, f"{damaged[0]}; continuing from {name}"
     if damaged:
-        raise CheckpointError(f"{damaged[0]} and no other is whole; start this run anew with force=true")
+        raise CheckpointError(f"{damaged[0]} and there is no undamaged one; start a new run with force=true")
     return None, None
 
 

@@ -1,4 +1,4 @@
-"""The one place that reads the time."""
+"""The only module that reads the time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Stopwatch:
 
 
 class Clock:
-    """Seconds in named buckets, on a monotonic clock; saved in checkpoints, so that pauses do not count.
+    """Adds up seconds in named buckets, on a monotonic clock. ``seconds``: the buckets of a checkpoint to go on from.
 
-    On an asynchronous device the split between ``data`` and ``train`` is host time; their sum between two
-    synchronisations is exact.
+    Checkpoints save the buckets, so the time between two processes does not count. On an asynchronous device ``data``
+    and ``train`` are the host's time; their sum between two synchronisations is exact.
     """
 
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(BUCKETS, 0.0)
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        self.seconds = dict.fromkeys(BUCKETS, 0.0) | dict(seconds or {})
 
     @contextmanager
     def bucket(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside, whatever way it is left."""
+        """Add the time spent inside to a bucket, also when an exception ends it."""
         watch = Stopwatch()
         try:
             yield
@@ -42,13 +42,10 @@ class Clock:
 
     @property
     def time(self) -> float:
-        """The time axis of every curve, in seconds."""
+        """Return the value of the time axis of every curve, in seconds."""
         return sum(self.seconds[name] for name in TIMED)
-
-    def load(self, seconds: Mapping[str, float]) -> None:
-        self.seconds.update(seconds)
 
 
 def now() -> str:
-    """The date and time in UTC, to the second."""
+    """Return the date and time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

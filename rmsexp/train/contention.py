@@ -1,4 +1,4 @@
-"""Whether something else took the machine from a run while its clock ran."""
+"""Whether other processes, or the host of a virtual machine, slowed a run down while its clock ran."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any
 
 import torch
 
-WAITED_LIMIT = 0.05  # of the CPU time of the run's threads; 0.005 alone, 0.64 beside one busy process
-STEAL_LIMIT = 0.02  # of the machine's time, taken by its host
+WAITED_LIMIT = 0.05  # of the threads' CPU time; measured: 0.005 alone, 0.64 beside one busy process
+STEAL_LIMIT = 0.02  # of the machine's time, taken by the host
 
 
 def _schedstat() -> dict[str, tuple[int, int]]:
-    """Nanoseconds (on a processor, waiting for one) of each of this process's threads."""
+    """Return the nanoseconds (on a core, waiting for a core) of each thread of this process."""
     times = {}
     for path in Path("/proc/self/task").glob("*/schedstat"):
         try:
             ran, waited, _ = path.read_text().split()
-        except (OSError, ValueError):  # the thread ended meanwhile
+        except (OSError, ValueError):  # the thread has ended
             continue
         times[path.parent.name] = (int(ran), int(waited))
     return times
 
 
 def _machine() -> tuple[int, int]:
-    """Ticks of all processors since boot: (stolen, all)."""
+    """Return the ticks of all cores since boot: (stolen, all)."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[7], sum(ticks)
 
 
 def _gpu_shared() -> bool | None:
-    """Whether another process computes on the GPU; None where that cannot be read.
+    """Return whether another process computes on the GPU; None if that cannot be read.
 
-    Inside a container the list is empty or has other ids: then this process, which does compute there, is not on it.
+    This process computes there too. If nvidia-smi does not list it, as in a container, the list is useless.
     """
     try:
         answer = subprocess.run(
@@ -53,13 +53,14 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Adds up, over the stretches that are timed, what the threads waited and what the host stole.
+    """Adds up how long the threads waited and how much time the host stole, while :meth:`watch` is entered.
 
-    ``shared``: a launcher runs others beside this one. With a core each they need not wait, but share the memory.
+    ``shared``: a launcher runs other processes at the same time. Such a run counts as contended even if its threads
+    never wait for a core, because the processes share the memory's bandwidth.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.shared = False
+    def __init__(self, device: torch.device, shared: bool = False) -> None:
+        self._shared = shared
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
@@ -67,7 +68,7 @@ class Contention:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Around a stretch of timed work."""
+        """Watch the work inside, which is also timed by the clock."""
         try:
             threads, machine = _schedstat(), _machine()
         except (OSError, ValueError, IndexError):
@@ -84,12 +85,12 @@ class Contention:
         self._ticks += ticks - machine[1]
 
     def report(self) -> dict[str, Any]:
-        """``state`` (clear, contended or unknown) and the two shares, for the record."""
-        if self._on_gpu and not self._gpu_shared:  # once shared, it stays so
+        """Return ``state`` (clear, contended or unknown) and the shares of time waited and stolen, for the record."""
+        if self._on_gpu and not self._gpu_shared:  # shared at one time is enough
             self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None}
         waited = self._waited / self._ran
         steal = self._stolen / self._ticks if self._ticks else 0.0
-        contended = self.shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
+        contended = self._shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
         return {"state": "contended" if contended else "clear", "waited": round(waited, 4), "steal": round(steal, 4)}

@@ -1,4 +1,4 @@
-"""The training loop. It reads a task through its protocol, keeps time, and leaves a record that can be continued."""
+"""The training loop. It reads a task through its protocol, keeps time, and writes a record that can be continued."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rmsexp import record
 from rmsexp.train import checkpoint
@@ -20,13 +19,12 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import WARMUP_STEPS, Schedule, Settings, Stepper, autocast, synchronise
-from rmsexp.train.task import Task
+from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
 
 
 @dataclass
 class State:
-    """Where a run is. ``pending``: the values of each step since the last training row, ``(steps, values)``."""
+    """How far a run is. ``pending``: the values of each step since the last training row, ``(steps, values)``."""
 
     step: int = 0
     examples: int = 0
@@ -45,55 +43,63 @@ class Diverged(Exception):
         self.step = step
 
 
+class Start(NamedTuple):
+    """Where training begins or continues; ``warning``: a newer checkpoint was damaged."""
+
+    state: State
+    clock: Clock
+    warning: str | None
+
+
+def restore(stepper: Stepper, folder: record.RunFolder) -> Start:
+    """Load the newest whole checkpoint of a run into the stepper's model and optimiser, and cut the metrics to it.
+
+    Without a checkpoint, initialise the model.
+
+    Raises: checkpoint.CheckpointError if all checkpoints are damaged.
+    """
+    payload, warning = checkpoint.load(folder.checkpoints)
+    if payload is None:
+        folder.metrics_path.unlink(missing_ok=True)
+        stepper.task.initialise(stepper.model)
+        return Start(State(), Clock(), warning)
+    stepper.model.load_state_dict(payload["model"])
+    stepper.optimizer.load_state_dict(payload["optimizer"])
+    start = Start(State(**payload["state"]), Clock(payload["clock"]), warning)
+    folder.cut_metrics(start.state.metrics_bytes)
+    return start
+
+
 class Trainer:
-    """Trains a model on a task, from the newest checkpoint in ``folder`` on."""
+    """Trains a model on a task, from a :class:`Start` on. ``saved`` is called after each checkpoint."""
 
     def __init__(
         self,
-        task: Task,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
-        settings: Settings,
-        folder: Path,
+        stepper: Stepper,
+        start: Start,
+        folder: record.RunFolder,
         interrupt: Interrupt,
+        contention: Contention,
+        loggers: Sequence[Logger],
+        display: ProgressDisplay,
+        saved: Callable[[], None],
     ) -> None:
-        self.task, self.model, self.optimizer = task, model, optimizer
-        self.settings, self.folder, self.interrupt = settings, folder, interrupt
-        self._stepper = Stepper(task, model, optimizer, schedule, settings)
-        self.state = State()
-        self.clock = Clock()
-        self.contention = Contention(settings.device)
+        self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
+        self.settings, self.state, self.clock = stepper.settings, start.state, start.clock
+        self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
+        self._loggers, self._display, self._saved = loggers, display, saved
+        self._first_step, self._first_seconds = self.state.step, self.clock.time
         self._recent: list[tuple[Tensor, int, int]] = []  # of steps on the device: values, predictions, examples
 
-    def start(self) -> str | None:
-        """Loads the newest whole checkpoint, or initialises the model if there is none.
-
-        Returns a warning if a newer checkpoint was damaged.
-        """
-        payload, warning = checkpoint.load(self.folder / record.CHECKPOINTS)
-        if payload is None:
-            (self.folder / record.METRICS).unlink(missing_ok=True)
-            self.task.initialise(self.model)
-            return warning
-        self.model.load_state_dict(payload["model"])
-        self.optimizer.load_state_dict(payload["optimizer"])
-        self.clock.load(payload["clock"])
-        self.state = State(**payload["state"])
-        record.cut(self.folder / record.METRICS, self.state.metrics_bytes)
-        return warning
-
-    def run(self, loggers: Sequence[Logger], progress: ProgressDisplay, saved: Callable[[], None]) -> None:
-        """Trains up to ``max_steps``; ``saved`` is called after each checkpoint.
+    def run(self) -> None:
+        """Train up to ``max_steps``.
 
         Raises: Diverged; Interrupted, after a checkpoint.
         """
-        self._loggers, self._progress, self._saved = loggers, progress, saved
         state, settings = self.state, self.settings
         try:
             with self.clock.bucket("warmup"):
                 self._warm_up()
-            self._began = (state.step, self.clock.time)
             while True:
                 done = state.step >= settings.max_steps
                 if state.pending and (done or state.step % settings.log_every == 0):
@@ -107,7 +113,7 @@ class Trainer:
                 self._train_to(self._next_edge())
         except Interrupted as stop:
             if not stop.torn:
-                with self.interrupt.held():
+                with self._interrupt.held():
                     self._collect()
                     self._checkpoint()
             raise
@@ -117,7 +123,7 @@ class Trainer:
         return min(self.settings.max_steps, *((self.state.step // every + 1) * every for every in intervals))
 
     def _warm_up(self) -> None:
-        """Runs some steps on real shapes, so that compilation and caches cost no step, and puts everything back."""
+        """Run some steps, so that no later step's time includes compilation or cold caches; then restore everything."""
         if self.state.step >= self.settings.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -127,17 +133,17 @@ class Trainer:
                 self._update(self.state.step, self.task.batches(self.state.step))
             synchronise(self.settings.device)
         finally:
-            with self.interrupt.held():
+            with self._interrupt.held():
                 self.model.load_state_dict(model)
                 self.optimizer.load_state_dict(optimizer)
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Trains until ``edge``, then fetches what the steps computed; nothing waits for the device in between."""
+        """Train until step ``edge``, then fetch the values of those steps; before that nothing waits for the device."""
         state = self.state
-        with self.contention.watch():
+        with self._contention.watch():
             while state.step < edge:
-                with self.interrupt.held():
+                with self._interrupt.held():
                     with self.clock.bucket("data"):
                         batches = self.task.batches(state.step)
                     with self.clock.bucket("train"):
@@ -154,15 +160,15 @@ class Trainer:
         return taken.values, taken.predictions
 
     def _collect(self) -> None:
-        """Fetches what the latest steps computed.
+        """Fetch the values of the latest steps from the device.
 
-        Raises: Diverged at the first step whose objective or loss is not finite, once the steps before it are logged.
+        Raises: Diverged at the first step whose objective is not finite, after logging the steps before it.
         """
         if not self._recent:
             return
         values = torch.stack([values for values, _, _ in self._recent]).tolist()
         first = self.state.step - len(values)
-        with self.interrupt.held():
+        with self._interrupt.held():
             for step, (row, (_, count, examples)) in enumerate(zip(values, self._recent, strict=True), first):
                 if not math.isfinite(row[0]):
                     self.state.step = step
@@ -174,9 +180,9 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Writes the training row: means over the steps since the row before."""
+        """Write a training row: means over the steps since the previous training row."""
         state = self.state
-        with self.clock.bucket("log"), self.interrupt.held():
+        with self.clock.bucket("log"), self._interrupt.held():
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
@@ -185,11 +191,12 @@ class Trainer:
             row = self._row("train", metrics | means)
             self._record([row])
             state.pending = []
-            spent = self.clock.time - self._began[1]
-            self._progress.update(row, (state.step - self._began[0]) / spent if spent else 0.0)
+            seconds = self.clock.time - self._first_seconds
+            steps_per_second = (state.step - self._first_step) / seconds if seconds else 0.0
+            self._display.update(row, steps_per_second)
 
     def _evaluate(self) -> None:
-        state, target = self.state, self.task.target
+        """Evaluate the model, write one row per split and the task's files, and save the best model."""
         with self.clock.bucket("eval"):
             self.model.eval()
             try:
@@ -197,32 +204,37 @@ class Trainer:
                     results = self.task.evaluate(self.model)
             finally:
                 self.model.train()
-        with self.interrupt.held():
+        with self._interrupt.held():
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
                 self._record(rows)
                 for name, text in self.task.files.items():
-                    record.write_atomic(self.folder / name, text)
+                    record.write_atomic(self._folder.path / name, text)
                 for row in rows:
-                    self._progress.evaluated(row)
-            state.evaluated = state.step
-            value = results[target.selection][target.metric]
-            sign = 1 if target.mode == "min" else -1
-            if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
-                state.best = value
-                with self.clock.bucket("checkpoint"):
-                    best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
-                    checkpoint.save_best(self.folder / record.CHECKPOINTS, best)
+                    self._display.evaluated(row)
+            self.state.evaluated = self.state.step
+            target = self.task.target
+            self._save_best(results[target.selection][target.metric])
+
+    def _save_best(self, value: float) -> None:
+        """Save the model if the target's metric has a new best value."""
+        state, target = self.state, self.task.target
+        sign = 1 if target.mode == "min" else -1
+        if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
+            state.best = value
+            with self.clock.bucket("checkpoint"):
+                best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
+                checkpoint.save_best(self._folder.checkpoints, best)
 
     def _checkpoint(self) -> None:
-        with self.clock.bucket("checkpoint"), self.interrupt.held():
+        with self.clock.bucket("checkpoint"), self._interrupt.held():
             payload = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "clock": dict(self.clock.seconds),
                 "state": dataclasses.asdict(self.state),
             }
-            checkpoint.save(self.folder / record.CHECKPOINTS, payload)
+            checkpoint.save(self._folder.checkpoints, payload)
             self._saved()
 
     def _row(self, split: str, metrics: Mapping[str, float]) -> record.Row:
@@ -233,12 +245,12 @@ class Trainer:
         return place | _finite(metrics) | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row]) -> None:
-        self.state.metrics_bytes = record.append(self.folder / record.METRICS, rows)
+        self.state.metrics_bytes = self._folder.append(rows)
         for logger in self._loggers:
             for row in rows:
                 logger.log(row)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN: a value that is not finite becomes null."""
+    """Replace values that are not finite by None, since JSON has no NaN."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

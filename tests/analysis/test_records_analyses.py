@@ -44,7 +44,7 @@ def translated(root: Path, series: str, bleu: list[float | None], *, setting: st
     rows = [
         make_row(10 * k, 5 - k, "valid") | ({} if value is None else {"bleu": value}) for k, value in enumerate(bleu)
     ]
-    record.append(folder / record.METRICS, rows)
+    record.RunFolder(folder).append(rows)
     return folder
 
 

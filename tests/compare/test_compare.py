@@ -115,7 +115,7 @@ def test_a_half_written_last_line_is_left_out(results: Path) -> None:
 def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms", steps=40)
     row = {"step": 44, "split": "train", "loss": None, "seconds": {"data": 1.0, "train": None}}
-    record.append(folder / record.METRICS, [row])
+    record.RunFolder(folder).append([row])
     last = load(tmp_path).metrics.iloc[-1]
     assert math.isnan(last["loss"])
     assert math.isnan(last["time"])
@@ -175,7 +175,7 @@ def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
     folder = write_run(tmp_path, "rms", target=target)
     valid = [{"step": step, "split": "valid", "error": abs(step - 80) / 1000} for step in range(0, 401, 40)]
-    record.append(folder / record.METRICS, valid)
+    record.RunFolder(folder).append(valid)
     tests = load(tmp_path).metrics.query("split == 'test'").set_index("step")["error"]
     row = summary(tmp_path).loc["rms"]
     assert row["best_on_valid"] == tests[80]
@@ -299,7 +299,7 @@ def test_a_task_has_its_own_unit_of_loss_and_its_recalls_are_in_percent(tmp_path
     target = {"split": "test", "metric": "image_recall", "mode": "max", "selection": "valid", "loss_unit": "per pair"}
     folder = write_run(tmp_path, "rms", target=target)
     for split in ("valid", "test"):
-        record.append(folder / record.METRICS, [make_row(400, 0.5, split) | {"image_recall": 0.4321}])
+        record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
     records = load(tmp_path)
     assert records.runs["target_loss_unit"].tolist() == ["per pair"]
     shown = panels.quantities(records)

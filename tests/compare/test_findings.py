@@ -26,7 +26,7 @@ from rmsexp.compare.tables.formats import NO_VALUE
 
 def write_rows(folder: Path, rows: list[record.Row]) -> None:
     (folder / record.METRICS).unlink()
-    record.append(folder / record.METRICS, rows)
+    record.RunFolder(folder).append(rows)
 
 
 def training(step: int, loss: float, seconds_per_step: float) -> record.Row:

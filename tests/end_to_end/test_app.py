@@ -72,12 +72,12 @@ class Bench:
         return self.results / "cifar10" / SETTING / series / f"seed{seed}"
 
     def status(self, series: str = "rms", seed: int = 0) -> dict[str, Any]:
-        status = record.read_status(self.folder(series, seed))
+        status = record.RunFolder(self.folder(series, seed)).read_status()
         return {key: status[key] for key in ("status", "step", "error")}
 
     def rows(self, series: str = "rms", seed: int = 0) -> list[record.Row]:
         """All that must not depend on whether a run was interrupted."""
-        rows, problem = record.read_metrics(self.folder(series, seed) / record.METRICS)
+        rows, problem = record.RunFolder(self.folder(series, seed)).read_metrics()
         assert problem is None
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
@@ -108,7 +108,7 @@ def assert_as_whole(bench: Bench, whole: Path) -> None:
     """The bench's run ended bit-identical to the one of ``whole``."""
     expected = [
         {key: value for key, value in row.items() if key != "seconds"}
-        for row in record.read_metrics(whole / record.METRICS)[0]
+        for row in record.RunFolder(whole).read_metrics()[0]
     ]
     assert bench.rows() == expected
     ours, theirs = (
@@ -306,7 +306,7 @@ def small(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
     """A run on CIFAR-10 itself, and its status."""
     done = bench("scale=small", f"data.root={root}")
     (status,) = bench.results.rglob(record.STATUS)
-    return done, record.read_status(status.parent)
+    return done, record.RunFolder(status.parent).read_status()
 
 
 def test_missing_data_and_no_network(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +441,7 @@ def test_a_finished_run_is_not_run_again_and_a_longer_one_goes_on(bench: Bench, 
     assert {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")} == before
     done = bench("max_steps=8")
     assert done.status == 0
-    assert "going on at step 4" in done.err
+    assert "continuing at step 4" in done.err
     assert "finished at step 8" in done.out
     assert [session["from_step"] for session in record.read(bench.folder()).run["sessions"]] == [0, 4]
     assert_as_whole(bench, whole)
@@ -459,13 +459,12 @@ def test_force_moves_the_old_run_aside(bench: Bench) -> None:
 
 
 def test_two_processes_never_write_one_run(bench: Bench) -> None:
-    lock = record.Lock(bench.folder())
-    for words in ([], ["force=true"], ["-m"]):
-        done = bench(*words)
-        assert done.status == 1
-        assert f"{bench.folder()} is being written by another process (id {os.getpid()})" in done.err
-    assert not bench.folder().exists()
-    lock.release()
+    with record.RunFolder(bench.folder()).locked():
+        for words in ([], ["force=true"], ["-m"]):
+            done = bench(*words)
+            assert done.status == 1
+            assert f"{bench.folder()} is being written by another process (id {os.getpid()})" in done.err
+        assert not bench.folder().exists()
     assert bench().status == 0
 
 
@@ -487,7 +486,7 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     rows = bench.rows()
     done = bench("max_steps=8")
     assert done.status == 1
-    assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003; 1 differ)" in done.err
+    assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003)" in done.err
     assert bench.rows() == rows
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
 
@@ -497,7 +496,7 @@ def test_going_on_under_other_code_warns_and_is_recorded(bench: Bench, whole: Pa
     bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
     done = bench("max_steps=8")
     assert done.status == 0
-    assert "warning: going on under other code; this run's time stays out of the figures" in done.err
+    assert "warning: changed since the run's last process: code; figures exclude this run's time" in done.err
     sessions = record.read(bench.folder()).run["sessions"]
     assert [session["comparable"] for session in sessions] == [True, False]
     assert_as_whole(bench, whole)
@@ -527,8 +526,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(bench: Bench, whole: 
     assert done.status == 0
     assert "warning: " in done.err
     assert "last.pt is damaged" in done.err
-    assert "going on from previous.pt" in done.err
-    assert "going on at step 2" in done.err
+    assert "continuing from previous.pt" in done.err
+    assert "continuing at step 2" in done.err
     assert_as_whole(bench, whole)
 
 
@@ -539,7 +538,7 @@ def test_only_damaged_checkpoints(bench: Bench) -> None:
     done = bench("max_steps=8")
     assert done.status == 1
     assert "last.pt is damaged" in done.err
-    assert "start this run anew with force=true" in done.err
+    assert "start a new run with force=true" in done.err
     assert "Traceback" not in done.err
     assert len(bench.rows()) == 5
     assert bench("max_steps=8", "force=true").status == 0
@@ -553,7 +552,7 @@ def no_space(*_: Any) -> NoReturn:
     ("module", "name", "known"),
     [
         pytest.param(checkpoint, "write_atomic", True, id="checkpoint"),
-        pytest.param(record, "append", True, id="metrics"),
+        pytest.param(record.RunFolder, "append", True, id="metrics"),
         pytest.param(os, "fsync", False, id="everything"),
     ],
 )
@@ -565,7 +564,7 @@ def test_a_full_disk(
         done = bench("max_steps=8")
     assert done.status == 1
     assert "rmsexp: the disk is full" in done.err
-    assert "the same command goes on" in done.err
+    assert "repeat the command: it continues the run" in done.err
     assert "Traceback" not in done.err
     assert bench.status()["status"] == ("failed" if known else "interrupted")
     assert ("could not be written" in done.err) == (not known)
@@ -575,7 +574,7 @@ def test_a_full_disk(
     assert (payload["state"]["step"], warning) == (4, None)
     done = bench("max_steps=8")
     assert done.status == 0
-    assert "going on at step 4" in done.err
+    assert "continuing at step 4" in done.err
     assert_as_whole(bench, whole)
 
 
@@ -612,11 +611,11 @@ def test_a_signal_in_training(
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
         done = bench("max_steps=8")
     assert done.status == 128 + number
-    assert f"interrupted at step {step + 1}; the same command goes on from there" in done.out
+    assert f"interrupted at step {step + 1}; repeat the command to continue" in done.out
     assert bench.status() == {"status": "interrupted", "step": step + 1, "error": f"stopped by {number.name}"}
     done = bench("max_steps=8")
     assert done.status == 0
-    assert f"going on at step {step + 1}" in done.err
+    assert f"continuing at step {step + 1}" in done.err
     assert_as_whole(bench, whole)
 
 

@@ -176,7 +176,7 @@ def test_damaged_checkpoint_costs_only_its_steps(
     assert execute(data_root, tmp_path, "norm=bn").step == 8
     said = capsys.readouterr().err
     assert f"warning: {last} is damaged" in said
-    assert "going on at step 3" in said
+    assert "continuing at step 3" in said
     last.with_name(checkpoint.DAMAGED).unlink()
     assert_same(reference("bn"), tmp_path)
 
@@ -198,7 +198,7 @@ def test_whole_checkpoint_survives_a_damaged_one(tmp_path: Path, damage: Callabl
     assert chaos.differences(payload, values[0]) == []
     assert warning is not None
     assert warning.startswith(f"{last} is damaged")
-    assert warning.endswith(f"going on from {checkpoint.PREVIOUS}")
+    assert warning.endswith(f"continuing from {checkpoint.PREVIOUS}")
     checkpoint.save(tmp_path, values[2])
     last.unlink()
     payload, warning = checkpoint.load(tmp_path)
@@ -240,7 +240,7 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
     assert deaths[0].killed_at.endswith(".pt half written")
     assert not list(tmp_path.rglob(".*.tmp"))  # the second child removed what the first had left
     (folder,) = record.find_runs(tmp_path / "killed")
-    assert record.read_status(folder)["status"] == "interrupted"
+    assert record.RunFolder(folder).read_status()["status"] == "interrupted"
     for name in ("killed", "reference"):
         assert runner.execute(config.job(words(data_root, tmp_path / name, "norm=bn"))).status == "finished"
     assert chaos.compare(tmp_path / "reference", tmp_path / "killed") == []

@@ -57,7 +57,7 @@ def write_run(
     record.write_json(folder / record.STATUS, {"status": status, "step": steps, "error": error})
     pace = 1 + sum(map(ord, series)) % 11 / 8 + seed / 3
     rows = [row for step in range(0, steps + 1, every) for row in _rows(step, every, seconds_per_step, pace)]
-    record.append(folder / record.METRICS, rows)
+    record.RunFolder(folder).append(rows)
     return folder
 
 

@@ -60,12 +60,12 @@ def test_a_bucket_inside_another(ticking: list[float]) -> None:
 
 
 def test_a_loaded_clock_goes_on(ticking: list[float]) -> None:
-    before, after = Clock(), Clock()
+    before = Clock()
     ticking += [10.0, 13.0, 5.0, 6.0]  # the second process has another zero
     with before.bucket("train"):
         pass
     saved = json.loads(json.dumps(before.seconds))
-    after.load(saved)
+    after = Clock(saved)
     with after.bucket("train"):
         pass
     assert after.time == 4.0
@@ -144,8 +144,7 @@ def test_limits_are_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: i
 
 @pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
 def test_runs_that_a_launcher_put_side_by_side_are_contended(proc: Path, shared: bool, state: str) -> None:
-    watch = Contention(CPU)
-    watch.shared = shared
+    watch = Contention(CPU, shared)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
         write_proc(proc, {"1": (1000, 0)})

@@ -54,7 +54,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def expected_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     expected: dict[str, list[tuple[int, float]]] = {}
-    for row in record.read_metrics(folder / record.METRICS)[0]:
+    for row in record.RunFolder(folder).read_metrics()[0]:
         values = {key: row[key] for key in row if key not in ("step", "split", "seconds")}
         for key, value in (values | {"time": row["seconds"]["data"] + row["seconds"]["train"]}).items():
             expected.setdefault(f"{row['split']}/{key}", []).append((row["step"], pytest.approx(value, rel=1e-6)))
@@ -105,7 +105,7 @@ def test_wandb_shows_the_record_offline(runs: dict[str, Path]) -> None:
             identity = (found.run.run_id, found.run.project)
         elif found.HasField("exit"):
             exits.append(found.exit.exit_code)
-    rows = record.read_metrics(folder / record.METRICS)[0]
+    rows = record.RunFolder(folder).read_metrics()[0]
     by_step: dict[int, dict[str, float]] = {}
     for row in rows:  # rows of one step are one row there
         by_step[row["step"]] = by_step.get(row["step"], {}) | loggers.scalars(row)
@@ -123,7 +123,7 @@ def test_loggers_change_no_result(runs: dict[str, Path], choice: str) -> None:
     def results(folder: Path) -> tuple[str, list[record.Row]]:
         saved = torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True)
         states = [saved["optimizer"]["state"][k][part] for k in saved["optimizer"]["state"] for part in ("m", "v")]
-        rows = record.read_metrics(folder / record.METRICS)[0]
+        rows = record.RunFolder(folder).read_metrics()[0]
         return digest(*saved["model"].values(), *states), [row | {"seconds": None} for row in rows]
 
     assert results(runs[choice]) == results(runs["none"])

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from rmsexp import config, record
 from rmsexp.models.noise import Noise
+from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
-from rmsexp.train.loop import Trainer
+from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
 from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
-from rmsexp.train.step import Settings
+from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Dataset, Objective, Target
 
 
@@ -356,10 +357,10 @@ def train(
     settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     task: Any = Slopes(slopes)
-    trainer = Trainer(task, model, optimizer, Constant(10), settings, folder, Interrupt())
-    trainer.start()
-    trainer.run([], ProgressDisplay("slopes", len(slopes)), lambda: None)
-    rows, _ = record.read_metrics(folder / record.METRICS)
+    stepper, files = Stepper(task, model, optimizer, Constant(10), settings), record.RunFolder(folder)
+    display, contention = ProgressDisplay("slopes", len(slopes)), Contention(settings.device)
+    Trainer(stepper, restore(stepper, files), files, Interrupt(), contention, [], display, lambda: None).run()
+    rows, _ = files.read_metrics()
     return model, [row["grad_norm"] for row in rows if row["split"] == "train"]
 
 

@@ -147,7 +147,7 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     except DAMAGE as error:
         problems.append(_problem(folder / record.RUN, error))
     try:
-        status = record.read_status(folder)
+        status = record.RunFolder(folder).read_status()
         run |= {"status": str(status["status"]), "error": status.get("error"), "step": int(status.get("step") or 0)}
     except DAMAGE as error:
         problems.append(_problem(folder / record.STATUS, error))
@@ -187,7 +187,7 @@ def _time_state(sessions: list[dict[str, Any]]) -> str:
 
 def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
     try:
-        rows, problem = record.read_metrics(folder / record.METRICS)
+        rows, problem = record.RunFolder(folder).read_metrics()
     except DAMAGE as error:
         problems.append(_problem(folder / record.METRICS, error))
         return []
