@@ -1,1 +1,1 @@
-"""How models are judged: search for translations, and scores of them. It knows no model and no task."""
+"""Beam search, BLEU and retrieval metrics. They depend on no model and no task."""

@@ -1,9 +1,9 @@
-"""Beam search as Nematus does it, over any model that continues hypotheses token by token.
+"""Beam search as in Nematus, for any model that continues hypotheses token by token.
 
-Hypotheses are ranked by the plain sum of their log probabilities. One that ends keeps its place, so the beam of those
-that go on is one smaller from then on. A sentence stops when each of its places has ended or its maximum length is
-reached; the best of the ended ones, and of the unfinished ones at the maximum length, is the one whose sum is best
-after division by a function of its length.
+During the search hypotheses are ranked by the sum of their log probabilities. A hypothesis that ends with EOS keeps its
+slot of the beam, so the sentence continues with one slot fewer. A sentence is done when all its slots have ended or its
+maximum length is reached. Its translation is the best of all ended hypotheses, and of the unfinished ones at the
+maximum length, by the sum of log probabilities divided by a function of the length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rmsexp import checks
 
-# What the sum of log probabilities is divided by, of the length (EOS counted) and alpha.
+# The divisor of the sum of log probabilities, as a function of the length (including EOS) and alpha.
 NORMALISATIONS: dict[str, Callable[[int, float], float]] = {
     "length": lambda length, _: length,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, without coverage
@@ -26,13 +26,13 @@ NORMALISATIONS: dict[str, Callable[[int, float], float]] = {
 
 
 class State(Protocol):
-    """What a decoder carries between steps for each of its rows (hypotheses)."""
+    """The state of a decoder between steps, with one row per hypothesis."""
 
     def select(self, rows: Tensor, *, memory: bool) -> Self:
-        """The state of ``rows``, in this order.
+        """Return the state of ``rows``, in this order.
 
-        Without ``memory`` there are as many rows as before and row i's sentence is what it was, so that what belongs to
-        the sentence need not be copied.
+        With ``memory=False`` there are as many rows as before, and each row keeps its sentence. Tensors that depend on
+        the sentence alone then need no copy.
         """
         ...
 
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of the search; ``alpha`` is used by ``gnmt`` only. With ``forbid_empty`` EOS cannot come first.
+    """Options of the search. Only ``gnmt`` uses ``alpha``. With ``forbid_empty`` the first token is never EOS.
 
     Raises: ValueError if a value is out of range.
     """
@@ -67,17 +67,20 @@ def beam_search(
     options: SearchOptions,
     eos: int,
 ) -> list[list[int]]:
-    """The best token ids of each sentence, without EOS; greedy search with a beam of 1.
+    """Return the token ids of each sentence's best translation, without EOS. A beam of 1 is greedy search.
 
-    ``state`` has one row a sentence. ``step`` takes tokens ``(rows,)`` and a state, and returns logits
-    ``(rows, vocabulary)`` and the state after them; ``first`` is what it reads before the first token. ``max_lengths``,
-    ``(sentences,)``, is the largest number of tokens, EOS counted, and at least 1.
+    Args:
+        step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
+        state: the initial state, with one row per sentence.
+        max_lengths: largest number of tokens including EOS, at least 1, ``(sentences,)``.
+        first: the token that ``step`` reads before the first token.
+        eos: id of EOS.
 
-    Equally probable candidates rank as their hypotheses do. A hypothesis whose logits are not numbers has no
-    continuation; a sentence that is left without any hypothesis gives no tokens.
+    Equally probable continuations keep the order of their hypotheses. A hypothesis whose logits are NaN or infinite has
+    no continuation; a sentence without any hypothesis returns no tokens.
     """
     beam, device = options.beam, max_lengths.device
-    sentences = torch.arange(len(max_lengths), device=device)  # those that go on
+    sentences = torch.arange(len(max_lengths), device=device)  # indices of the sentences that are not done
     ranks = torch.arange(beam, device=device)
     longest = int(max_lengths.max())
     best = max_lengths.new_full((len(sentences), longest), eos)
@@ -86,53 +89,54 @@ def beam_search(
     state = state.select(sentences.repeat_interleave(beam), memory=True)
     tokens = max_lengths.new_full((len(sentences), beam), first)
     prefixes = best[:, None].repeat(1, beam, 1)
-    costs = torch.full((len(sentences), beam), math.inf, device=device)  # infinite where there is no hypothesis
+    costs = torch.full((len(sentences), beam), math.inf, device=device)  # infinite in empty slots
     costs[:, 0] = 0
-    places = max_lengths.new_full((len(sentences), 1), beam)  # those that have not ended
+    slots = max_lengths.new_full((len(sentences), 1), beam)  # slots of each sentence that have not ended
 
     for length in range(1, longest + 1):
         logits, state = step(tokens.flatten(), state)
         banned = eos if options.forbid_empty and length == 1 else None
         costs, parents, tokens = _continuations(costs, logits, banned)
-        costs = costs.masked_fill(ranks >= places, math.inf)
+        costs = costs.masked_fill(ranks >= slots, math.inf)
         prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
         prefixes[..., length - 1] = tokens
 
         exists, at_end = costs.isfinite(), length >= max_lengths
         ended = exists & (tokens == eos)
-        penalty = NORMALISATIONS[options.normalisation](length, options.alpha)
-        found, which = (costs / penalty).masked_fill(~(ended | at_end[:, None]), math.inf).min(1)
-        better = found < best_costs[sentences]
-        chosen = prefixes[torch.arange(len(which), device=device), which]
-        best[sentences] = torch.where(better[:, None], chosen, best[sentences])
-        best_costs[sentences] = torch.where(better, found, best_costs[sentences])
+        divisor = NORMALISATIONS[options.normalisation](length, options.alpha)
+        complete_costs, slot = (costs / divisor).masked_fill(~(ended | at_end[:, None]), math.inf).min(1)
+        better = complete_costs < best_costs[sentences]
+        complete = prefixes[torch.arange(len(slot), device=device), slot]
+        best[sentences] = torch.where(better[:, None], complete, best[sentences])
+        best_costs[sentences] = torch.where(better, complete_costs, best_costs[sentences])
 
         costs = costs.masked_fill(ended, math.inf)
-        places = places - ended.sum(1, keepdim=True)
+        slots = slots - ended.sum(1, keepdim=True)
         rows = parents + beam * torch.arange(len(parents), device=device)[:, None]
-        going = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # the one wait for the device in a step
-        if leaving := len(going) < len(sentences):
-            sentences, max_lengths, places = sentences[going], max_lengths[going], places[going]
-            costs, prefixes, tokens, rows = costs[going], prefixes[going], tokens[going], rows[going]
-        if not len(going):
+        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # the only synchronisation of a step
+        if some_done := len(active) < len(sentences):
+            sentences, max_lengths, slots = sentences[active], max_lengths[active], slots[active]
+            costs, prefixes, tokens, rows = costs[active], prefixes[active], tokens[active], rows[active]
+        if not len(active):
             break
-        state = state.select(rows.flatten(), memory=leaving)
+        state = state.select(rows.flatten(), memory=some_done)
     return [row[: row.index(eos)] if eos in row else row for row in best.tolist()]
 
 
 def _continuations(costs: Tensor, logits: Tensor, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The cheapest continuations of each sentence, in order: costs, the rank of what each continues, and its token.
+    """Return each sentence's cheapest continuations in order: cost, rank of the continued hypothesis, token.
 
-    ``costs``, ``(sentences, beam)``, are negative log probabilities; all that is returned has the same shape.
+    Costs are negative log probabilities. ``costs`` and the three results have shape ``(sentences, beam)``; ``logits``
+    ``(sentences * beam, vocabulary)``. ``banned``: a token that continues no hypothesis.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     if banned is not None:
         log_probabilities[:, banned] = -math.inf
-    # Of each hypothesis only its best tokens can be among the best: the long dimension is looked through once.
+    # The best continuations are among the best tokens of each hypothesis: the vocabulary is scanned once, by topk.
     likeliest, tokens = log_probabilities.topk(min(beam, vocabulary), dim=-1)
     candidates = (costs[..., None] - likeliest.view(-1, beam, likeliest.shape[1])).flatten(1)
     candidates.nan_to_num_(nan=math.inf, posinf=math.inf)
     order = candidates.argsort(dim=1, stable=True)[:, :beam]
-    chosen = tokens.view(len(costs), -1).gather(1, order)
-    return candidates.gather(1, order), order // likeliest.shape[1], chosen
+    best_tokens = tokens.view(len(costs), -1).gather(1, order)
+    return candidates.gather(1, order), order // likeliest.shape[1], best_tokens

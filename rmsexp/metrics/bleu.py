@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of a corpus, from 0 to 100."""
+    """BLEU and chrF2 of a corpus, from 0 to 100."""
 
     bleu: float
     chrf: float
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """The scores of detokenised lines, each against its one reference; case counts.
+    """Score detokenised lines, each against one reference; upper and lower case differ.
 
     Raises: ValueError if there are no lines, or not as many hypotheses as references.
     """
@@ -33,20 +33,20 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 def signatures(source: str, target: str) -> dict[str, str]:
-    """sacreBLEU's own description, with its version, of how ``bleu`` and ``chrf`` are computed here.
+    """Return sacreBLEU's signatures, with its version, of ``bleu`` and ``chrf`` as they are computed here.
 
-    The languages, ``de`` for example, are named in it and change nothing.
+    ``source`` and ``target``, such as ``de``, are named in the signatures and do not affect the scores.
     """
-    described = {}
+    texts = {}
     for name, metric in zip(("bleu", "chrf"), _metrics([""]), strict=True):
         signature = metric.get_signature()
         signature.update("lang", f"{source}-{target}")
-        described[name] = str(signature)
-    return described
+        texts[name] = str(signature)
+    return texts
 
 
 def _metrics(references: Sequence[str]) -> tuple[BLEU, CHRF]:
-    from sacrebleu.metrics.bleu import BLEU  # here, since only an evaluation needs it
+    from sacrebleu.metrics.bleu import BLEU  # imported here because only evaluations need it
     from sacrebleu.metrics.chrf import CHRF
 
     return BLEU(references=[references]), CHRF(references=[references])

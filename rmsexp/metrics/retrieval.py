@@ -1,4 +1,8 @@
-"""How high the right images and captions rank among all (the paper's Table 7)."""
+"""Retrieval metrics: ranks of the matching images and captions among all (the paper's Table 7).
+
+Shapes: captions ``(captions, size)``, images ``(images, size)``, penalties ``(captions, images)``. Every image has the
+same number of captions, ``per_image``; the captions of one image are adjacent rows, in the order of the images.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +13,52 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 1 << 22  # of differences between captions and images at a time: they fit a cache
+BLOCK_BYTES = 1 << 22  # of a block of differences between captions and images: it fits a CPU cache
 CUTOFFS = (1, 5, 10)
 
-Penalty = Callable[[Tensor, Tensor], Tensor]  # of captions (m, size) with images (n, size): (m, n)
+Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
 
 
 def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None) -> dict[str, float]:
-    """Retrieval of images by captions (``image_…``) and of captions by images (``caption_…``).
+    """Return metrics of retrieving images by captions (``image_…``) and captions by images (``caption_…``).
 
-    Caption and image vectors are ``(captions, size)`` and ``(images, size)``, an equal number of captions an image,
-    one image's after the other's. ``fold`` cuts the images into folds of that many, whose results are averaged, and
-    leaves out what does not fill one; None, or fewer images than that, ranks all at once. ``_r1``, ``_r5`` and
-    ``_r10`` are the shares with rank at most K, ``_recall`` their mean, ``_median_rank`` and ``_mean_rank`` as they
-    say, the median rounded down.
+    ``_r1``, ``_r5`` and ``_r10``: share of queries whose match has rank at most 1, 5 or 10. ``_recall``: mean of these
+    three. ``_median_rank``: the median rank, rounded down. ``_mean_rank``: the mean rank.
+
+    Args:
+        fold: rank this many images at a time and average the results over these folds; images that do not fill the
+            last fold are left out. None, or more than there are images, ranks all images at once.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
     results = []
     for start in range(0, len(images) - size + 1, size):
-        described = captions[start * per_image : (start + size) * per_image]
-        of_images, of_captions = ranks(penalties(described, images[start : start + size], penalty), per_image)
-        results.append(_summary("image", of_images) | _summary("caption", of_captions))
+        fold_captions = captions[start * per_image : (start + size) * per_image]
+        matrix = penalties(fold_captions, images[start : start + size], penalty)
+        image_ranks, caption_ranks = ranks(matrix, per_image)
+        results.append(_summary("image", image_ranks) | _summary("caption", caption_ranks))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 def chance(images: int, per_image: int) -> dict[str, float]:
-    """What random orders of ``images`` images and their captions give in the mean; named as in :func:`retrieval`."""
+    """Return the expected metrics of a random order of ``images`` images and their captions.
+
+    Keys are those of :func:`retrieval`, without the median ranks.
+    """
     captions = images * per_image
-    firsts = [min(cutoff, captions) for cutoff in CUTOFFS]
-    all_wrong = [math.comb(captions - per_image, first) / math.comb(captions, first) for first in firsts]
-    shares = {"image": [min(1.0, cutoff / images) for cutoff in CUTOFFS], "caption": [1 - none for none in all_wrong]}
+    counts = [min(cutoff, captions) for cutoff in CUTOFFS]
+    misses = [math.comb(captions - per_image, count) / math.comb(captions, count) for count in counts]
+    shares = {"image": [min(1.0, cutoff / images) for cutoff in CUTOFFS], "caption": [1 - miss for miss in misses]}
     result = {}
     for name, recalls in shares.items():
         result[f"{name}_recall"] = sum(recalls) / len(recalls)
         result |= {f"{name}_r{cutoff}": recall for cutoff, recall in zip(CUTOFFS, recalls, strict=True)}
-    # the lowest of k ranks among n has the mean (n + 1) / (k + 1)
+    # The expected minimum of k ranks among n is (n + 1) / (k + 1).
     return result | {"image_mean_rank": (images + 1) / 2, "caption_mean_rank": (captions + 1) / (per_image + 1)}
 
 
 def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
-    """Those of each caption with each image, ``(captions, images)``, computed in blocks."""
+    """Return the penalty of each caption with each image, ``(captions, images)``, computed in blocks."""
     result = captions.new_empty(len(captions), len(images))
     side = max(1, int((BLOCK_BYTES / (images.shape[1] * images.element_size())) ** 0.5))
     for row in range(0, len(captions), side):
@@ -60,34 +69,37 @@ def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
 
 
 def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks from 1, by rising penalty ``(captions, images)``: of each caption's image, of each image's best caption.
+    """Return the rank of each caption's image, ``(captions,)``, and of each image's best caption, ``(images,)``.
 
-    Among equal penalties it is the mean over all orders: a model that puts everything into one point is as good as
-    chance. What is no number comes last.
+    Ranks start at 1 and increase with the penalty. Equal penalties are ranked by the mean over all their orders, so a
+    model that maps everything to one point is as good as chance. NaN ranks last.
     """
     penalties = penalties.nan_to_num(nan=torch.inf)
     rows = torch.arange(len(penalties), device=penalties.device)
-    own = penalties[rows, rows // per_image]
-    of_each = own.view(-1, per_image)
-    best = of_each.amin(1)
-    of_images = _rank(penalties, own.unsqueeze(1), 1, torch.ones_like(own))
-    of_captions = _rank(penalties, best, 0, (of_each == best.unsqueeze(1)).sum(1))  # its own are not its rivals
-    return of_images, of_captions
+    matching = penalties[rows, rows // per_image]
+    by_image = matching.view(-1, per_image)
+    best = by_image.amin(1)
+    image_ranks = _rank(penalties, matching.unsqueeze(1), 1, torch.ones_like(matching))
+    # Other captions of the same image that are as good as its best are matches too.
+    caption_ranks = _rank(penalties, best, 0, (by_image == best.unsqueeze(1)).sum(1))
+    return image_ranks, caption_ranks
 
 
-def _rank(penalties: Tensor, right: Tensor, axis: int, own: Tensor) -> np.ndarray:
-    """``own``: how many of those that are as good as the right one are right; the first of them counts."""
-    better = (penalties < right).sum(axis, dtype=torch.int32)
-    equal = (penalties == right).sum(axis, dtype=torch.int32)
-    return (1 + better + (equal - own).double() / (own + 1)).cpu().numpy()
+def _rank(penalties: Tensor, best: Tensor, axis: int, matches: Tensor) -> np.ndarray:
+    """Return the expected rank of the first match along an axis, over all orders of equal penalties.
+
+    ``best``: the match's penalty. ``matches``: how many of the candidates with this penalty are matches.
+    """
+    better = (penalties < best).sum(axis, dtype=torch.int32)
+    equal = (penalties == best).sum(axis, dtype=torch.int32)
+    return (1 + better + (equal - matches).double() / (matches + 1)).cpu().numpy()
 
 
 def _summary(name: str, ranks: np.ndarray) -> dict[str, float]:
     recalls = {f"{name}_r{cutoff}": float((ranks <= cutoff).mean()) for cutoff in CUTOFFS}
-    middle, mean = float(np.floor(np.median(ranks))), float(ranks.mean())
     return {
         f"{name}_recall": float(np.mean(list(recalls.values()))),
         **recalls,
-        f"{name}_median_rank": middle,
-        f"{name}_mean_rank": mean,
+        f"{name}_median_rank": float(np.floor(np.median(ranks))),
+        f"{name}_mean_rank": float(ranks.mean()),
     }

@@ -1,1 +1,1 @@
-"""The paper's models. Each takes its norm as an argument, names its sites, and never asks which norm it has."""
+"""The paper's models. Each is given a norm, names the sites that the norm is applied at, and runs with any norm."""

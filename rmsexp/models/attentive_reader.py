@@ -1,7 +1,10 @@
 """The attentive reader: bidirectional LSTMs over passage and question, and attention over the passage.
 
-Hermann et al. 2015, with the similarity and skip terms of the code of Cooijmans et al. 2017 (``use_dq_sims``,
-``use_desc_skip_c_g``). Legend: d the width, ``[a; b]`` a concatenation. 12 sites are normalised: 3 in each of 4 LSTMs.
+Source: Hermann et al. 2015, with the similarity and skip terms of the code of Cooijmans et al. 2017 (``use_dq_sims``,
+``use_desc_skip_c_g``). The norm is applied at 12 sites: 3 in each of 4 LSTMs.
+
+Shapes: words and masks ``(batch, time)``; embeddings and hidden states ``(batch, time, d)``, where d is the width;
+annotations ``(batch, time, 2 d)``, the hidden states of both directions concatenated.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from rmsexp.norms import Norm
 
 @dataclass(frozen=True)
 class Batch:
-    """Word ids and masks, ``(batch, time)``, the mask true on words; answers ``(batch,)``."""
+    """Word ids and masks, ``(batch, time)``, true on words and false on padding; answers ``(batch,)``, word ids."""
 
     passage: Tensor
     passage_mask: Tensor
@@ -29,7 +32,7 @@ class Batch:
 
 
 class BidirectionalLSTM(nn.Module):
-    """Two LSTMs, which begin with learned hidden states and read a sequence from its two ends."""
+    """Two LSTMs that read a sequence in opposite directions, each from an initial hidden state that is learned."""
 
     def __init__(self, norm: Norm, name: str, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -38,9 +41,10 @@ class BidirectionalLSTM(nn.Module):
         self.initial = nn.Parameter(torch.zeros(2, hidden_size))
 
     def forward(self, ahead: Tensor, back: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states, ``(batch, time, hidden_size)`` each, in the order of their inputs.
+        """Return the hidden states of both directions, ``(batch, time, d)`` each, in the order of the words.
 
-        ``ahead`` and ``back`` are what each direction reads: the same words with their own dropout.
+        ``ahead`` and ``back``: input of the forward and of the backward LSTM, ``(batch, time, input_size)``: the same
+        words with different dropout.
         """
         hidden = [state.expand(len(ahead), -1) for state in self.initial]
         cell = torch.zeros_like(hidden[0])
@@ -51,39 +55,40 @@ class BidirectionalLSTM(nn.Module):
 
 
 class AttentiveReader(nn.Module):
-    """Maps passages and questions to logits of the answer, over the whole vocabulary.
+    """Map passages and questions to logits of the answer over the whole vocabulary.
 
     Args:
+        norm: makes the layers of all sites.
         words: size of the vocabulary.
-        width: d, of embeddings, states and attention.
-        dropout: on embeddings, apart for each direction, and on what the output matrix is applied to.
+        width: d, the size of embeddings, hidden states and attention.
+        dropout: rate on embeddings, drawn for each direction separately, and on the input of the output matrix.
     """
 
     def __init__(self, norm: Norm, words: int, *, width: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        both = 2 * width
+        annotation_size = 2 * width
         self.embedding = nn.Parameter(torch.full((words, width), float("nan")))
         self.passage = BidirectionalLSTM(norm, "passage", width, width)
         self.question = BidirectionalLSTM(norm, "question", width, width)
-        self.similarity = norm.plain("attention.similarity", both, both, bias=False)
-        self.key = norm.optional("attention.key", both, width)
-        self.query = norm.optional("attention.query", both, width, bias=False)
+        self.similarity = norm.plain("attention.similarity", annotation_size, annotation_size, bias=False)
+        self.key = norm.optional("attention.key", annotation_size, width)
+        self.query = norm.optional("attention.query", annotation_size, width, bias=False)
         self.score = norm.plain("attention.score", width, 1, bias=False)
-        self.of_context = norm.optional("readout.context", both, width, bias=False)
-        self.of_question = norm.optional("readout.question", both, width)
-        self.of_passage = norm.optional("readout.passage", both, width, bias=False)
+        self.of_context = norm.optional("readout.context", annotation_size, width, bias=False)
+        self.of_question = norm.optional("readout.question", annotation_size, width)
+        self.of_passage = norm.optional("readout.passage", annotation_size, width, bias=False)
         self.output = nn.Parameter(torch.full((words, width), float("nan")))
         self.output_bias = nn.Parameter(torch.zeros(words))
 
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
-        """Logits ``(batch, words)``."""
+        """Return logits ``(batch, words)``; ``noise=None``, as in evaluation, applies no dropout."""
         mask = batch.passage_mask
         annotations = torch.cat(self._read(self.passage, batch.passage, mask, noise), -1)
         ahead, back = self._read(self.question, batch.question, batch.question_mask, noise)
-        question = torch.cat([ahead[:, -1], back[:, 0]], -1)  # where each direction ends
-        real = mask.unsqueeze(-1).to(annotations.dtype)
-        mean = (annotations * real).sum(1) / real.sum(1)
+        question = torch.cat([ahead[:, -1], back[:, 0]], -1)  # the last state of each direction
+        weights = mask.unsqueeze(-1).to(annotations.dtype)
+        mean = (annotations * weights).sum(1) / weights.sum(1)
         attention = self._attend(annotations, question, mask)
         context = torch.bmm(attention.unsqueeze(1), annotations).squeeze(1)
         result = torch.tanh(self.of_context(context) + self.of_question(question) + self.of_passage(mean))
@@ -94,7 +99,7 @@ class AttentiveReader(nn.Module):
     def _read(
         self, reader: BidirectionalLSTM, words: Tensor, mask: Tensor, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Hidden states of both directions; each reads the words with a dropout of its own."""
+        """Return the hidden states of both directions, with dropout drawn for each direction separately."""
         ahead = back = F.embedding(words, self.embedding)
         if noise is not None:
             ahead, back = noise.dropout(ahead, self.dropout), noise.dropout(back, self.dropout)
@@ -102,10 +107,11 @@ class AttentiveReader(nn.Module):
         return states
 
     def _attend(self, annotations: Tensor, question: Tensor, mask: Tensor) -> Tensor:
-        """Weights ``(batch, time)`` over the passage.
+        """Return the attention weights ``(batch, time)`` over the passage, 0 on padding.
 
-        ``score_t = w . tanh(D_t Wd + q Wq + (D_t B) . (q B))``; the similarity is a number a position, added to all
-        units. It is computed as ``D_t . (B B' q)``, which costs nothing per position.
+        ``score_t = w . tanh(D_t Wd + q Wq + (D_t B) . (q B))`` for annotation D_t and question q. The similarity, the
+        last term, is one number per position, added to all units. It is computed as ``D_t . (B B' q)``: the product
+        with both matrices is taken once per question, not once per position.
         """
         weight = self.similarity.effective_weight()
         similarity = torch.bmm(annotations, ((question @ weight.T) @ weight).unsqueeze(-1))

@@ -1,4 +1,4 @@
-"""ConvPool-CNN-C as Salimans & Kingma (2016, Table 2) trained it on CIFAR-10."""
+"""ConvPool-CNN-C for CIFAR-10 (Salimans & Kingma 2016, Table 2). Images and maps: ``(batch, channels, side, side)``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from torch.nn import functional as F
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Linear, Norm
 
-SLOPE = 0.1  # of the leaky ReLUs, below 0
+SLOPE = 0.1  # of the leaky ReLUs for negative input
 
 
 class ConvPool(nn.Module):
-    """Maps images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``; every map, the last too, is a site.
+    """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied to all 10 layers.
 
     Args:
+        norm: makes the layers of all sites.
         width: factor on the paper's 96 and 192 channels.
-        noise: standard deviation of the noise on the input; ``dropout``: after each pooling. Both in training only.
-        data_init: whether the sites are initialised from data.
+        noise: standard deviation of the Gaussian noise on the input in training.
+        dropout: rate after each pooling in training.
+        data_init: whether :func:`rmsexp.models.init.initialise_from_data` sets gains and biases.
+        classes: number of classes.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class ConvPool(nn.Module):
         self.dense = norm.linear("dense", wide, classes, bias=False, shift=True, data_init=data_init)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        """Return the logits; ``noise=None``, as in evaluation, applies neither noise nor dropout."""
         if noise is not None:
             x = noise.gaussian(x, self.noise)
         for first, second, third in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
             x = second.leaky_relu(first.leaky_relu(x, SLOPE), SLOPE)
-            x = F.leaky_relu(F.max_pool2d(third(x), 2), SLOPE)  # rising, so the same before as after, on a quarter
+            # Leaky ReLU is monotonic: after pooling it gives the same result from a quarter of the values.
+            x = F.leaky_relu(F.max_pool2d(third(x), 2), SLOPE)
             if noise is not None:
                 x = noise.dropout(x, self.dropout)
         for conv in (self.conv7, self.conv8, self.conv9):

@@ -1,4 +1,4 @@
-"""The cross-entropy of large vocabularies against smoothed targets (Szegedy et al. 2016, section 7)."""
+"""Cross-entropy of large vocabularies against smoothed targets (Szegedy et al. 2016, section 7)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from torch import Tensor
 
 
 def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of each token in nats, ``(tokens,)``, and the same against smoothed targets.
+    """Return the cross-entropy of each token in nats against its target, and against the smoothed target.
 
-    These have the probability ``1 - smoothing`` for the true token and ``others`` for each other one.
+    A smoothed target has probability ``1 - smoothing`` for the true token and ``others`` for each other token.
+
+    Args:
+        logits: ``(tokens, vocabulary)``.
+        targets: true token ids, ``(tokens,)``.
+
+    Both results have shape ``(tokens,)`` and are in float32.
     """
     return _TokenLosses.apply(logits.float(), targets, smoothing, others)
 
 
 class _TokenLosses(torch.autograd.Function):
-    """With log-probabilities l: ``-l_true``; that for the true word and, weighted by ``others``, for every word.
+    """For log-probabilities l: ``-l_true``, and ``-(1 - smoothing - others) l_true - others sum(l)``.
 
-    Written out since autograd would make more tensors of (tokens, vocabulary), about a tenth of a small model's step.
+    The backward pass is explicit because autograd would allocate more tensors of shape (tokens, vocabulary), which
+    costs about a tenth of a small model's step.
     """
 
     @staticmethod
@@ -31,11 +38,12 @@ class _TokenLosses(torch.autograd.Function):
         return plain, ctx.true * plain - others * log_probabilities.sum(1)
 
     @staticmethod
-    def backward(ctx: Any, of_plain: Tensor, of_smoothed: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_plain: Tensor, grad_smoothed: Tensor) -> tuple[Tensor | None, ...]:
+        """``dL/dlogit_v = dL/dl_v - softmax_v * sum(dL/dl)``."""
         log_probabilities, targets = ctx.saved_tensors
-        of_true = of_plain + ctx.true * of_smoothed
-        of_each = ctx.others * of_smoothed
-        of_all = of_true + log_probabilities.shape[1] * of_each
-        gradient = log_probabilities.exp().mul_(of_all.unsqueeze(1)).sub_(of_each.unsqueeze(1))
-        gradient.scatter_add_(1, targets.unsqueeze(1), -of_true.unsqueeze(1))
+        true = grad_plain + ctx.true * grad_smoothed
+        each = ctx.others * grad_smoothed
+        total = true + log_probabilities.shape[1] * each
+        gradient = log_probabilities.exp().mul_(total.unsqueeze(1)).sub_(each.unsqueeze(1))
+        gradient.scatter_add_(1, targets.unsqueeze(1), -true.unsqueeze(1))
         return gradient, None, None, None

@@ -1,4 +1,7 @@
-"""Initial values: drawn by parameter name, so that norms with the same initialiser start equal, or taken from data."""
+"""Initial weights: drawn from a random stream per parameter name, or set from data.
+
+Models that differ in their norm alone have the same parameter names, and so start from the same weights.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,23 @@ Initialiser = Callable[[Tensor, torch.Generator], None]
 
 
 def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -> None:
-    """Uniform within ``sqrt(6 / ((n_in + n_out + extra) * kernel area))`` (Glorot & Bengio 2010, Eq. 16)."""
+    """Draw uniformly from [-b, b], ``b = sqrt(6 / ((n_in + n_out + extra) * kernel area))``.
+
+    Source: Glorot & Bengio 2010, Eq. 16 (``extra`` = 0).
+    """
     n_out, n_in, *kernel = weight.shape
     bound = math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel)))
     weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
 def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """A random orthogonal matrix."""
+    """Draw a square matrix uniformly from the orthogonal matrices."""
     q, r = torch.linalg.qr(torch.empty(weight.shape).normal_(0, 1, generator=generator))
-    weight.copy_(q * r.diagonal().sign())  # the signs make it uniform over the orthogonal matrices
+    weight.copy_(q * r.diagonal().sign())  # without the signs q is not distributed uniformly
 
 
 def normal(std: float) -> Initialiser:
-    """Normal with mean 0."""
+    """Return an initialiser that draws from the normal distribution with mean 0 and standard deviation ``std``."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         weight.copy_(torch.empty(weight.shape).normal_(0, std, generator=generator))
@@ -37,7 +43,7 @@ def normal(std: float) -> Initialiser:
 
 
 def uniform(bound: float) -> Initialiser:
-    """Uniform within ``bound`` around 0."""
+    """Return an initialiser that draws uniformly from [-bound, bound]."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
@@ -46,7 +52,7 @@ def uniform(bound: float) -> Initialiser:
 
 
 def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
-    """What ``square`` draws where the weight is a square matrix, and ``other`` elsewhere."""
+    """Return an initialiser that is ``square`` for square matrices and ``other`` for all other weights."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
@@ -55,7 +61,7 @@ def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
 
 
 def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """0.05 times a random orthogonal matrix (attentive reader)."""
+    """Draw 0.05 times a random orthogonal matrix, as the published attentive reader."""
     orthogonal(weight, generator)
     weight.mul_(0.05)
 
@@ -65,7 +71,7 @@ small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_unif
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:
-    """What ``initialiser`` draws, moved to ``centre`` (the paper's Figure 4)."""
+    """Return an initialiser that adds ``centre`` to every weight drawn by ``initialiser`` (the paper's Figure 4)."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         initialiser(weight, generator)
@@ -84,9 +90,13 @@ def initialise(
     stream: Callable[[str], torch.Generator],
     others: Mapping[str, Initialiser] | None = None,
 ) -> None:
-    """Draws every weight that waits for a value (is NaN), each from the stream of its name.
+    """Draw every parameter that has no value yet, which is NaN, in place.
 
-    ``others`` are the initialisers of parameters that differ, by name. The blocks of a site are drawn one by one.
+    Args:
+        initialiser: draws all parameters that ``others`` does not name.
+        stream: returns the generator of a name. Each parameter has its own; where a layer's weight stacks several
+            matrices, such as the gates of a GRU, each of these blocks has its own.
+        others: other initialisers, by the name of the parameter.
     """
     blocks = {f"{name}.weight": site.site.blocks for name, site in model.named_modules() if isinstance(site, Linear)}
     for name, parameter in model.named_parameters():
@@ -100,10 +110,12 @@ def initialise(
 
 @torch.no_grad()
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
-    """Makes the sites that ask for it put out mean 0 and standard deviation 1 a unit over the data of one forward pass.
+    """Set gain and bias of the layers with ``site.data_init`` so that each unit has mean 0 and standard deviation 1.
 
-    Each sees input that the sites before it have standardised (Salimans & Kingma 2016, section 3). Buffers, such as
-    running statistics, are left as they were.
+    Mean and standard deviation are over the data that ``forward`` passes through the model, once. A layer's input
+    comes from layers that are standardised already. Buffers, such as running statistics, keep their values.
+
+    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if a layer has no gain.
     """
 
     def standardise(site: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""Where a model's noise comes from: whoever calls it, so that the noise of a step is the same whatever the norm."""
+"""The interface through which a caller gives a model its noise: at one step it is the same for every norm."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 class Noise(Protocol):
-    """The noise of one forward pass. A model that is given none runs without: evaluation."""
+    """The noise of one forward pass. In evaluation a model is given None and applies no noise."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
-        """``x`` plus normal noise of standard deviation ``std``."""
+        """Return ``x`` plus normal noise of standard deviation ``std``."""
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
-        """``x`` with a share ``p`` of its elements at zero, and the rest divided by ``1 - p``."""
+        """Return ``x`` with each element set to 0 with probability ``p``, and divided by ``1 - p`` otherwise."""
 
     def seed_default(self, device: torch.device) -> None:
-        """Seeds torch's own generator on ``device``, for an operation that draws inside (attention's dropout)."""
+        """Seed torch's default generator on ``device``, which the dropout inside torch's attention draws from."""

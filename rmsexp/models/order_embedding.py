@@ -1,4 +1,8 @@
-"""Order-embeddings of images and captions (Vendrov et al. 2016): a GRU, a linear map, and the penalty between them."""
+"""Order-embeddings of images and captions (Vendrov et al. 2016): a GRU for captions, a linear map for images.
+
+Shapes: tokens and masks ``(captions, time)``; image features ``(images, features)``; vectors of captions
+``(captions, hidden)`` and of images ``(images, hidden)``; penalties ``(captions, images)``.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,20 @@ from torch.nn import functional as F
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import Norm
 
-# Elements of the order penalty's largest temporary: 2 MB stay in a CPU's cache, a GPU wants few and large kernels.
+# Elements of the largest temporary of the order penalty: 2 MB fit a CPU cache; a GPU needs few, large kernels.
 BLOCK = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 class OrderEmbedding(nn.Module):
-    """Maps captions and images to unit vectors of one space. 4 sites are normalised, all in the GRU.
+    """Map captions and images to unit vectors of one space. The norm is applied at 4 sites, all in the GRU.
 
     Args:
-        words: size of the vocabulary. ``features``: of an image.
-        embedding: size of word embeddings. ``hidden``: of states, and of the space.
-        absolute: whether vectors are made non-negative, as an order needs (not for cosines).
+        norm: makes the layers of all sites.
+        words: size of the vocabulary.
+        features: size of an image's feature vector.
+        embedding: size of word embeddings.
+        hidden: size of hidden states and of the common space.
+        absolute: whether vectors are replaced by their absolute value, which the order penalty needs.
     """
 
     def __init__(
@@ -36,15 +43,15 @@ class OrderEmbedding(nn.Module):
         self.image = norm.plain("image", features, hidden)
 
     def forward(self, tokens: Tensor, mask: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors of the captions and of the images of a batch."""
+        """Return the vectors of the captions and of the images of a batch."""
         return self.captions(tokens, mask), self.images(features)
 
     def captions(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Vectors ``(captions, hidden)`` of tokens ``(captions, time)``: the last state, at the end of the caption."""
+        """Return the vectors of captions: the hidden state after the last real token, scaled to length 1."""
         return self._unit(self.gru(F.embedding(tokens, self.embedding), mask)[:, -1])
 
     def images(self, features: Tensor) -> Tensor:
-        """Vectors ``(images, hidden)``."""
+        """Return the vectors of images."""
         return self._unit(self.image(features))
 
     def _unit(self, x: Tensor) -> Tensor:
@@ -53,17 +60,19 @@ class OrderEmbedding(nn.Module):
 
 
 def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """``E = sum_k max(0, s_k - v_k)^2`` of each caption s with each image v, ``(captions, images)``.
+    """Return ``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v.
 
-    It is 0 where the image lies above the caption's vector in all directions: what the caption says, the image shows.
+    It is 0 if no coordinate of the image is smaller than the caption's: the image shows everything that the caption
+    says (Vendrov et al. 2016, Eq. 2).
     """
     return _OrderPenalty.apply(captions, images)
 
 
 class _OrderPenalty(torch.autograd.Function):
-    """Written out since autograd would keep several arrays of (captions, images, hidden), half of a small model's step.
+    """The order penalty in blocks of captions, with an explicit backward pass.
 
-    One exists at a time, of a block of captions, and is computed again in the backward pass.
+    Autograd would keep several tensors of shape (captions, images, hidden), half of the time of a small model's step.
+    Here one such tensor exists at a time, for a block of captions, and is recomputed in the backward pass.
     """
 
     @staticmethod
@@ -73,29 +82,30 @@ class _OrderPenalty(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_penalties: Tensor) -> tuple[Tensor, Tensor]:
-        """``dE/ds = -dE/dv = 2 max(0, s - v)``, summed over images for a caption and the other way round."""
+    def backward(ctx: Any, grad_penalties: Tensor) -> tuple[Tensor, Tensor]:
+        """``dE/ds = -dE/dv = 2 max(0, s - v)``, summed over the images for s and over the captions for v."""
         captions, images = ctx.saved_tensors
-        of_captions, of_images = [], torch.zeros_like(images)
+        grad_captions, grad_images = [], torch.zeros_like(images)
         blocks = _blocks(captions, images)
-        for block, of_block in zip(blocks, of_penalties.split([len(block) for block in blocks]), strict=True):
-            gradient = _excess(block, images).mul_(2 * of_block.unsqueeze(-1))
-            of_captions.append(gradient.sum(1))
-            of_images -= gradient.sum(0)
-        return torch.cat(of_captions), of_images
+        for block, grad_block in zip(blocks, grad_penalties.split([len(block) for block in blocks]), strict=True):
+            gradient = _excess(block, images).mul_(2 * grad_block.unsqueeze(-1))
+            grad_captions.append(gradient.sum(1))
+            grad_images -= gradient.sum(0)
+        return torch.cat(grad_captions), grad_images
 
 
 def _excess(captions: Tensor, images: Tensor) -> Tensor:
-    """``max(0, s - v)``, ``(captions, images, hidden)``."""
+    """Return ``max(0, s - v)``, ``(captions, images, hidden)``."""
     return (captions.unsqueeze(1) - images).clamp_(min=0)
 
 
 def _blocks(captions: Tensor, images: Tensor) -> Sequence[Tensor]:
+    """Split the captions so that a block's temporary has at most ``BLOCK`` elements, or one caption."""
     return captions.split(max(1, BLOCK[images.device.type] // images.numel()))
 
 
 def cosine_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """The negative cosine of unit vectors, the symmetric baseline."""
+    """Return the negative cosine of each pair of unit vectors, the symmetric baseline."""
     return -(captions @ images.T)
 
 
@@ -103,12 +113,12 @@ PENALTIES = {"order": order_penalty, "cosine": cosine_penalty}
 
 
 def ranking_loss(penalties: Tensor, margin: float) -> Tensor:
-    """The sum of hinges over all wrong pairs of a batch; ``penalties[i, j]`` is that of caption i with image j.
+    """Return ``sum_{i != j} max(0, margin + E_ii - E_ij) + max(0, margin + E_ii - E_ji)``, a scalar.
 
-    Each right pair is to beat, by the margin, its caption with every other image and its image with every other
-    caption (Vendrov et al. 2016, Eq. 6).
+    ``penalties[i, j]`` is E_ij, the penalty of caption i with image j of a batch whose matching pairs are on the
+    diagonal. Source: Vendrov et al. 2016, Eq. 6.
     """
-    right = penalties.diagonal()
-    wrong_images = (margin + right.unsqueeze(1) - penalties).clamp(min=0)
-    wrong_captions = (margin + right - penalties).clamp(min=0)
+    matching = penalties.diagonal()
+    wrong_images = (margin + matching.unsqueeze(1) - penalties).clamp(min=0)
+    wrong_captions = (margin + matching - penalties).clamp(min=0)
     return (wrong_images + wrong_captions).fill_diagonal_(0).sum()

@@ -1,4 +1,8 @@
-"""Normalised recurrences. Shapes: ``(batch, time, input_size)`` in, ``(batch, time, hidden_size)`` out."""
+"""Recurrent layers with norms: GRU and LSTM.
+
+Shapes: input ``(batch, time, input_size)``; output ``(batch, time, hidden_size)``; masks ``(batch, time)``, true on
+real positions; one time step ``(batch, …)``. In formulas x is the input, h the hidden state, c the cell, N a norm.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,18 @@ from torch.nn import functional as F
 from rmsexp import kernels
 from rmsexp.norms import Linear, Norm, Normaliser
 
-State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is what others see
-Part = tuple[Tensor, ...]  # what the input brings into one transition, or into all of them
+State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output
+Part = tuple[Tensor, ...]  # the terms of a transition that depend on the input alone, of one step or of all
 W = TypeVar("W")
 
 
 class Recurrence(nn.Module, ABC, Generic[W]):
-    """Reads sequences step by step, or with a fused norm all at once. ``W``: its effective weights, once a sequence."""
+    """A recurrent layer that runs step by step, or with a fused norm in one operator.
 
-    states = 1  # tensors in a state
+    ``W`` is the type of its effective weights, which are computed once per sequence.
+    """
+
+    states = 1  # number of tensors in a state
 
     def __init__(self, norm: Norm, hidden_size: int) -> None:
         super().__init__()
@@ -31,10 +38,11 @@ class Recurrence(nn.Module, ABC, Generic[W]):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, initial: State | None = None, *, reverse: bool = False
     ) -> Tensor:
-        """The states over a sequence; ``mask``, ``(batch, time)``, is true where it is real.
+        """Return the hidden states ``(batch, time, hidden_size)``, each at the position of its input.
 
-        Padding, at the end of the sequence, leaves the state as it is. With ``reverse`` each sequence is read from its
-        last real position to its first, and the states lie where their inputs do; what lies on padding has no meaning.
+        Padding is at the end of a sequence and leaves the state unchanged. ``initial``: the state before the first
+        step; None is zeros. With ``reverse`` each sequence is read from its last real position to its first; the
+        output on padding is then undefined.
         """
         if self.fused:
             return self.whole(x, mask, self.begin(x) if initial is None else initial, reverse=reverse)
@@ -44,37 +52,46 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         weights = self.weights()
         parts = self.read(x, weights, mask, range(x.shape[1]))
         state = self.begin(x) if initial is None else initial
-        seen = []
-        for step, part in enumerate(zip(*(of_all.unbind(1) for of_all in parts), strict=True)):
+        hidden_states = []
+        for step, part in enumerate(zip(*(steps.unbind(1) for steps in parts), strict=True)):
             here = None if mask is None else mask[:, step]
             first, *others = self.transition(part, state, weights, here, step)
             state = (first if here is None else torch.where(here.unsqueeze(-1), first, state[0]), *others)
-            seen.append(state[0])
-        stacked = torch.stack(seen, 1)
+            hidden_states.append(state[0])
+        stacked = torch.stack(hidden_states, 1)
         return stacked if order is None else stacked.gather(1, order.expand_as(stacked))
 
     def begin(self, x: Tensor) -> State:
-        """The state before a sequence, unless another is given."""
+        """Return the default initial state: zeros."""
         return (x.new_zeros(x.shape[0], self.hidden_size),) * self.states
 
     @abstractmethod
     def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
-        """The states over a sequence in one operator."""
+        """Return the hidden states of whole sequences, computed by one fused operator."""
 
     @abstractmethod
     def weights(self) -> W:
-        """The effective weights."""
+        """Return the effective weights: after weight normalisation, if the norm has one."""
 
     @abstractmethod
     def read(self, x: Tensor, weights: W, mask: Tensor | None, steps: int | range) -> Part:
-        """The input's part in the transition of one time step or of all at once."""
+        """Return the terms of the transition that depend on the input alone.
+
+        ``steps``: the time step that ``x``, ``(batch, input_size)``, belongs to, or the range of steps of ``x``,
+        ``(batch, time, input_size)``.
+        """
 
     @abstractmethod
     def transition(self, part: Part, state: State, weights: W, mask: Tensor | None, step: int) -> State:
-        """The next state from the input's part and the state. On padding all of it but the first is kept."""
+        """Return the next state. ``part``: the result of :meth:`read` for this step.
+
+        The caller restores the hidden state on padding; the method itself keeps the other tensors of the state there.
+        """
 
 
 class GRUWeights(NamedTuple):
+    """``(2 hidden_size, input)`` and ``(2 hidden_size, hidden_size)`` of the gates r, u; half as many of candidates."""
+
     gates_x: Tensor
     gates_h: Tensor
     candidate_x: Tensor
@@ -82,15 +99,15 @@ class GRUWeights(NamedTuple):
 
 
 class GRU(Recurrence[GRUWeights]):
-    """A gated recurrent unit with four normalised maps, as in Nematus.
+    """A gated recurrent unit with norms at four sites, as in Nematus.
 
     ``[r, u] = sigmoid(N(W x + b) + N(U h))``; ``c = tanh(N(W' x + b') + r * N(U' h))``; ``h' = u * h + (1 - u) * c``.
-    The gates are normalised jointly, input and state parts apart, and the reset gate acts after the norm. Without a
-    norm this is ``torch.nn.GRU`` with one of its two biases at zero.
+    One norm covers both gates; the terms of the input and of the state have separate norms; the reset gate r is
+    applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two biases at zero.
 
     Args:
-        norm: what its sites are made with; their names begin with ``name``.
-        bias_of_state: the biases belong to the state's maps instead (Nematus, second transition of the decoder).
+        norm: makes the layers of all sites, whose names begin with ``name``.
+        bias_of_state: put the biases beside U and U' instead (Nematus, second transition of the decoder).
     """
 
     def __init__(
@@ -115,10 +132,11 @@ class GRU(Recurrence[GRUWeights]):
 
     def transition(self, part: Part, state: State, weights: GRUWeights, mask: Tensor | None, step: int) -> State:
         (hidden,) = state
-        of_gates = self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
-        of_candidate = self.candidate_h.norm(self.candidate_h.map(hidden, weights.candidate_h), mask=mask, steps=step)
-        reset, update = torch.sigmoid(part[0] + of_gates).chunk(2, -1)
-        candidate = torch.tanh(torch.addcmul(part[1], reset, of_candidate))
+        gates_h = self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
+        candidate_h = self.candidate_h.norm(self.candidate_h.map(hidden, weights.candidate_h), mask=mask, steps=step)
+        gates_x, candidate_x = part
+        reset, update = torch.sigmoid(gates_x + gates_h).chunk(2, -1)
+        candidate = torch.tanh(torch.addcmul(candidate_x, reset, candidate_h))
         return (torch.addcmul(candidate, update, hidden - candidate),)
 
     def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
@@ -135,14 +153,15 @@ class GRU(Recurrence[GRUWeights]):
         )
 
     def products(self, x: Tensor, weights: GRUWeights) -> Tensor:
-        """The input's part before its norms, ``(…, 3 hidden_size)``."""
+        """Return ``W x + b`` of gates and candidate, before the norms, ``(…, 3 hidden_size)``."""
         return F.linear(x, torch.cat([weights.gates_x, weights.candidate_x]), joined(self.gates_x, self.candidate_x))
 
     def bias_of_state(self) -> Tensor | None:
+        """Return the biases beside U and U', ``(3 hidden_size,)``; None if the input has the biases."""
         return joined(self.gates_h, self.candidate_h)
 
     def affine(self) -> Tensor:
-        """Gains and shifts of the four norms, ``(input or state, gain or shift, 3 hidden_size)``."""
+        """Return gains and shifts of the four norms, ``(2, 2, 3 hidden_size)``: input and state, gain and shift."""
         return affine((self.gates_x, self.candidate_x), (self.gates_h, self.candidate_h))
 
     def form(self) -> tuple[list[int], float]:
@@ -150,19 +169,22 @@ class GRU(Recurrence[GRUWeights]):
 
 
 class LSTMWeights(NamedTuple):
+    """``(4 hidden_size, input_size)`` and ``(4 hidden_size, hidden_size)``, the blocks in the order i, f, o, g."""
+
     gates_x: Tensor
     gates_h: Tensor
 
 
 class LSTM(Recurrence[LSTMWeights]):
-    """A long short-term memory with three normalised places (Ba et al. 2016, Eqs. 20 to 22).
+    """A long short-term memory with norms at three sites (Ba et al. 2016, Eqs. 20 to 22).
 
     ``[i, f, o, g] = N(W x + b) + N(U h) + b``; ``c' = sigmoid(f) * c + sigmoid(i) * tanh(g)``;
-    ``h' = sigmoid(o) * tanh(N(c'))``. The four are normalised jointly, and c' goes on as it is. One vector b stands in
-    both places, as in the published attentive reader. Without a norm this is ``torch.nn.LSTM`` with two equal biases.
+    ``h' = sigmoid(o) * tanh(N(c'))``. One norm covers all four blocks. The cell that goes to the next step is c',
+    without norm. The same bias vector b is used twice, as in the published attentive reader. Without a norm this is
+    ``torch.nn.LSTM`` with two equal biases.
 
     Args:
-        norm: what its sites are made with; their names begin with ``name``.
+        norm: makes the layers of all sites, whose names begin with ``name``.
     """
 
     states = 2  # hidden state, cell
@@ -187,21 +209,21 @@ class LSTM(Recurrence[LSTMWeights]):
         gates = part[0] + self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
         i, f, o, g = gates.chunk(4, -1)
         new = torch.addcmul(torch.sigmoid(f) * cell, torch.sigmoid(i), torch.tanh(g))
-        if mask is not None:  # before its norm: with norm.padding=include its statistics hold what padding kept
+        if mask is not None:  # before the norm: with norm.padding=include its statistics include the cells on padding
             new = torch.where(mask.unsqueeze(-1), new, cell)
         return torch.sigmoid(o) * torch.tanh(self.cell(new, mask=mask, steps=step)), new
 
     def whole(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
         weights, size, (hidden, cell) = self.weights(), self.hidden_size, state
-        both = affine((self.gates_x,), (self.gates_h,))
-        after = torch.zeros_like(both)
-        after[0, 1] = 1.0
+        gains_and_shifts = affine((self.gates_x,), (self.gates_h,))
+        shift_of_input = torch.zeros_like(gains_and_shifts)
+        shift_of_input[0, 1] = 1.0  # the bias after the norms is added to this row
         return kernels.lstm(
             F.linear(x, weights.gates_x, self.bias),
             hidden,
             cell,
             weights.gates_h,
-            torch.addcmul(both, after, self.bias),
+            torch.addcmul(gains_and_shifts, shift_of_input, self.bias),
             torch.stack(gain_and_shift(self.cell, size, self.bias)),
             mask,
             *form(self.gates_h.norm, 4 * size, self.cell, size),
@@ -210,14 +232,17 @@ class LSTM(Recurrence[LSTMWeights]):
 
 
 def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of a norm, ``(features,)`` each; ones and zeros where it has none."""
+    """Return gain and shift of a norm, ``(features,)`` each; ones or zeros if it has none."""
     gain = like.new_ones(features) if norm.weight is None else norm.weight
     shift = like.new_zeros(features) if norm.bias is None else norm.bias
     return gain, shift
 
 
 def affine(*sides: Sequence[Linear]) -> Tensor:
-    """Gains and shifts of the norms of some maps, ``(sides, gain or shift, features of a side)``."""
+    """Return gains and shifts of the norms of some layers, ``(sides, 2, features)``: gain and shift.
+
+    The features of a side are those of its layers, concatenated.
+    """
     rows = []
     for sites in sides:
         pairs = [gain_and_shift(site.norm, site.site.features, site.weight) for site in sites]
@@ -226,24 +251,24 @@ def affine(*sides: Sequence[Linear]) -> Tensor:
 
 
 def joined(*sites: Linear) -> Tensor | None:
-    """The biases of some maps as one vector."""
+    """Return the biases of some layers, concatenated; None if they have none."""
     biases: list[Tensor] = [site.bias for site in sites if site.bias is not None]
     return torch.cat(biases) if biases else None
 
 
 def form(first: Normaliser, first_size: int, second: Normaliser, second_size: int) -> tuple[list[int], float]:
-    """What a step's kernels must know of its two norms, and eps."""
-    one, other = first.form(first_size), second.form(second_size)
-    return [one.kind, one.k, other.k, int(one.inside)], one.eps
+    """Return what a step's kernel needs about its two norms: kind, units in each statistic, place of eps; and eps."""
+    first_form, second_form = first.form(first_size), second.form(second_size)
+    return [first_form.kind, first_form.k, second_form.k, int(first_form.inside)], first_form.eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:
-    """Indices ``(batch, time, 1)`` that turn the real part of each sequence round.
+    """Return indices ``(batch, time, 1)`` that reverse the real part of each sequence.
 
-    Padding is filled with repetitions of the turned part, as in the published attentive reader, where batch norm's
-    statistics hold padding.
+    Positions on padding repeat the reversed sequence, as in the published attentive reader. This matters to batch norm
+    with norm.padding=include, whose statistics include padding.
     """
-    here = torch.arange(x.shape[1], device=x.device)
+    positions = torch.arange(x.shape[1], device=x.device)
     lengths = torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(1)
     lengths = lengths.clamp(min=1).unsqueeze(1)
-    return (lengths - 1 - here % lengths).unsqueeze(-1)
+    return (lengths - 1 - positions % lengths).unsqueeze(-1)

@@ -1,7 +1,10 @@
 """RNNSearch as Nematus has it: a bidirectional GRU encoder, attention, a conditional GRU decoder.
 
-Bahdanau et al. 2015; Sennrich et al. 2017, section 2. Legend: E the size of embeddings, H of states, C = 2 H of
-annotations. 22 sites are normalised: 4 in each of 4 GRUs, 2 in the attention, the first state, 3 in the readout.
+Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
+in the attention, 1 for the decoder's first state, 3 in the readout.
+
+Shapes: source and target tokens and masks ``(batch, time)``; embeddings ``(batch, time, E)``; hidden states
+``(batch, time, H)``; annotations, contexts and keys ``(batch, time, C)`` with C = 2 H.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from rmsexp.norms import Norm
 
 
 class Weights(NamedTuple):
-    """The effective weights of a decoder step, taken once a sequence."""
+    """The effective weights of a decoder step, computed once per sequence."""
 
     first: GRUWeights
     second: GRUWeights
@@ -29,12 +32,15 @@ class Weights(NamedTuple):
 
 
 class RNNSearch(nn.Module):
-    """Maps source and target tokens to logits of the target tokens; target embedding and output matrix are one.
+    """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
 
     Args:
-        source_size, target_size: of the vocabularies.
-        embedding: E. ``hidden``: H.
-        dropout: on embeddings and on what the output matrix is applied to; none in the paper's recipe.
+        norm: makes the layers of all sites.
+        source_size: size of the source vocabulary.
+        target_size: size of the target vocabulary.
+        embedding: E.
+        hidden: H.
+        dropout: rate on embeddings and on the input of the output matrix; 0 in the paper's recipe.
     """
 
     def __init__(
@@ -59,40 +65,40 @@ class RNNSearch(nn.Module):
         self.of_context = norm.linear("readout.context", context, embedding)
 
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
-        """Logits of the real target tokens, ``(tokens, target_size)``."""
+        """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
         start = self.encode(batch.source, batch.source_mask, noise)
         weights = self._weights()
         mask, steps = batch.target_mask, range(batch.target.shape[1])
-        previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
+        previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # step 0 reads zeros
         if noise is not None:
             previous = noise.dropout(previous, self.dropout)
         if self.first_gru.fused:
             states, contexts = self._decode_whole(previous, start, weights)
         else:
             states, contexts = self._decode_by_step(previous, start, weights, mask)
-        result = self._readout(previous, states, contexts, mask, steps)
+        readout = self._readout(previous, states, contexts, mask, steps)
         if noise is not None:
-            result = noise.dropout(result, self.dropout)
-        real = result.flatten(0, 1).index_select(0, batch.real)
+            readout = noise.dropout(readout, self.dropout)
+        real = readout.flatten(0, 1).index_select(0, batch.real)
         return F.linear(real, self.target_embedding, self.output_bias)
 
     def encode(self, source: Tensor, mask: Tensor, noise: Noise | None = None) -> DecoderState:
-        """The state before the first target token; its memory is annotations, keys and mask."""
+        """Return the decoder's state before the first target token; its memory is annotations, keys and mask."""
         embedded = F.embedding(source, self.source_embedding)
         if noise is not None:
             embedded = noise.dropout(embedded, self.dropout)
         annotations = torch.cat(
             [self.forward_gru(embedded, mask), self.backward_gru(embedded, mask, reverse=True)], dim=-1
         )
-        real = mask.unsqueeze(-1).to(annotations.dtype)
-        state = torch.tanh(self.initial((annotations * real).sum(1) / real.sum(1)))
+        weights = mask.unsqueeze(-1).to(annotations.dtype)
+        state = torch.tanh(self.initial((annotations * weights).sum(1) / weights.sum(1)))
         return DecoderState((annotations, self.keys(annotations, mask=mask), mask), (state,))
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Logits ``(rows, target_size)`` of what follows ``tokens``, ``(rows,)``, and the state after them."""
+        """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
         weights = self._weights()
-        known = (tokens >= 0).unsqueeze(-1)
-        previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * known
+        is_token = (tokens >= 0).unsqueeze(-1)  # FIRST, which is negative, reads zeros
+        previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * is_token
         part = self.first_gru.read(previous, weights.first, None, state.step)
         new, context = self._advance(part, state.history[0], state.memory, weights, None, state.step)
         logits = F.linear(
@@ -111,7 +117,7 @@ class RNNSearch(nn.Module):
     def _decode_by_step(
         self, previous: Tensor, start: DecoderState, weights: Weights, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """States ``(batch, time, H)`` and contexts ``(batch, time, C)``."""
+        """Return hidden states and contexts of all target steps, computed step by step."""
         gates, candidate = self.first_gru.read(previous, weights.first, mask, range(previous.shape[1]))
         (state,) = start.history
         states, contexts = [], []
@@ -122,10 +128,10 @@ class RNNSearch(nn.Module):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _decode_whole(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
-        """The same in one operator."""
+        """Return the results of :meth:`_decode_by_step`, computed by one fused operator."""
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
-        of_query = self.query.norm.form(keys.shape[-1])
+        query_form = self.query.norm.form(keys.shape[-1])
         return kernels.decoder(
             self.first_gru.products(previous, weights.first),
             start.history[0],
@@ -141,7 +147,7 @@ class RNNSearch(nn.Module):
             self.second_gru.affine(),
             affine((self.query,))[0],
             form,
-            [of_query.kind, of_query.k, int(of_query.inside)],
+            [query_form.kind, query_form.k, int(query_form.inside)],
             eps,
         )
 
@@ -154,7 +160,7 @@ class RNNSearch(nn.Module):
         mask: Tensor | None,
         step: int,
     ) -> tuple[Tensor, Tensor]:
-        """The next state ``(batch, H)`` and the context ``(batch, C)`` that it was made with."""
+        """Return the hidden state ``(batch, H)`` after a step, and the context ``(batch, C)`` of the step."""
         annotations, keys, source_mask = memory
         (between,) = self.first_gru.transition(part, (state,), weights.first, mask, step)
         query = self.query.norm(self.query.map(between, weights.query), mask=mask, steps=step)
@@ -168,7 +174,7 @@ class RNNSearch(nn.Module):
     def _readout(
         self, previous: Tensor, state: Tensor, context: Tensor, mask: Tensor | None, steps: int | range
     ) -> Tensor:
-        """What the output matrix is applied to, ``(…, E)``."""
+        """Return the input of the output matrix, ``(…, E)``."""
         return torch.tanh(
             self.of_previous(previous, mask=mask, steps=steps)
             + self.of_state(state, mask=mask, steps=steps)

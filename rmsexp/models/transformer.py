@@ -1,8 +1,8 @@
-"""The Transformer (Vaswani et al. 2017) as the authors' toolkit has it.
+"""The Transformer (Vaswani et al. 2017), as in the authors' toolkit.
 
-Shapes: tokens and masks ``(batch, time)``, activations ``(batch, time, width)``, and ``(batch, heads, time, width /
-heads)`` inside the attention. Every sublayer's sum with its input is a site: 2 in an encoder layer, 3 in a decoder
-layer, 30 in the base model.
+Shapes: tokens and masks ``(batch, time)``; activations ``(batch, time, width)``; queries, keys and values
+``(batch, heads, time, width / heads)``. The norm is applied to each residual sum: 2 sites in an encoder layer, 3 in a
+decoder layer, 30 in the base model.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from rmsexp.norms import Norm
 
 @dataclass
 class Sizes:
-    """Of a Transformer. The defaults are the base model's.
+    """Sizes and dropout rates of a Transformer. The defaults are the base model's.
 
-    ``inner``: width within the feed-forward layers. ``pre_norm``: norms before the sublayers, and one more at the end
-    of encoder and decoder, instead of after the sublayers. ``dropout``: on embeddings and residual branches.
+    ``inner``: width inside the feed-forward layers. ``pre_norm``: put norms before the sublayers instead of after
+    them, and one more at the end of encoder and decoder. ``dropout``: rate on embeddings and residual branches.
+
+    Raises: ValueError if a value is out of range.
     """
 
     width: int = 512
@@ -51,7 +53,14 @@ class Sizes:
 
 
 class Transformer(nn.Module):
-    """Maps source and target tokens to logits of the target tokens; target embedding and output matrix are one."""
+    """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
+
+    Args:
+        norm: makes the layers of all sites.
+        source_size: size of the source vocabulary.
+        target_size: size of the target vocabulary.
+        sizes: all other sizes, and dropout rates.
+    """
 
     def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
         super().__init__()
@@ -65,9 +74,9 @@ class Transformer(nn.Module):
         self.decoder_end = norm.value("decoder.end", sizes.width) if sizes.pre_norm else None
 
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
-        """Logits of the real target tokens, ``(tokens, target_size)``."""
+        """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
         memory = self._memory(self._encode(batch.source, batch.source_mask, noise))
-        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros come first
+        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # step 0 reads zeros
         x = self._place(embedded, 0, noise)
         for layer, (key, value) in zip(self.decoder, memory, strict=True):
             x, _ = layer(x, batch.target_mask, key, value, batch.source_mask, noise)
@@ -76,15 +85,15 @@ class Transformer(nn.Module):
         return F.linear(x.flatten(0, 1).index_select(0, batch.real), self.target_embedding)
 
     def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """The state before the first target token: the mask, and keys and values of the source for each layer."""
+        """Return the state before the first target token: the mask, and keys and values of the source."""
         memory = self._memory(self._encode(source, mask, None))
-        nothing = memory[0][0][:, :, :0]  # of the target, yet
-        return DecoderState((mask, *(part for pair in memory for part in pair)), (nothing,) * (2 * len(memory)))
+        empty = memory[0][0][:, :, :0]  # keys and values of no target position
+        return DecoderState((mask, *(part for pair in memory for part in pair)), (empty,) * (2 * len(memory)))
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Logits ``(rows, target_size)`` of what follows ``tokens``, ``(rows,)``, and the state after them."""
-        known = (tokens >= 0).view(-1, 1, 1)
-        embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * known
+        """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
+        is_token = (tokens >= 0).view(-1, 1, 1)  # FIRST, which is negative, reads zeros
+        embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * is_token
         x = self._place(embedded, state.step, None)
         mask, *memory = state.memory
         history: list[Tensor] = []
@@ -97,24 +106,29 @@ class Transformer(nn.Module):
         return F.linear(x[:, 0], self.target_embedding), DecoderState(state.memory, tuple(history), state.step + 1)
 
     def _encode(self, source: Tensor, mask: Tensor, noise: Noise | None) -> Tensor:
+        """Return the encoder's output, ``(batch, time, width)``."""
         x = self._place(self._embed(source, self.source_embedding), 0, noise)
         for layer in self.encoder:
             x = layer(x, mask, noise)
         return x if self.encoder_end is None else self.encoder_end(x, mask=mask)
 
     def _memory(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return keys and values of the source for each decoder layer."""
         return [cast(DecoderLayer, layer).to_source.key_and_value(encoded) for layer in self.decoder]
 
     def _embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """Return ``sqrt(width) * table[tokens] + bias``."""
         return F.embedding(tokens, table) * math.sqrt(self.sizes.width) + self.embedding_bias
 
     def _place(self, embedded: Tensor, start: int, noise: Noise | None) -> Tensor:
-        """Embeddings and their positions, the first of which is ``start``."""
+        """Add the encodings of the positions from ``start`` on, and apply dropout."""
         x = embedded + positions(start, embedded.shape[1], self.sizes.width, embedded)
         return x if noise is None else noise.dropout(x, self.sizes.dropout)
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with its residual sum and norm."""
+
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.attention = SelfAttention(norm, f"{name}.attention", sizes)
@@ -128,6 +142,8 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source and feed-forward, each with its residual sum and norm."""
+
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.attention = SelfAttention(norm, f"{name}.attention", sizes)
@@ -147,26 +163,30 @@ class DecoderLayer(nn.Module):
         noise: Noise | None,
         past: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """All target positions at once or, after the keys and values of a ``past``, one more; also those with it.
+        """Return the layer's output, and keys and values of all target positions so far.
 
-        ``key`` and ``value`` are of the source.
+        Args:
+            x: all target positions, or with ``past`` the one position after it.
+            key: of the source, as is ``value``.
+            past: keys and values of the target positions before ``x``.
         """
-        seen: list[Tensor] = []
+        key_and_value: list[Tensor] = []
 
         def attention(y: Tensor) -> Tensor:
-            query, *own = self.attention.parts(y)
-            seen.extend(own if past is None else [torch.cat(pair, 2) for pair in zip(past, own, strict=True)])
-            return self.attention(query, *seen, noise, causal=past is None)
+            query, *new = self.attention.parts(y)
+            key_and_value.extend(new if past is None else [torch.cat(pair, 2) for pair in zip(past, new, strict=True)])
+            return self.attention(query, *key_and_value, noise, causal=past is None)
 
         x = self.attended(x, mask, noise, attention)
         x = self.informed(
             x, mask, noise, lambda y: self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
         )
-        return self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise)), (seen[0], seen[1])
+        fed = self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise))
+        return fed, (key_and_value[0], key_and_value[1])
 
 
 class Residual(nn.Module):
-    """A sublayer, its input added to its result, and the norm: of the sum (post-norm), or of the input (pre-norm)."""
+    """``N(x + sublayer(x))`` (post-norm) or ``x + sublayer(N(x))`` (pre-norm), where N is the norm."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -182,7 +202,11 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; what it attends with and to comes from its subclasses."""
+    """Multi-head attention over queries, keys and values, which subclasses compute.
+
+    Keep the logits, ``query . key / sqrt(width / heads)``, below 1e6: from about 1e10 on, with a mask, the backward
+    pass of torch's flash attention on CPUs returns NaN where its math backend is finite (none was seen at 1e8).
+    """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -199,32 +223,34 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """``mask``, ``(batch, keys)``, is true for real keys."""
+        """Return ``(batch, queries, width)``. ``mask``, ``(batch, keys)``, is true on real keys."""
         dropout = 0.0 if noise is None else self.dropout
         if noise is not None and dropout:
             noise.seed_default(query.device)
-        seen = None if mask is None else mask[:, None, None, :]
-        y = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, is_causal=causal)
+        broadcast = None if mask is None else mask[:, None, None, :]
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=broadcast, dropout_p=dropout, is_causal=causal)
         return self.output(y.transpose(1, 2).flatten(2))
 
     def split(self, x: Tensor) -> Tensor:
+        """Split ``(batch, time, width)`` into heads, ``(batch, heads, time, width / heads)``."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class SelfAttention(Attention):
-    """One map makes query, key and value."""
+    """Attention within one sequence; one linear layer computes queries, keys and values."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__(norm, name, sizes)
         self.joint = norm.plain(f"{name}.joint", sizes.width, 3 * sizes.width)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of ``x``."""
         query, key, value = (self.split(part) for part in self.joint(x).chunk(3, -1))
         return query, key, value
 
 
 class SourceAttention(Attention):
-    """Keys and values are of the source, and the same for all target positions."""
+    """Attention of target positions to the source, whose keys and values are computed once per sentence."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__(norm, name, sizes)
@@ -233,14 +259,16 @@ class SourceAttention(Attention):
         self.value = norm.plain(f"{name}.value", sizes.width, sizes.width)
 
     def query_of(self, x: Tensor) -> Tensor:
+        """Return the queries of target positions."""
         return self.split(self.query(x))
 
     def key_and_value(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the encoder's output."""
         return self.split(self.key(source)), self.split(self.value(source))
 
 
 class FeedForward(nn.Module):
-    """Two maps with a ReLU between."""
+    """Two linear layers with a ReLU between them."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -254,7 +282,11 @@ class FeedForward(nn.Module):
 
 
 def positions(start: int, count: int, width: int, like: Tensor) -> Tensor:
-    """Sinusoids ``(count, width)``: the sines of all frequencies, then the cosines; ``like`` gives dtype and device."""
+    """Return the encodings of ``count`` positions from ``start`` on, ``(count, width)``.
+
+    The first half is ``sin(position * r_i)``, the second ``cos(position * r_i)``, with rates
+    ``r_i = 10000 ** (-i / (width / 2 - 1))``. dtype and device are those of ``like``.
+    """
     half = width // 2
     step = math.log(10_000) / (half - 1)
     rates = torch.exp(-step * torch.arange(half, dtype=torch.float32, device=like.device))

@@ -1,4 +1,4 @@
-"""What the translation models read, and what they carry from one target token to the next."""
+"""Input of the translation models, and their state between target tokens in decoding."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-FIRST = -1  # the token before the first: its embedding is the zero vector
+FIRST = -1  # stands for the token before the first target token; its embedding is the zero vector
 
 
 class Batch(NamedTuple):
-    """Sentence pairs. Tokens and masks are ``(batch, time)``; each sentence ends in EOS, its last real token.
+    """Sentence pairs. Tokens and masks are ``(batch, time)``; the last real token of each sentence is EOS.
 
-    ``real``: where the real target tokens lie in the flattened target, ``(tokens,)``.
+    ``real``: indices of the real target tokens in the flattened target, ``(tokens,)``.
     """
 
     source: Tensor
@@ -25,10 +25,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """The state of some hypotheses, one a row of every tensor.
+    """The state of several hypotheses; each row of each tensor belongs to one of them.
 
-    ``memory``: what belongs to the sentence that is translated; ``history``: what the hypothesis has become; ``step``:
-    the number of tokens read so far.
+    ``memory``: tensors that depend on the source sentence alone. ``history``: tensors that depend on the hypothesis.
+    ``step``: number of target tokens read.
     """
 
     memory: tuple[Tensor, ...]
@@ -36,9 +36,9 @@ class DecoderState:
     step: int = 0
 
     def select(self, rows: Tensor, *, memory: bool) -> DecoderState:
-        """The state of ``rows``, in this order.
+        """Return the state of ``rows``, in this order.
 
-        Without ``memory`` each row stays with its sentence, and what belongs to the sentence is not copied.
+        ``memory=False`` is for rows that all keep their source sentence: ``memory`` is then not copied.
         """
-        kept = tuple(part[rows] for part in self.memory) if memory else self.memory
-        return DecoderState(kept, tuple(part[rows] for part in self.history), self.step)
+        selected = tuple(part[rows] for part in self.memory) if memory else self.memory
+        return DecoderState(selected, tuple(part[rows] for part in self.history), self.step)
