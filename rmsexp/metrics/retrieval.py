@@ -34,8 +34,9 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
     results = []
     for start in range(0, len(images) - size + 1, size):
         fold_captions = captions[start * per_image : (start + size) * per_image]
-        matrix = penalties(fold_captions, images[start : start + size], penalty)
-        image_ranks, caption_ranks = ranks(matrix, per_image)
+        fold_images = images[start : start + size]
+        # No name for the penalties here: `ranks` frees them once it has made its copy.
+        image_ranks, caption_ranks = ranks(penalties(fold_captions, fold_images, penalty), per_image)
         results.append(_summary("image", image_ranks) | _summary("caption", caption_ranks))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 

@@ -28,16 +28,17 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
 
-LEAST_PROBABILITY = 1e-8  # added to that of the answer before its logarithm
+LEAST_PROBABILITY = 1e-8  # added to the answer's probability before the logarithm
 
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Which questions.
+    """The questions of ``task=attentive_reader``.
 
-    For ``name=cnn``, ``sentences``: how many of a passage are kept, those most like the question, None for all;
-    ``damaged``: whether a damaged file is skipped, or the run refused. For ``name=lambada``, ``vocabulary``: how many
-    words keep their names; ``entities``: how many of a passage's other words are anonymised.
+    ``name=cnn``: ``sentences`` is the number of sentences kept of each passage, those most similar to the question, or
+    None for all; ``damaged`` is "skip" to leave out damaged files or "refuse" to refuse the run.
+    ``name=lambada``: ``vocabulary`` is the number of words that are not anonymised; ``entities`` is how many of a
+    passage's other words are anonymised.
     """
 
     name: str = "top4"
@@ -66,8 +67,8 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
 
 @dataclass
 class ModelConfig:
-    """``width``: of embeddings, states and attention. ``shared_init``: equal shapes begin with equal values, as in the
-    published code, which begins every draw with the same seed.
+    """``width``: size of embeddings, hidden states and attention. ``shared_init``: weights of the same shape start with
+    the same values, as in the published code, which draws each weight from the same seed.
     """
 
     width: int = 240
@@ -75,7 +76,8 @@ class ModelConfig:
     shared_init: bool = False
 
     def __post_init__(self) -> None:
-        checks.at_least("model.width", self.width, 2)  # 1 would make an orthogonal matrix of the score's vector
+        # With 1 the score's vector would be a square matrix, and drawn orthogonal.
+        checks.at_least("model.width", self.width, 2)
         checks.probability("model.dropout", self.dropout)
 
 
@@ -83,8 +85,8 @@ class ModelConfig:
 class Config(config.RunConfig):
     """The schema of ``task=attentive_reader``.
 
-    ``shuffle``: examples in a new order each epoch, or as they come. ``pool``: how many batches are sorted by length
-    together, so that less of them is padding.
+    ``shuffle``: read the examples in a new order in each epoch, or in the order of the data. ``pool``: number of
+    batches that are sorted by length together, which reduces padding.
     """
 
     batch_size: int = 64
@@ -106,7 +108,7 @@ class Config(config.RunConfig):
 class Task:
     """See :class:`rmsexp.train.task.Task`."""
 
-    target = Target(split="valid", metric="error", mode="min", selection="valid")  # the data have no test set
+    target = Target(split="valid", metric="error", mode="min", selection="valid")  # the data set has no test split
     files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -148,7 +150,7 @@ class Task:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """One batch, the names of whose entities change places: only what a passage says of them tells them apart."""
+        """Return one batch whose entity names are permuted: only the passage tells the entities apart."""
         epoch, index = divmod(step, int(self.steps_per_epoch))
         entities = self._cloze.entities
         words = np.arange(len(self._cloze.words))
@@ -163,7 +165,10 @@ class Task:
         return Objective(objective / len(batch.answer), sums, len(batch.answer))
 
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """In batches of the data's order; batch norm is tried with the statistics that it does not use, too."""
+        """Return loss in nats and error (a fraction) of each held-out split.
+
+        With batch norm, both are also computed with the other kind of statistics, as ``loss_…`` and ``error_…``.
+        """
         results = {}
         for name, split in self._held_out().items():
             results[name] = self._scores(model, split)
@@ -173,7 +178,7 @@ class Task:
         return results
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
-        """The batches of an epoch, as indices of examples; what does not fill the last one is left out."""
+        """Return the batches of an epoch as indices of examples; examples that fill no batch are left out."""
         train, options = self._cloze.splits["train"], self.config
         size, used = len(train), int(self.steps_per_epoch) * options.batch_size
         order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
@@ -181,6 +186,7 @@ class Task:
         return by_sentences(lengths, order[:used], options.batch_size, options.pool)
 
     def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
+        """Return mean loss and error of a split, read in its own order."""
         totals = {"loss": 0.0, "error": 0.0}
         words = np.arange(len(self._cloze.words))
         for start in range(0, len(split), self.config.batch_size):
@@ -193,31 +199,34 @@ class Task:
         return {name: split for name, split in self._cloze.splits.items() if name != "train"}
 
     def _chance(self, split: Examples) -> float:
-        right = 0.0
+        """Return the error of answering with a random entity of the passage."""
+        correct = 0.0
         for i, answer in enumerate(split.answers):
             entities = np.intersect1d(split.passages[i], self._cloze.entities)
-            right += (answer in entities) / max(1, len(entities))
-        return 1 - right / len(split)
+            correct += (answer in entities) / max(1, len(entities))
+        return 1 - correct / len(split)
 
-    def _load(self, split: Examples, chosen: np.ndarray, words: np.ndarray) -> Batch:
-        """``words``: which word stands for each."""
+    def _load(self, split: Examples, indices: np.ndarray, words: np.ndarray) -> Batch:
+        """Return examples as a batch on the device; ``words[i]`` is the word id that replaces word id i."""
         arrays = (
-            *self._pad(split.passages, chosen, words),
-            *self._pad(split.questions, chosen, words),
-            words[split.answers[chosen]],
+            *self._pad(split.passages, indices, words),
+            *self._pad(split.questions, indices, words),
+            words[split.answers[indices]],
         )
         return Batch(*(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays))
 
     @staticmethod
-    def _pad(sequences: Sequences, chosen: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        tokens, mask = cycled([sequences[i] for i in chosen], NIL)
+    def _pad(sequences: Sequences, indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return word ids and mask, ``(batch, time)``."""
+        tokens, mask = cycled([sequences[i] for i in indices], NIL)
         return words[tokens], mask
 
 
 def _sums(logits: Tensor, answers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Cross-entropy in nats and wrong answers, summed over the batch; and what is optimised, summed too.
+    """Return the sums over the batch of cross-entropy in nats and wrong answers, and the sum of the objective.
 
-    To answer that a word is unknown is always wrong.
+    The objective is ``-log(p + LEAST_PROBABILITY)``, where p is the answer's probability. The answer "unknown word" is
+    always wrong.
     """
     logits = logits.float()
     losses = F.cross_entropy(logits, answers, reduction="none")

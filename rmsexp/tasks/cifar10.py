@@ -34,6 +34,11 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class ModelConfig:
+    """``width``: factor on the paper's channels. ``noise``: standard deviation on the input, in training.
+
+    ``init``: the initialiser of weights. ``data_init``: set gains and biases from data before step 0.
+    """
+
     width: float
     noise: float
     dropout: float
@@ -53,6 +58,8 @@ class ModelConfig:
 
 @dataclass
 class DataConfig(config.DataConfig):
+    """``zca_eps``: added to the eigenvalues in ZCA whitening."""
+
     name: str = "cifar10"
     zca_eps: float = 1e-5
 
@@ -80,9 +87,9 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`. A batch: whitened images ``(batch, 3, 32, 32)`` and labels."""
+    """See :class:`rmsexp.train.task.Task`. Batches: whitened images ``(batch, 3, 32, 32)``, labels ``(batch,)``."""
 
-    target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
+    target = Target(split="test", metric="error", mode="min", selection="test")  # the data set has no validation split
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
 
@@ -112,8 +119,8 @@ class Task:
         seed, options = self.config.seed, self.config.model
         init.initialise(model, init.INITIALISERS[options.init], lambda name: stream(seed, "init", name))
         if options.data_init:
-            chosen = permutation(len(self._images.train_y), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
-            images, _ = self._load(self._images.train_x, self._images.train_y, chosen)
+            indices = permutation(len(self._images.train_y), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
+            images, _ = self._load(self._images.train_x, self._images.train_y, indices)
             init.initialise_from_data(
                 model, lambda: model(images, StreamNoise(seed, "calibration noise", device=self.device))
             )
@@ -126,8 +133,8 @@ class Task:
     def batches(self, step: int) -> list[Batch]:
         epoch, index = divmod(step, self._batches_per_epoch)
         size = self.config.batch_size
-        chosen = self._order(epoch)[index * size : (index + 1) * size]
-        return [self._load(self._images.train_x, self._images.train_y, chosen)]
+        indices = self._order(epoch)[index * size : (index + 1) * size]
+        return [self._load(self._images.train_x, self._images.train_y, indices)]
 
     def examples(self, batch: Batch) -> int:
         return len(batch[1])
@@ -141,20 +148,21 @@ class Task:
         labels = self._images.test_y
         totals = {"loss": 0.0, "error": 0.0}
         for start in range(0, len(labels), EVALUATION_BATCH):
-            chosen = np.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-            images, truth = self._load(self._images.test_x, labels, chosen)
+            indices = np.arange(start, min(start + EVALUATION_BATCH, len(labels)))
+            images, truth = self._load(self._images.test_x, labels, indices)
             for name, value in _sums(model(images), truth).items():
                 totals[name] += value.item()
         return {"test": {name: total / len(labels) for name, total in totals.items()}}
 
-    def _load(self, images: np.ndarray, labels: np.ndarray, chosen: np.ndarray) -> Batch:
-        x = torch.from_numpy(images[chosen]).to(self.device, non_blocking=True)
+    def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:
+        """Return images, in the model's memory format, and labels on the device."""
+        x = torch.from_numpy(images[indices]).to(self.device, non_blocking=True)
         memory_format = MEMORY_FORMATS[self.config.model.memory_format]
-        return x.contiguous(memory_format=memory_format), torch.from_numpy(labels[chosen]).to(self.device)
+        return x.contiguous(memory_format=memory_format), torch.from_numpy(labels[indices]).to(self.device)
 
 
 def _sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Cross-entropy in nats and wrong predictions, summed over the batch."""
+    """Return cross-entropy in nats and wrong predictions, summed over the batch."""
     logits = logits.float()
     wrong = (logits.argmax(1) != labels).sum()
     return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong}

@@ -29,16 +29,17 @@ from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
 
-ENCODED_AT_ONCE = 500  # captions or images, in evaluation
+ENCODED_AT_ONCE = 500  # captions or images per forward pass in evaluation
 CORRECTIONS = ("published", "standard")
 
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Which images. ``features``: what describes them, for ``name=coco`` and ``name=flickr8k``.
+    """The images and captions of ``task=order_embedding``.
 
-    ``valid_images``: how many of the validation split are used, the first ones. ``fold``: how many images of the test
-    split are ranked at once; None for all.
+    ``features``: kind of image features, for ``name=coco`` and ``name=flickr8k``. ``valid_images``: number of images of
+    the validation split that are used, from its beginning. ``fold``: number of images of the test split that are ranked
+    at a time; None for all.
     """
 
     name: str = "coco_release"
@@ -65,7 +66,7 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
 
 @dataclass
 class ModelConfig:
-    """Sizes of word embeddings, and of states and the common space."""
+    """``embedding``: size of word embeddings. ``hidden``: size of hidden states and of the common space."""
 
     embedding: int = 300
     hidden: int = 1024
@@ -77,7 +78,7 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig(UncorrectedAdamConfig):
-    """``bias_correction``: Adam's own ("standard"), or the published code's, which is nearly none."""
+    """``bias_correction``: "standard" is Adam's; "published" is that of the published code, which is close to none."""
 
     bias_correction: str = "published"
 
@@ -94,7 +95,7 @@ class OptimConfig(UncorrectedAdamConfig):
 class Config(config.RunConfig):
     """The schema of ``task=order_embedding``.
 
-    ``penalty``: of a caption with an image, by the order of their vectors, or "cosine", the symmetric baseline.
+    ``penalty``: "order" for order-embeddings, or "cosine", the symmetric baseline. ``margin``: of the ranking loss.
     """
 
     batch_size: int = 128
@@ -113,7 +114,7 @@ class Config(config.RunConfig):
 
 
 class Batch(NamedTuple):
-    """Captions and images that belong together: tokens and mask ``(batch, time)``, features ``(batch, size)``."""
+    """Matching captions and images: tokens and mask ``(batch, time)``, image features ``(batch, size)``."""
 
     tokens: Tensor
     mask: Tensor
@@ -121,9 +122,9 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`. ``words``: the vocabulary by id, once prepared."""
+    """See :class:`rmsexp.train.task.Task`. ``words``: the vocabulary by word id, set by ``prepare``."""
 
-    # Figure 6 shows the recall of images; the best model is that of their highest R@1 + R@5 + R@10
+    # Figure 6 shows the recall of images; the best model has the highest R@1 + R@5 + R@10 of images.
     target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
     files: Mapping[str, str] = {}
 
@@ -136,7 +137,7 @@ class Task:
 
     @property
     def steps_per_epoch(self) -> float:
-        """A batch that the last image completes is dropped too, as in the published code."""
+        """The last batch is dropped even if the images fill it, as in the published code."""
         return float((len(self._splits["train"]) - 1) // self.config.batch_size)
 
     def prepare(self, report: Callable[[str], None]) -> None:
@@ -170,13 +171,13 @@ class Task:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """One batch of images, each with one of its captions."""
+        """Return one batch of images, each with one of its captions, drawn anew at each step."""
         size = self.config.batch_size
         epoch, index = divmod(step, int(self.steps_per_epoch))
-        chosen = self._order(epoch)[index * size : (index + 1) * size]
-        which = choices(size, PER_IMAGE, self.config.seed, "captions", step).numpy()
+        images = self._order(epoch)[index * size : (index + 1) * size]
+        captions = PER_IMAGE * images + choices(size, PER_IMAGE, self.config.seed, "captions", step).numpy()
         train = self._splits["train"]
-        return [Batch(*self._tokens(train, PER_IMAGE * chosen + which), self._features(train, chosen))]
+        return [Batch(*self._tokens(train, captions), self._features(train, images))]
 
     def examples(self, batch: Batch) -> int:
         return len(batch.features)
@@ -196,38 +197,39 @@ class Task:
         return results
 
     def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
-        """Vectors of all captions and images; captions of like length are read together."""
+        """Return the vectors of all captions and images; captions of similar length share a forward pass."""
         order = np.argsort(split.captions.lengths, kind="stable")
-        parts = [order[at : at + ENCODED_AT_ONCE] for at in range(0, len(order), ENCODED_AT_ONCE)]
-        read = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
-        captions = torch.empty_like(read)
-        captions[torch.from_numpy(order)] = read
+        parts = [order[start : start + ENCODED_AT_ONCE] for start in range(0, len(order), ENCODED_AT_ONCE)]
+        ordered = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
+        captions = torch.empty_like(ordered)
+        captions[torch.from_numpy(order)] = ordered
         rows = np.arange(len(split))
-        shown = [
-            model.images(self._features(split, rows[at : at + ENCODED_AT_ONCE]))
-            for at in range(0, len(rows), ENCODED_AT_ONCE)
+        images = [
+            model.images(self._features(split, rows[start : start + ENCODED_AT_ONCE]))
+            for start in range(0, len(rows), ENCODED_AT_ONCE)
         ]
-        return captions.float(), torch.cat(shown).float()
+        return captions.float(), torch.cat(images).float()
 
     def _loss(self, captions: Tensor, images: Tensor) -> float:
-        """As in training, over batches of about equal size: of an image's captions, each in turn."""
+        """Return the training loss per pair, over batches of about equal size and each of an image's captions."""
         total = 0.0
         for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):
-            for which in range(PER_IMAGE):
-                penalties = self._penalty(captions[PER_IMAGE * rows + which], images[rows])
+            for caption in range(PER_IMAGE):
+                penalties = self._penalty(captions[PER_IMAGE * rows + caption], images[rows])
                 total += ranking_loss(penalties, self.config.margin).item()
         return total / len(captions)
 
-    def _tokens(self, split: CaptionedImages, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
-        arrays = padded([split.captions[i] for i in chosen], EOS)
+    def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return tokens and mask of captions on the device, ``(batch, time)``."""
+        arrays = padded([split.captions[i] for i in indices], EOS)
         return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays)  # type: ignore[return-value]
 
-    def _features(self, split: CaptionedImages, chosen: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.asarray(split.features[chosen])).to(self.device, non_blocking=True)
+    def _features(self, split: CaptionedImages, indices: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(split.features[indices])).to(self.device, non_blocking=True)
 
 
 def _first(split: CaptionedImages, images: int) -> CaptionedImages:
-    """The first images of a split, with their captions."""
+    """Return the first images of a split with their captions."""
     return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))
 
 

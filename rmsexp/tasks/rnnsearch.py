@@ -24,7 +24,7 @@ from rmsexp.train.task import Objective
 
 @dataclass
 class ModelConfig:
-    """Sizes of embeddings and states. ``init_center`` is added to every initial weight (the paper's Figure 4)."""
+    """Sizes of embeddings and hidden states. ``init_center`` is added to each initial weight (the paper's Figure 4)."""
 
     embedding: int = 512
     hidden: int = 1024
@@ -39,7 +39,7 @@ class ModelConfig:
 
 @dataclass
 class Config(translation.Config):
-    """The schema of ``task=rnnsearch``. ``pool``: how many batches are read and sorted by length together."""
+    """The schema of ``task=rnnsearch``. ``pool``: number of batches that are sorted by length together."""
 
     batch_size: int = 80
     pool: int = 20
@@ -74,9 +74,10 @@ class Task(TranslationTask):
         init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name))
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
-        """The smoothed cross-entropy, summed over the tokens and averaged over the sentences (Nematus).
+        """Return the smoothed cross-entropy, summed over the tokens and averaged over the sentences (Nematus).
 
-        A wrong word has the probability e / V, the true one the rest.
+        In a smoothed target each wrong word has probability e / V, for smoothing e and a vocabulary of V words, and the
+        true word the rest.
         """
         logits, smoothing = model(batch, noise), self.config.label_smoothing
         others = smoothing / logits.shape[1]

@@ -28,8 +28,8 @@ from rmsexp.train.task import Objective
 class Config(translation.Config):
     """The schema of ``task=transformer``.
 
-    ``tokens``: of a micro-batch on its longer side, padding counted; ``accumulate``: how many micro-batches a step has;
-    ``pool``: how many sentences are sorted by length together.
+    ``tokens``: largest number of tokens of a micro-batch on its longer side, including padding. ``accumulate``: number
+    of micro-batches per step. ``pool``: number of sentences that are sorted by length together.
     """
 
     tokens: int = 6250
@@ -50,7 +50,7 @@ class Task(TranslationTask):
     config: Config
 
     def plan(self, epoch: int) -> list[list[np.ndarray]]:
-        """The text is shuffled once, and the batches of a pool every epoch; a last step may have fewer batches."""
+        """Shuffle the text once, and the batches of each pool in every epoch. The last step may have fewer batches."""
         pairs, seed, accumulate = self.text.train, self.config.seed, self.config.accumulate
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
         order = permutation(len(lengths), seed, "order").numpy()
@@ -72,9 +72,10 @@ class Task(TranslationTask):
         init.initialise(model, init.glorot_uniform, lambda name: stream(self.config.seed, "init", name), others)
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
-        """The smoothed cross-entropy, averaged over each sentence's tokens and then over the sentences.
+        """Return the smoothed cross-entropy, averaged over each sentence's tokens and then over the sentences.
 
-        A wrong word has the probability e / (V - 1); the entropy of these targets is taken off, so that 0 is the best.
+        In a smoothed target each wrong word has probability e / (V - 1), for smoothing e and a vocabulary of V words.
+        The entropy of this target is subtracted, so the smallest possible value is 0.
         """
         logits, smoothing = model(batch, noise), self.config.label_smoothing
         others = smoothing / (logits.shape[1] - 1)

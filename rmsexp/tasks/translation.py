@@ -1,4 +1,4 @@
-"""What the two translation tasks share: text, evaluation and decoding. They differ in the model and the recipe."""
+"""Text, evaluation and decoding of both translation tasks, which differ in model and recipe."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from rmsexp.norms import Norm
 from rmsexp.train.optim import UncorrectedAdamConfig
 from rmsexp.train.task import Dataset, Objective, Target
 
-SAMPLES = 10  # translations that a run's folder shows
+SAMPLES = 10  # translations per split in a run's translations.txt
 
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Which text, and how it becomes tokens.
+    """The parallel text and its tokenisation.
 
-    ``train``, ``valid`` and ``test``: for ``name=files``, what the paths of both languages begin with. ``tests``: the
-    test sets that are scored, the headline first.
+    ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the files without the language at their end.
+    ``tests``: the test sets that are scored; the first is the one of summaries and claims.
     """
 
     name: str = "multi30k"
@@ -59,15 +59,15 @@ class DataConfig(config.DataConfig):
         self.text_options()  # checks the rest
         others = self.tests[1:]
         if self.tests[:1] != ["test"] or len(set(self.tests)) < len(self.tests):
-            raise ValueError("data.tests must begin with test, the headline, and name each set once: [test,test2017]")
+            raise ValueError("data.tests must begin with test and name each set once: [test,test2017]")
         if wrong := [name for name in others if not name.startswith("test")]:
-            raise ValueError(f"data.tests: {wrong[0]} is no test set; their names begin with test")
+            raise ValueError(f"data.tests: {wrong[0]} is no test set; names of test sets begin with test")
         if self.name == "phrases" and (self.source, self.target) != ("en", "de"):
-            raise ValueError(f"data.source={self.source} data.target={self.target}: the phrases twin is from en to de")
+            raise ValueError(f"data.source={self.source} data.target={self.target}: the built-in text is from en to de")
         missing = [split for split in ("train", "valid", "test") if not getattr(self, split)]
         if self.name == "files" and missing:
             raise ValueError(
-                f"data.name=files needs data.{missing[0]}, what the paths of its two files begin with: "
+                f"data.name=files needs data.{missing[0]}, the path of its two files without the language: "
                 f"text/{missing[0]} for text/{missing[0]}.{self.source} and text/{missing[0]}.{self.target}"
             )
 
@@ -100,10 +100,11 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 
 @dataclass
 class DecodingConfig:
-    """How translations are searched for. Lengths count EOS; the smaller limit holds.
+    """Options of decoding. Lengths include EOS; where both limits are set the smaller one holds.
 
-    ``beam``: on test sets and for users; ``valid_beam``: on the validation set. ``max_length``: limit on all;
-    ``beyond_source``: limit on what exceeds the source. ``batch_size``: in sentences.
+    ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: on the validation set.
+    ``max_length``: largest number of target tokens. ``beyond_source``: largest number of target tokens beyond the
+    source's. ``batch_size``: in sentences.
     """
 
     beam: int
@@ -129,14 +130,14 @@ class DecodingConfig:
         return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty)
 
     def limits(self, lengths: Tensor) -> Tensor:
-        """The largest numbers of target tokens for sources of these lengths."""
+        """Return the largest number of target tokens for each source length."""
         limits = lengths + self.beyond_source if self.beyond_source is not None else torch.full_like(lengths, 1 << 30)
         return limits if self.max_length is None else limits.clamp(max=self.max_length)
 
 
 @dataclass
 class Config(config.RunConfig):
-    """What the schemas of both tasks have."""
+    """The part of the schema that both translation tasks share."""
 
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
@@ -176,7 +177,7 @@ class TranslationTask(ABC):
         self.notes = {
             **bleu.signatures(self._corpus.source, self._corpus.target),
             "decoding": f"beam {config.decoding.beam} on test sets, {config.decoding.valid_beam} on the validation set",
-            "batch norm": "statistics per target step in training pool what a decoder has not produced yet",
+            "batch norm": "in training, statistics include target tokens that a decoder has not produced yet",
         }
 
     @property
@@ -190,7 +191,7 @@ class TranslationTask(ABC):
 
     @abstractmethod
     def plan(self, epoch: int) -> list[list[np.ndarray]]:
-        """The micro-batches of each step of an epoch, as indices of training pairs."""
+        """Return the micro-batches of each step of an epoch, as indices of training pairs."""
 
     @abstractmethod
     def build(self, norm: Norm) -> nn.Module: ...
@@ -207,7 +208,7 @@ class TranslationTask(ABC):
 
     def batches(self, step: int) -> list[Batch]:
         epoch, index = divmod(step, int(self.steps_per_epoch))
-        return [self._load(self.text.train, chosen) for chosen in self._epoch(epoch)[index]]
+        return [self._load(self.text.train, indices) for indices in self._epoch(epoch)[index]]
 
     def examples(self, batch: Batch) -> int:
         return len(batch.source)
@@ -226,11 +227,11 @@ class TranslationTask(ABC):
         return results
 
     def translate(self, model: Any, lines: Sequence[str], beam: int) -> list[str]:
-        """Detokenised translations, in the order of the lines. The model is in evaluation mode."""
+        """Return detokenised translations of the lines. The model must be in evaluation mode."""
         return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
 
     def held_out_batches(self, split: str) -> Iterator[Batch]:
-        """Those pairs of a split that training would not drop, longest target first."""
+        """Yield the pairs of a split that training would not drop, those with the longest target first."""
         held_out, size = self.text.held_out[split], self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         for start in range(0, len(order), size):
@@ -238,50 +239,53 @@ class TranslationTask(ABC):
 
     @torch.no_grad()
     def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        """Sentences of like length are searched together: the order decides on batches, and so on the last bits.
+        """Return detokenised translations of tokenised sources, in their order.
 
-        What has no token but EOS is not translated.
+        Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
         """
         decoding = self.config.decoding
-        found: dict[int, list[int]] = {}
+        translations: dict[int, list[int]] = {}
         order = sorted((i for i in range(len(sources)) if len(sources[i]) > 1), key=lambda i: -len(sources[i]))
         for start in range(0, len(order), decoding.batch_size):
-            chosen = order[start : start + decoding.batch_size]
-            tokens, mask = self._pad([sources[i] for i in chosen])
+            indices = order[start : start + decoding.batch_size]
+            tokens, mask = self._pad([sources[i] for i in indices])
             limits = decoding.limits(mask.sum(1))
             best = beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
-            found.update(zip(chosen, best, strict=True))
-        return self.text.target.decode([found.get(i, []) for i in range(len(sources))])
+            translations.update(zip(indices, best, strict=True))
+        return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Model, split: str) -> float:
-        """In nats per target token."""
+        """Return the cross-entropy of a split in nats per target token."""
         total, tokens = 0.0, 0
         for batch in self.held_out_batches(split):
             total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
             tokens += len(batch.real)
         return total / tokens
 
-    def _load(self, pairs: translation.Encoded, chosen: np.ndarray) -> Batch:
-        source, source_mask = self._pad([pairs.source[i] for i in chosen])
-        targets = [pairs.target[i] for i in chosen]
+    def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
+        """Return sentence pairs as a batch on the device."""
+        source, source_mask = self._pad([pairs.source[i] for i in indices])
+        targets = [pairs.target[i] for i in indices]
         target, target_mask = self._pad(targets)
         longest = target.shape[1]
-        real = np.concatenate([np.arange(len(one)) + row * longest for row, one in enumerate(targets)])
+        real = np.concatenate([np.arange(len(tokens)) + row * longest for row, tokens in enumerate(targets)])
         return Batch(source, source_mask, target, target_mask, torch.from_numpy(real).to(self.device))
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Tokens and mask, ``(batch, time)``."""
+        """Return tokens and mask on the device, ``(batch, time)``."""
         return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in padded(sequences, PAD))  # type: ignore[return-value]
 
 
 def real_targets(batch: Batch) -> Tensor:
+    """Return the target tokens that are not padding, ``(tokens,)``."""
     return batch.target.flatten().index_select(0, batch.real)
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-    chosen = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
-    kinds = {"source": sources, "reference": references, "translation": hypotheses}
+    """Return text blocks that show some translations, evenly spaced over a split."""
+    indices = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
+    lines_by_kind = {"source": sources, "reference": references, "translation": hypotheses}
     return [
-        "\n".join([f"{split} {i + 1}", *(f"  {kind:12}{lines[i]}" for kind, lines in kinds.items()), ""])
-        for i in chosen
+        "\n".join([f"{split} {i + 1}", *(f"  {kind:12}{lines[i]}" for kind, lines in lines_by_kind.items()), ""])
+        for i in indices
     ]

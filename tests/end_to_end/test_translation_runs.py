@@ -104,7 +104,7 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data.name=files"], "data.name=files needs data.train, what the paths of its two files begin with"),
+        (["data.name=files"], "data.name=files needs data.train, the path of its two files without the language"),
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases twin has no test2018 (it has test)"),
         (["data.tests=[test,train]"], "data.tests: train is no test set"),
