@@ -1,4 +1,4 @@
-"""Every norm, with its formula; and modules built from its sites, filled with numbers."""
+"""Every norm with its formula, and helpers for modules that are built from its sites."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def fill(module: Module, seed: int = 1) -> Module:
-    """Draws every parameter around where it starts (weights, which start as NaN, around 0)."""
+    """Add noise to the initial value of every parameter, after weights, which start as NaN, are set to 0."""
     for i, parameter in enumerate(module.double().parameters()):
         parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
     return module
 
 
-FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # of (…, n), before gain and shift; batch norms of (batch, n)
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # without gain and shift; input (…, n), for batch norms (batch, n)
     "none": lambda x: x,
     "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
     "wn": lambda x: x,
@@ -55,13 +55,13 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # of (…, n), before gain 
 
 
 def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
-    """Those of a normaliser, where it has them."""
+    """Apply gain and shift of a normaliser, if it has them, to a normalised ``x``."""
     x = x if layer.weight is None else x * layer.weight
     return x if layer.bias is None else x + layer.bias
 
 
 def weight_of(site: Any) -> Tensor:
-    """What a map uses: ``g_i v_i / |v_i|`` under weight norms."""
+    """Return the effective weight of a linear layer: ``g_i v_i / |v_i|`` with a weight norm."""
     weight: Tensor = site.weight
     if site.reparametrisation is None:
         return weight
@@ -69,6 +69,6 @@ def weight_of(site: Any) -> Tensor:
 
 
 def without_gradient(module: nn.Module) -> set[str]:
-    """Names of the parameters whose gradient is missing or (but for rounding) zero."""
+    """Return the names of the parameters whose gradient is missing or, up to rounding errors, zero."""
     gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
     return {name for name, gradient in gradients.items() if gradient is None or not gradient.norm() > 1e-10}

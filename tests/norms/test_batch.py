@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rmsexp import norms
 from rmsexp.norms.batch import other_statistics
 
-N, BATCH, TIME, LEAST = 3, 12, 5, 4
-LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # real examples a step: 12, 9, 4, 3, 2
+N, BATCH, TIME, MIN_EXAMPLES = 3, 12, 5, 4
+LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # examples per time step, without padding: 12, 9, 4, 3, 2
 close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
@@ -27,7 +27,7 @@ def mask_of(lengths: Tensor = LENGTHS, time: int = TIME) -> Tensor:
 
 
 def layer_of(family: type[norms.BN | norms.MeanOnlyBN] = norms.BN, **options: object) -> norms.BatchNorm:
-    layer = family(name="bn", **{"min_examples": LEAST, **options}).value("a", N).double()
+    layer = family(name="bn", **{"min_examples": MIN_EXAMPLES, **options}).value("a", N).double()
     for i, parameter in enumerate(layer.parameters()):
         parameter.data += 0.3 * draw(N, seed=20 + i)
     return layer
@@ -52,7 +52,7 @@ def formula(layer: norms.BatchNorm, x: Tensor, mean: Tensor, var: Tensor) -> Ten
 @pytest.mark.parametrize("family", [norms.BN, norms.MeanOnlyBN])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_all_steps_at_once_are_the_steps_one_by_one(
+def test_all_steps_at_once_equal_the_steps_one_by_one(
     family: type[norms.BN | norms.MeanOnlyBN], masked: bool, mode: str
 ) -> None:
     whole, single = layer_of(family), layer_of(family)
@@ -61,18 +61,18 @@ def test_all_steps_at_once_are_the_steps_one_by_one(
         if seed == 2 and mode == "eval":
             whole.eval(), single.eval()
         x = draw(BATCH, TIME, N, seed=seed)
-        together, apart = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y, expected = whole(together, mask=mask, steps=range(TIME)), step_by_step(single, apart, mask)
+        x_whole, x_single = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y, expected = whole(x_whole, mask=mask, steps=range(TIME)), step_by_step(single, x_single, mask)
         close(y, expected)
         for result in (y, expected):
             result.backward(draw(BATCH, TIME, N, seed=9))
-        close(together.grad, apart.grad)
-    for name, saved in whole.state_dict().items():
-        close(saved, single.state_dict()[name])
+        close(x_whole.grad, x_single.grad)
+    for name, value in whole.state_dict().items():
+        close(value, single.state_dict()[name])
     assert whole.running_mean.shape == (TIME, N)
 
 
-def test_a_part_of_the_steps_touches_only_its_rows() -> None:
+def test_some_steps_change_only_their_running_statistics() -> None:
     layer = layer_of()
     x = draw(BATCH, 2, N)
     layer(x, steps=range(2, 4))
@@ -83,28 +83,29 @@ def test_a_part_of_the_steps_touches_only_its_rows() -> None:
 
 @pytest.mark.parametrize("steps", [None, range(TIME)], ids=["joint", "per-step"])
 @pytest.mark.parametrize("padding", ["exclude", "include"])
-def test_padding_counts_only_where_it_is_included(steps: range | None, padding: str) -> None:
+def test_padding_enters_statistics_only_if_included(steps: range | None, padding: str) -> None:
     mask, x = mask_of(), draw(BATCH, TIME, N)
-    other = torch.where(mask.unsqueeze(-1), x, 50 * draw(BATCH, TIME, N, seed=5))
+    other_padding = torch.where(mask.unsqueeze(-1), x, 50 * draw(BATCH, TIME, N, seed=5))
     layers = [layer_of(padding=padding) for _ in range(2)]
-    outputs = [layer(inputs, mask=mask, steps=steps)[mask] for layer, inputs in zip(layers, (x, other), strict=True)]
+    inputs = (x, other_padding)
+    outputs = [layer(values, mask=mask, steps=steps)[mask] for layer, values in zip(layers, inputs, strict=True)]
     assert torch.equal(*outputs) == (padding == "exclude")
     assert torch.equal(layers[0].running_var, layers[1].running_var) == (padding == "exclude")
     if padding == "include":
         close(outputs[0], layer_of()(x, steps=steps)[mask])
 
 
-def test_joint_statistics_are_over_the_real_positions() -> None:
+def test_joint_statistics_exclude_padding() -> None:
     mask, x, layer = mask_of(), draw(BATCH, TIME, N), layer_of()
-    y, real = layer(x, mask=mask), x[mask]
-    close(y, formula(layer, x, real.mean(0), real.var(0, unbiased=False)))
-    close(layer.running_mean, 0.1 * real.mean(0, keepdim=True))
-    close(layer.running_var, 0.9 + 0.1 * real.var(0, keepdim=True))
+    y, valid = layer(x, mask=mask), x[mask]
+    close(y, formula(layer, x, valid.mean(0), valid.var(0, unbiased=False)))
+    close(layer.running_mean, 0.1 * valid.mean(0, keepdim=True))
+    close(layer.running_var, 0.9 + 0.1 * valid.var(0, keepdim=True))
     flat = layer_of()
     close(flat(x.flatten(0, 1), mask=mask.flatten())[mask.flatten()], y[mask])
 
 
-def test_running_statistics_of_a_step_begin_with_its_first_batch() -> None:
+def test_running_statistics_of_a_step_are_set_to_its_first_batch() -> None:
     layer, first, second = layer_of(), draw(BATCH, N, seed=1), draw(BATCH, N, seed=2)
     layer(first, steps=0)
     close(layer.running_mean[0], first.mean(0))
@@ -117,33 +118,33 @@ def test_running_statistics_of_a_step_begin_with_its_first_batch() -> None:
 
 @pytest.mark.parametrize("mode", ["train", "batch"])
 def test_a_step_with_few_examples_uses_running_statistics(mode: str) -> None:
-    """Steps 3 and 4 have 3 and 2 real examples, fewer than 4: they use those of step 2, and leave no trace."""
+    """Steps 3 and 4 have 3 and 2 examples, fewer than 4: they use the running statistics of step 2."""
     layer = trained(eval="batch" if mode == "batch" else "running")
     assert layer.count.tolist() == [3, 3, 3, 0, 0]
     layer.train(mode == "train")
     x, mask = draw(BATCH, TIME, N, seed=7), mask_of()
     y = layer(x, mask=mask, steps=range(TIME))
     close(y[:, 3:], formula(layer, x[:, 3:], layer.running_mean[2], layer.running_var[2]))
-    real = x[mask[:, 2], 2]
-    close(y[:, 2], formula(layer, x[:, 2], real.mean(0), real.var(0, unbiased=False)))
+    valid = x[mask[:, 2], 2]
+    close(y[:, 2], formula(layer, x[:, 2], valid.mean(0), valid.var(0, unbiased=False)))
     assert layer.count.tolist() == ([4, 4, 4, 0, 0] if mode == "train" else [3, 3, 3, 0, 0])
     close(layer.running_mean[3:], torch.zeros(2, N, dtype=torch.float64))
 
 
-def test_a_first_step_with_few_examples_starts_from_zero_and_one() -> None:
-    layer, x = layer_of(), draw(LEAST - 1, N)
+def test_a_first_step_with_few_examples_uses_mean_zero_and_variance_one() -> None:
+    layer, x = layer_of(), draw(MIN_EXAMPLES - 1, N)
     unit = torch.ones(N, dtype=torch.float64)
     close(layer(x, steps=0), formula(layer, x, 0 * unit, unit))
     assert layer.count.tolist() == [0]
 
 
-@pytest.mark.parametrize(("asked", "used"), [(0, 0), (2, 2), (3, 2), (4, 2), (11, 2)])
-def test_an_unseen_step_uses_the_last_seen(asked: int, used: int) -> None:
+@pytest.mark.parametrize(("step", "source"), [(0, 0), (2, 2), (3, 2), (4, 2), (11, 2)])
+def test_a_step_without_statistics_uses_those_of_the_last_step_before(step: int, source: int) -> None:
     layer, x = trained().eval(), draw(2, N)
     before = copy.deepcopy(layer.state_dict())
-    expected = formula(layer, x, layer.running_mean[used], layer.running_var[used])
-    close(layer(x, steps=asked), expected)
-    close(layer(x.unsqueeze(1), steps=range(asked, asked + 1)).squeeze(1), expected)
+    expected = formula(layer, x, layer.running_mean[source], layer.running_var[source])
+    close(layer(x, steps=step), expected)
+    close(layer(x.unsqueeze(1), steps=range(step, step + 1)).squeeze(1), expected)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
@@ -159,9 +160,9 @@ def test_evaluation_does_not_depend_on_batch_or_padding(steps: range | None) -> 
     longer = torch.cat([x, draw(32, 4, N, seed=6)], dim=1)
     padded = layer(longer, mask=mask_of(lengths, TIME + 4), steps=steps and range(TIME + 4))
     for i, length in enumerate(lengths.tolist()):
-        alone = layer(x[i : i + 1, :length], steps=steps and range(length))[0]
-        close(alone, batch[i, :length])
-        close(alone, padded[i, :length])
+        single = layer(x[i : i + 1, :length], steps=steps and range(length))[0]
+        close(single, batch[i, :length])
+        close(single, padded[i, :length])
 
 
 def test_evaluation_with_the_statistics_of_the_batch() -> None:
@@ -172,14 +173,14 @@ def test_evaluation_with_the_statistics_of_the_batch() -> None:
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
-@pytest.mark.parametrize(("usual", "other"), [("running", "batch"), ("batch", "running")])
+@pytest.mark.parametrize(("chosen", "other"), [("running", "batch"), ("batch", "running")])
 @pytest.mark.parametrize("fails", [False, True])
-def test_other_statistics_hold_inside_and_no_longer(usual: str, other: str, fails: bool) -> None:
+def test_other_statistics_are_used_only_within_the_context(chosen: str, other: str, fails: bool) -> None:
     def build(statistics: str) -> nn.Module:
         layers = layer_of(eval=statistics), norms.LN(name="ln").value("b", N).double(), layer_of(eval=statistics)
         return nn.Sequential(*layers).eval()
 
-    model, expected = build(usual), build(other)
+    model, expected = build(chosen), build(other)
     x = draw(BATCH, N, seed=7)
     before, state = model(x), copy.deepcopy(model.state_dict())
     with pytest.raises(KeyError) if fails else nullcontext(), other_statistics(model) as name:
@@ -200,11 +201,11 @@ def test_a_model_without_batch_norm_has_no_other_statistics() -> None:
         assert torch.equal(model(x), before)
 
 
-@pytest.mark.parametrize("seen_before", [0, 1, 3], ids=["fresh", "shorter", "as-long"])
-def test_state_loads_into_a_module_that_has_seen_fewer_steps(seen_before: int) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_state_loads_into_a_module_with_fewer_steps(steps: int) -> None:
     saved, loaded = trained(), layer_of()
-    if seen_before:
-        loaded(draw(BATCH, seen_before, N, seed=8), steps=range(seen_before))
+    if steps:
+        loaded(draw(BATCH, steps, N, seed=8), steps=range(steps))
     loaded.load_state_dict(copy.deepcopy(saved.state_dict()))
     for mode in (False, True):
         x = draw(BATCH, TIME + 1, N, seed=9)
@@ -224,11 +225,11 @@ def test_low_precision_input_has_float32_statistics(steps: range | None, dtype: 
     torch.testing.assert_close(y.double(), exact, rtol=torch.finfo(dtype).eps * 4, atol=1e-5)
 
 
-def test_gradients_flow_through_the_statistics_of_the_real_examples() -> None:
+def test_gradients_flow_through_the_statistics_without_padding() -> None:
     layer, mask = layer_of(), mask_of()
     x = draw(BATCH, TIME, N).requires_grad_()
     layer(x, mask=mask, steps=range(TIME))[mask].square().sum().backward()
     assert not x.grad[~mask].any()
     first = x.grad[:, 0]
-    close(first.sum(0), torch.zeros(N, dtype=torch.float64))  # a common shift of a step changes nothing
+    close(first.sum(0), torch.zeros(N, dtype=torch.float64))  # adding a constant to a step changes nothing
     assert first.abs().sum() > 0

@@ -1,4 +1,4 @@
-"""Every norm against an independent definition: torch's modules, published formulas, loops, the paper's Table 1."""
+"""Every norm against an independent definition: torch's modules, published code, loops, and the paper's Table 1."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def perturb(module: nn.Module, seed: int = 1) -> None:
-    """Moves parameters away from where they start, so that a gain or shift in the wrong place shows."""
+    """Move parameters away from their initial values, so that a wrong gain or shift changes the result."""
     for i, parameter in enumerate(module.parameters()):
         noise = draw(*parameter.shape, seed=seed + i, dtype=parameter.dtype)
         parameter.data = parameter.data.nan_to_num(0.0) + 0.3 * noise
 
 
-def exact(layer: nn.Module) -> nn.Module:
+def perturbed(layer: nn.Module) -> nn.Module:
+    """Return the layer in float64, its parameters perturbed."""
     perturb(layer.double())
     return layer
 
 
-def with_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def output_and_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
     y = layer(x)
     y.backward(torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape))
@@ -50,7 +51,7 @@ def with_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("affine", [True, False], ids=["gain", "no-gain"])
 @pytest.mark.parametrize("eps", [1e-5, None])
 @pytest.mark.parametrize("shape", [7, (3, 4), [2, 3, 4]], ids=str)
-def test_rmsnorm_is_torch_rmsnorm(
+def test_rmsnorm_equals_torch_rmsnorm(
     shape: int | tuple[int, ...] | list[int], eps: float | None, affine: bool, dtype: torch.dtype
 ) -> None:
     ours = norms.RMSNorm(shape, eps, affine, dtype=dtype)
@@ -58,21 +59,15 @@ def test_rmsnorm_is_torch_rmsnorm(
     perturb(theirs)
     ours.load_state_dict(theirs.state_dict())
     assert set(ours.state_dict()) == ({"weight"} if affine else set())
-    x = 0.03 * draw(5, 2, *ours.normalized_shape, dtype=dtype)  # small, so that the default eps of a dtype counts
-    for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
-        torch.testing.assert_close(mine, reference)
-
-
-def test_rmsnorm_state_loads_into_torch() -> None:
-    ours, theirs = exact(norms.RMSNorm((3, 4))), nn.RMSNorm((3, 4), eps=1e-5).double()
-    theirs.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(theirs(draw(2, 3, 4)), ours(draw(2, 3, 4)))
+    x = 0.03 * draw(5, 2, *ours.normalized_shape, dtype=dtype)  # small, so that the default eps of a dtype matters
+    for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("shape", [7, (3, 4)], ids=str)
-def test_layernorm_is_torch_layernorm(
+def test_layernorm_equals_torch_layernorm(
     shape: int | tuple[int, ...], affine: bool, bias: bool, dtype: torch.dtype
 ) -> None:
     ours = norms.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
@@ -82,11 +77,11 @@ def test_layernorm_is_torch_layernorm(
     assert set(ours.state_dict()) == set(theirs.state_dict())
     x = 0.5 + draw(5, 2, *ours.normalized_shape, dtype=dtype)
     close = {torch.bfloat16: {"rtol": 2e-2, "atol": 3e-2}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}.get(dtype, {})
-    for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
-        torch.testing.assert_close(mine, reference, **close)
+    for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+        torch.testing.assert_close(actual, expected, **close)
 
 
-def test_nonparametric_ln_is_functional_layer_norm() -> None:
+def test_nonparametric_ln_equals_functional_layer_norm() -> None:
     layer = norms.NonparametricLN(name="nonparametric_ln").value("x", 6)
     x = 1 + draw(4, 3, 6)
     torch.testing.assert_close(layer(x), F.layer_norm(x, (6,), eps=1e-5))
@@ -103,18 +98,18 @@ def test_half_precision_keeps_statistics_and_gain_in_float32(dtype: torch.dtype)
 
 
 @pytest.mark.parametrize(("size", "torch_class"), [((12, 5), nn.BatchNorm1d), ((6, 5, 3, 4), nn.BatchNorm2d)])
-def test_batchnorm_is_torch_batchnorm(size: tuple[int, ...], torch_class: type[nn.BatchNorm1d]) -> None:
+def test_batchnorm_equals_torch_batchnorm(size: tuple[int, ...], torch_class: type[nn.BatchNorm1d]) -> None:
     maps, n, batches, momentum = len(size) == 4, size[0], 4, 0.1
     ours, theirs = norms.BatchNorm(5, maps=maps).double(), torch_class(5, momentum=momentum).double()
     perturb(ours)
     theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias}, strict=False)
     for seed in range(batches):
         x = 2 + 3 * draw(*size, seed=seed)
-        for mine, reference in zip(with_gradient(ours, x), with_gradient(theirs, x), strict=True):
-            torch.testing.assert_close(mine, reference)
-    # torch divides by N*H*W - 1; the code for CIFAR-10 counts examples only (norms.md, section 5). The start, 1, fades.
-    start, values = (1 - momentum) ** batches, x.numel() // 5
-    theirs.running_var = start + (theirs.running_var - start) * (values - 1) / values * n / (n - 1)
+        for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+            torch.testing.assert_close(actual, expected)
+    # torch's unbiased variance counts all N*H*W values, ours the N examples. The initial 1 has the same share in both.
+    initial, values = (1 - momentum) ** batches, x.numel() // 5
+    theirs.running_var = initial + (theirs.running_var - initial) * (values - 1) / values * n / (n - 1)
     torch.testing.assert_close(ours.running_mean[0], theirs.running_mean)
     torch.testing.assert_close(ours.running_var[0], theirs.running_var)
     ours.eval(), theirs.eval()
@@ -123,8 +118,8 @@ def test_batchnorm_is_torch_batchnorm(size: tuple[int, ...], torch_class: type[n
 
 @pytest.mark.parametrize("maps", [False, True], ids=["linear", "conv"])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
-def test_weight_norm_is_torch_weight_norm(maps: bool, eps: float) -> None:
-    site = exact(norms.WN(name="wn", eps=eps).linear("a", 3, 4, kernel_size=3 if maps else None, padding=int(maps)))
+def test_weight_norm_equals_torch_weight_norm(maps: bool, eps: float) -> None:
+    site = perturbed(norms.WN(name="wn", eps=eps).linear("a", 3, 4, kernel_size=3 if maps else None, padding=int(maps)))
     reference = (nn.Conv2d(3, 4, 3, padding=1) if maps else nn.Linear(3, 4)).double()
     reference = parametrizations.weight_norm(reference)
     originals = reference.parametrizations.weight
@@ -140,9 +135,9 @@ def test_weight_norm_is_torch_weight_norm(maps: bool, eps: float) -> None:
 
 
 @pytest.mark.parametrize(("size", "axes"), [((9, 4), 0), ((6, 3, 4), (0, 1)), ((6, 4, 2, 3), (0, 2, 3))])
-def test_mean_only_batch_norm_is_its_formula(size: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
+def test_mean_only_batch_norm_equals_its_formula(size: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
     maps = len(size) == 4
-    layer = exact(norms.MeanOnlyBatchNorm(4, maps=maps))
+    layer = perturbed(norms.MeanOnlyBatchNorm(4, maps=maps))
     x, shift = 2 + draw(*size), layer.bias.detach().view(-1, *[1] * (2 * maps))
     torch.testing.assert_close(layer(x), x - x.mean(axes, keepdim=True) + shift)
     torch.testing.assert_close(layer.running_mean[0], 0.1 * x.mean(axes))
@@ -150,7 +145,7 @@ def test_mean_only_batch_norm_is_its_formula(size: tuple[int, ...], axes: int | 
     torch.testing.assert_close(layer.eval()(x), x - mean + shift)
 
 
-# --- two published articles: a user replaces their class by ours
+# --- RMSNorm as two published articles write it, which a user may replace by ours
 
 
 def article_a(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -164,39 +159,34 @@ def article_b(x: Tensor, g: Tensor, eps: float) -> Tensor:
 
 @pytest.mark.parametrize("article", [article_a, article_b])
 @pytest.mark.parametrize("eps", [1e-6, 1e-8])
-@pytest.mark.parametrize("size", [(5, 16), (3, 5, 16)], ids=str)
-def test_drop_in_for_the_articles(
-    article: Callable[[Tensor, Tensor, float], Tensor], eps: float, size: tuple[int, ...]
-) -> None:
+def test_rmsnorm_replaces_that_of_articles(article: Callable[[Tensor, Tensor, float], Tensor], eps: float) -> None:
     layer = norms.RMSNorm(16, eps)
     perturb(layer)
-    x = 1e-3 * draw(*size, dtype=torch.float32)
+    x = 1e-3 * draw(3, 5, 16, dtype=torch.float32)
     torch.testing.assert_close(layer(x), article(x, layer.weight, eps))
 
 
 # --- pRMSNorm and the L2 norm
 
-SIZES = [
-    *[(n, 0.0625, k, k) for n, k in ((512, 32), (1024, 64), (2048, 128), (240, 15), (960, 60))],
-    *[
-        (36, 0.125, 5, 4),
-        (10, 0.125, 2, 1),
-        (1024, 0.1, 103, 102),
-        (100, 0.29, 29, 29),
-        (3, 0.01, 1, 1),
-        (7, 1.0, 7, 7),
-    ],
+UNITS = [  # n, p, and the number of units in the statistic with ceil and floor
+    *((n, 0.0625, k, k) for n, k in ((512, 32), (1024, 64), (2048, 128), (240, 15), (960, 60))),
+    (36, 0.125, 5, 4),
+    (10, 0.125, 2, 1),
+    (1024, 0.1, 103, 102),
+    (100, 0.29, 29, 29),
+    (3, 0.01, 1, 1),
+    (7, 1.0, 7, 7),
 ]
 
 
-@pytest.mark.parametrize(("n", "p", "ceil", "floor"), SIZES)
+@pytest.mark.parametrize(("n", "p", "ceil", "floor"), UNITS)
 def test_number_of_units_in_the_statistic(n: int, p: float, ceil: int, floor: int) -> None:
     assert norms.RMSNorm(n, p=p).k(n) == ceil
     assert norms.RMSNorm(n, p=p, k_rounding="floor").k(n) == floor
 
 
 def naive(x: Tensor, dims: int, k: int, eps: float, *, inside: bool, euclidean: bool = False) -> Tensor:
-    """Row by row, over the flattened trailing ``dims`` axes, from the definition."""
+    """Compute the definition row by row, over the flattened last ``dims`` axes."""
     rows = x.flatten(x.dim() - dims).reshape(-1, math.prod(x.shape[x.dim() - dims :]))
     result = torch.empty_like(rows)
     for i, row in enumerate(rows):
@@ -212,38 +202,38 @@ LAYOUTS = [((5, 10), None), ((3, 4, 10), None), ((2, 3, 6, 6), (2, 3)), ((2, 3, 
 @pytest.mark.parametrize("inside", [True, False], ids=["eps-inside", "eps-outside"])
 @pytest.mark.parametrize("k_rounding", ["ceil", "floor"])
 @pytest.mark.parametrize("p", [0.125, 0.6, 1.0])
-def test_prms_is_its_formula(
+def test_prms_equals_its_formula(
     size: tuple[int, ...], axes: tuple[int, ...] | None, inside: bool, k_rounding: str, p: float
 ) -> None:
     norm = norms.PRMS(name="prms", p=p, k_rounding=k_rounding, eps_inside=inside, eps=1e-2, axes=list(axes or (2, 3)))
     features = size[-1] if axes is None else size[1]
-    layer = exact(norm.normaliser(norms.Site("a", features, maps=axes is not None)))
+    layer = perturbed(norm.normaliser(norms.Site("a", features, maps=axes is not None)))
     x, dims = draw(*size), len(axes or (1,))
     n = math.prod(size[-dims:])
     gain = layer.weight.detach().view(-1, *[1] * (2 if axes else 0))
     k = (math.ceil if k_rounding == "ceil" else math.floor)(p * n)
     expected = naive(x, dims, k, 1e-2, inside=inside) * gain
     torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
-    if axes is not None:  # the first k do not depend on how maps lie in memory
+    if axes is not None:  # which units are the first k does not depend on the memory format
         channels_last = layer(x.contiguous(memory_format=torch.channels_last))
         torch.testing.assert_close(channels_last, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_prms_over_several_axes_takes_the_first_of_the_flattened() -> None:
+def test_prms_over_several_axes_takes_the_first_units_in_row_major_order() -> None:
     x = draw(4, 3, 5)
     layer = norms.RMSNorm((3, 5), p=0.5).double()
     torch.testing.assert_close(layer(x), naive(x, 2, 8, 1e-5, inside=True))
 
 
-def test_eps_outside_is_the_authors_torch_class() -> None:
+def test_eps_outside_equals_the_authors_torch_class() -> None:
     x, k = draw(6, 32), 2
-    layer = exact(norms.RMSNorm(32, 1e-8, p=0.0625, k_rounding="floor", eps_inside=False))
+    layer = perturbed(norms.RMSNorm(32, 1e-8, p=0.0625, k_rounding="floor", eps_inside=False))
     rms = x[:, :k].norm(2, dim=-1, keepdim=True) * k**-0.5
     torch.testing.assert_close(layer(x), layer.weight * (x / (rms + 1e-8)))
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-2])
-def test_l2_is_rms_over_root_n(eps: float) -> None:
+def test_l2_equals_rms_over_root_n(eps: float) -> None:
     x = draw(5, 9)
     l2 = norms.L2(name="l2", eps=eps).value("a", 9).double()
     torch.testing.assert_close(l2(x), norms.RMSNorm(9, eps / 9).double()(x) / 3)
@@ -255,9 +245,9 @@ def test_l2_is_rms_over_root_n(eps: float) -> None:
 
 @pytest.mark.parametrize("norm", [norms.LN(name="ln", eps=1e-2), norms.RMS(name="rms", eps=1e-2)], ids=lambda n: n.name)
 @pytest.mark.parametrize("joint", [False, True], ids=["per-channel", "all-channels"])
-def test_maps_are_normalised_as_naive_loops_do(norm: norms.Norm, joint: bool) -> None:
+def test_maps_are_normalised_as_by_loops(norm: norms.Norm, joint: bool) -> None:
     norm = type(norm)(name=norm.name, eps=norm.eps, axes=[1, 2, 3] if joint else [2, 3])
-    layer = exact(norm.normaliser(norms.Site("a", 3, maps=True, shift=True)))
+    layer = perturbed(norm.normaliser(norms.Site("a", 3, maps=True, shift=True)))
     x = 1 + draw(2, 3, 4, 5)
     expected = torch.empty_like(x)
     for i in range(2):
@@ -270,7 +260,7 @@ def test_maps_are_normalised_as_naive_loops_do(norm: norms.Norm, joint: bool) ->
     torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)), expected)
 
 
-def test_layernorm_of_maps_is_instance_or_group_norm() -> None:
+def test_layernorm_of_maps_equals_instance_or_group_norm() -> None:
     x = 1 + draw(2, 3, 4, 5)
     per_channel, joint = (norms.LayerNorm(3, 1e-2, axes=axes).double() for axes in ((2, 3), (1, 2, 3)))
     torch.testing.assert_close(per_channel(x), F.instance_norm(x, eps=1e-2))
@@ -286,15 +276,16 @@ FAMILIES: list[norms.Norm] = [
     norms.RMS(name="rms", eps=0),
     norms.PRMS(name="prms", eps=0, p=0.25),
 ]
-SEVERAL = torch.linspace(0.5, 3, 8, dtype=torch.float64).unsqueeze(1)
-SINGLE = torch.ones(16, 1, dtype=torch.float64).index_fill(0, torch.tensor(3), 4.0)
+FACTOR_PER_UNIT = torch.linspace(0.5, 3, 8, dtype=torch.float64).unsqueeze(1)
+FACTOR_OF_ONE_CASE = torch.ones(16, 1, dtype=torch.float64).index_fill(0, torch.tensor(3), 4.0)
+# each row: the change of weight and input, and the norms whose output does not change
 TABLE_1: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], set[str]]] = {
     "weight matrix re-scaling": (lambda w, x: (2.5 * w, x), {"bn", "wn", "ln", "rms", "prms"}),
     "weight matrix re-centring": (lambda w, x: (w + draw(1, 6, seed=7), x), {"ln"}),
-    "weight vector re-scaling": (lambda w, x: (SEVERAL * w, x), {"bn", "wn"}),
+    "weight vector re-scaling": (lambda w, x: (FACTOR_PER_UNIT * w, x), {"bn", "wn"}),
     "data set re-scaling": (lambda w, x: (w, 2.5 * x), {"bn", "ln", "rms", "prms"}),
     "data set re-centring": (lambda w, x: (w, x + draw(6, seed=8)), {"bn"}),
-    "single case re-scaling": (lambda w, x: (w, SINGLE * x), {"ln", "rms", "prms"}),
+    "single case re-scaling": (lambda w, x: (w, FACTOR_OF_ONE_CASE * x), {"ln", "rms", "prms"}),
 }
 
 
@@ -302,12 +293,12 @@ TABLE_1: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], set[
 @pytest.mark.parametrize("norm", FAMILIES, ids=lambda norm: norm.name)
 def test_invariances(norm: norms.Norm, row: str) -> None:
     change, invariant = TABLE_1[row]
-    site = exact(norm.linear("a", 6, 8, bias=False, shift=True))
+    site = perturbed(norm.linear("a", 6, 8, bias=False, shift=True))
     x = draw(16, 6, seed=9)
     before = torch.tanh(site(x))
     site.weight.data, x = change(site.weight.data, x)
-    moved = (torch.tanh(site(x)) - before).norm() / before.norm()
-    assert moved < 1e-12 if norm.name in invariant else moved > 1e-2
+    difference = (torch.tanh(site(x)) - before).norm() / before.norm()
+    assert difference < 1e-12 if norm.name in invariant else difference > 1e-2
 
 
 # --- properties
@@ -342,7 +333,7 @@ def test_permutation_does_not_commute_with_prms() -> None:
 
 @PROPERTY
 @given(ROWS.map(torch.from_numpy))
-def test_rms_of_the_output_is_one_and_all_units_is_rmsnorm(x: Tensor) -> None:
+def test_rms_of_the_output_is_one_and_prms_of_all_units_equals_rmsnorm(x: Tensor) -> None:
     n = x.shape[-1]
     y = norms.RMSNorm(n, 0.0, elementwise_affine=False)(x)
     torch.testing.assert_close(y.square().mean(-1), torch.ones(len(x), dtype=x.dtype))
@@ -351,7 +342,7 @@ def test_rms_of_the_output_is_one_and_all_units_is_rmsnorm(x: Tensor) -> None:
 
 @PROPERTY
 @given(ROWS.map(torch.from_numpy))
-def test_rms_is_ln_on_rows_of_zero_mean(x: Tensor) -> None:
+def test_rms_equals_ln_on_rows_of_zero_mean(x: Tensor) -> None:
     centred = x - x.mean(-1, keepdim=True)
     n = x.shape[-1]
     rms, ln = norms.RMSNorm(n).double(), norms.LayerNorm(n).double()

@@ -1,4 +1,4 @@
-"""What models ask of a norm, for every norm: blocks and tied matrices built from its sites; an outside norm."""
+"""The interface between models and norms, for every norm, and for a norm from outside the package."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
 
 
-def dead_before_centring(name: str, bias: str) -> set[str]:
-    """Centring over the batch removes what a bias inside the norm added."""
+def without_effect(name: str, bias: str) -> set[str]:
+    """Return ``bias``, a bias inside the norm, as a set if the norm removes it by centring over the batch."""
     return {bias} if name in ("bn", "mean_only_bn") else set()
 
 
@@ -65,7 +65,7 @@ def test_tied_matrix_stays_an_ordinary_parameter(name: str) -> None:
     assert {n for n, _ in model.named_parameters() if not n.startswith("hidden.")} == {"tied"}
 
 
-# --- the post-norm block of task 6, value and plain
+# --- a post-norm block, as of the Transformer: value and plain
 
 
 class Block(nn.Module):
@@ -84,7 +84,7 @@ def test_post_norm_block(name: str) -> None:
     block, x = fill(Block(NORMS[name])), draw(BATCH, TIME, EMBED)
     y = block(x)
     y.backward(draw(*y.shape, seed=1))
-    assert without_gradient(block) == dead_before_centring(name, "down.bias")
+    assert without_gradient(block) == without_effect(name, "down.bias")
     inner = torch.relu(F.linear(x, block.up.effective_weight(), block.up.bias))
     residual = x + F.linear(inner, block.down.effective_weight(), block.down.bias)
     if name in ("none", "wn"):
@@ -112,14 +112,14 @@ def test_post_norm_block(name: str) -> None:
 
 # --- parameters of a site
 
-OWN = {  # besides weight, bias (inside) and, where the norm always or never has it, norm.bias (after)
+PARAMETERS = {  # besides weight, bias (inside the norm) and norm.bias (after it)
     "none": set(),
     "wn": {"reparametrisation.gain"},
     "mean_only_bn": {"reparametrisation.gain"},
     "nonparametric_ln": set(),
     **{name: {"norm.weight"} for name in ("bn", "ln", "rms", "prms", "l2")},
 }
-SHIFTED = {  # for which values of ``shift`` there is a bias after the norm
+SHIFTED = {  # the values of ``shift`` with which there is a bias after the norm
     **dict.fromkeys(("bn", "mean_only_bn", "ln"), (None, True)),
     **dict.fromkeys(("rms", "prms", "l2"), (True,)),
     **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
@@ -129,34 +129,37 @@ SHIFTED = {  # for which values of ``shift`` there is a bias after the norm
 @EVERY
 @pytest.mark.parametrize("shift", [None, True, False])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
-def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool, kernel_size: int | None) -> None:
-    site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
-    has_bias = bias or (bool(shift) and name in ("none", "wn"))  # with no norm between them the two are one
-    expected = {"weight"} | OWN[name] | ({"bias"} if has_bias else set())
-    assert {n for n, _ in site.named_parameters()} == expected | ({"norm.bias"} if shift in SHIFTED[name] else set())
-    assert site.weight.shape == (HIDDEN, EMBED, *([] if kernel_size is None else [3, 3]))
-    assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
+def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool) -> None:
+    for kernel_size, shape in ((None, (HIDDEN, EMBED)), (3, (HIDDEN, EMBED, 3, 3))):
+        site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
+        has_bias = bias or (bool(shift) and name in ("none", "wn"))  # without a norm between them, the two are the same
+        expected = {"weight"} | PARAMETERS[name] | ({"bias"} if has_bias else set())
+        expected |= {"norm.bias"} if shift in SHIFTED[name] else set()
+        assert {n for n, _ in site.named_parameters()} == expected
+        assert site.weight.shape == shape
+        assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
 
 
 @EVERY
-def test_where_the_model_adds_a_bias_batch_norm_has_no_shift(name: str) -> None:
+def test_batch_norm_has_no_shift_if_the_model_adds_a_bias(name: str) -> None:
     sites = [NORMS[name].linear("a", EMBED, HIDDEN, then_bias=then_bias) for then_bias in (False, True)]
-    alone, followed = ({n for n, _ in site.named_parameters()} for site in sites)
-    assert alone - followed == ({"norm.bias"} if name == "bn" else set())
-    assert followed <= alone
+    without_bias, with_bias = ({n for n, _ in site.named_parameters()} for site in sites)
+    assert without_bias - with_bias == ({"norm.bias"} if name == "bn" else set())
+    assert with_bias <= without_bias
 
 
 @EVERY
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-def test_an_optional_map_is_plain(name: str, bias: bool) -> None:
-    plain, optional = (fill(ask("a", EMBED, HIDDEN, bias=bias)) for ask in (NORMS[name].plain, NORMS[name].optional))
+def test_an_optional_layer_is_plain(name: str, bias: bool) -> None:
+    plain, optional = (
+        fill(method("a", EMBED, HIDDEN, bias=bias)) for method in (NORMS[name].plain, NORMS[name].optional)
+    )
     close(optional.state_dict(), plain.state_dict())
     close(optional(draw(BATCH, EMBED)), plain(draw(BATCH, EMBED)))
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-def test_batch_norm_everywhere_has_the_bias_of_an_optional_map_after_the_norm(bias: bool) -> None:
+def test_batch_norm_everywhere_moves_the_bias_of_an_optional_layer_after_the_norm(bias: bool) -> None:
     site = fill(norms.BN(name="bn", everywhere=True).optional("a", EMBED, HIDDEN, bias=bias))
     assert {n for n, _ in site.named_parameters()} == {"weight", "norm.weight"} | ({"norm.bias"} if bias else set())
     x = draw(BATCH, EMBED)
@@ -164,10 +167,10 @@ def test_batch_norm_everywhere_has_the_bias_of_an_optional_map_after_the_norm(bi
 
 
 @pytest.mark.parametrize("gain", [None, 0.1])
-def test_gains_of_batch_norm_begin_at_the_initial_gain(gain: float | None) -> None:
+def test_gains_of_batch_norm_start_at_the_initial_gain(gain: float | None) -> None:
     norm = norms.BN(name="bn", everywhere=True, **({} if gain is None else {"initial_gain": gain}))
-    maps = (norm.linear("a", 3, 4), norm.linear("a", 3, 4, kernel_size=3), norm.optional("a", 3, 4))
-    for layer in (norm.value("a", 4), *(site.norm for site in maps)):
+    sites = (norm.linear("a", 3, 4), norm.linear("a", 3, 4, kernel_size=3), norm.optional("a", 3, 4))
+    for layer in (norm.value("a", 4), *(site.norm for site in sites)):
         close(layer.weight, torch.full((4,), gain or 1.0))
         close(layer.bias, torch.zeros(4))
 
@@ -181,14 +184,14 @@ def test_bias_of_rms_overrides_the_recipe(family: type[norms.RMS], bias: bool) -
 
 
 @EVERY
-def test_weights_are_nan_until_drawn(name: str) -> None:
+def test_weights_are_nan_until_initialised(name: str) -> None:
     for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):
         assert site.weight.isnan().all()
         assert site(torch.ones(8, 3)).isnan().all()
         assert all(p.isfinite().all() for n, p in site.named_parameters() if n != "weight")
 
 
-def test_fixed_gain_without_norm_only_where_data_initialises() -> None:
+def test_no_norm_has_a_fixed_gain_only_with_initialisation_from_data() -> None:
     site = NORMS["none"].linear("a", 3, 4, data_init=True)
     assert not site.reparametrisation.gain.requires_grad
     assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
@@ -237,7 +240,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_value_errors_that_name_the_key(mistake: str) -> None:
+def test_mistakes_raise_value_errors_that_name_the_key(mistake: str) -> None:
     call, message = MISTAKES[mistake]
     with pytest.raises(ValueError, match=message):
         call()
@@ -247,7 +250,7 @@ def test_mistakes_are_value_errors_that_name_the_key(mistake: str) -> None:
 
 
 class DynamicTanh(norms.Normaliser):
-    """``y = gain * tanh(alpha * x) + shift``, alpha one learned number."""
+    """``y = gain * tanh(alpha * x) + shift`` with a learned scalar alpha."""
 
     def __init__(self, site: norms.Site, alpha: float) -> None:
         super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
@@ -268,24 +271,25 @@ class DyT(norms.Norm):
 
 @pytest.mark.parametrize("shift", [None, False])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
-def test_an_outside_norm(kernel_size: int | None, shift: bool | None) -> None:
+def test_a_norm_from_outside(kernel_size: int | None, shift: bool | None) -> None:
     site = fill(DyT(name="dyt").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
     x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
-    a = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
+    sums = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
     gain, after = (
-        torch.zeros(()) if v is None else v.view(-1, *[1] * (a.dim() - 2)) for v in (site.norm.weight, site.norm.bias)
+        torch.zeros(()) if v is None else v.view(-1, *[1] * (sums.dim() - 2))
+        for v in (site.norm.weight, site.norm.bias)
     )
     y = site(x)
-    close(y, gain * torch.tanh(site.norm.alpha * a) + after)
+    close(y, gain * torch.tanh(site.norm.alpha * sums) + after)
     y.square().sum().backward()
     assert not without_gradient(site)
 
 
 @pytest.mark.parametrize("unit", [GRU, LSTM])
-def test_an_outside_norm_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
-    ours, plain = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
+def test_a_norm_from_outside_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
+    with_norm, without_norm = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
     x = draw(BATCH, TIME, EMBED)
-    states = ours(x)
+    states = with_norm(x)
     states.square().sum().backward()
-    assert not without_gradient(ours)
-    assert not torch.allclose(states, plain(x))
+    assert not without_gradient(with_norm)
+    assert not torch.allclose(states, without_norm(x))
