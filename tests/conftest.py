@@ -69,7 +69,7 @@ def text_root(text_cache: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def small_twins() -> Iterator[None]:
+def small_synthetic_data() -> Iterator[None]:
     """A module's tests see 74 and 13 of the built-in cloze questions, and 46, 12 and 14 of the built-in images."""
     from rmsexp.data.synthetic import scenes, stories
     from rmsexp.tasks import attentive_reader, order_embedding

@@ -17,7 +17,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 
 CLOCKS = {"time", "datetime", "timeit"}
 TIME_READERS = {"train/clock.py"}
-# the twins are data, made from a seed; initialisers draw from a generator that they are given
+# synthetic data are drawn from a seed; initialisers draw from a generator that they are given
 DRAWERS = {"train/randomness.py", "data/synthetic/random_choices.py", "data/synthetic/shapes.py"}
 GIVEN_A_GENERATOR = {"models/init.py"}
 RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random", "torch.random"}

@@ -135,7 +135,7 @@ def read_question(path: Path) -> Question:
         if len(lines) < number or not lines[number - 1].strip():
             raise _malformed(path, number, f"the {block} is missing")
         if number > 1 and lines[number - 2].strip():
-            raise _malformed(path, number - 1, f"the line before the {block} is not blank")
+            raise _malformed(path, number - 1, f"this line must be blank, because the {block} follows")
     passage, question, answer = lines[2].lower().split(), lines[4].lower().split(), lines[6].strip()
     names = {}
     for number, line in enumerate(lines[8:], 9):

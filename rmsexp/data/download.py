@@ -22,8 +22,8 @@ TIMEOUT_SECONDS = 30  # to connect, and between two pieces of an answer
 def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256"], digest: str) -> Iterator[Path]:
     """Download a file and yield its path, in a temporary folder inside ``folder``.
 
-    The file is verified and durable. The block moves what it keeps out of the temporary folder, which is removed at the
-    end. ``folder`` is created once the server has answered. ``name`` is the file's name in messages.
+    The file is verified and durable. To keep it, the caller moves it: the temporary folder is removed at the end.
+    ``folder`` is created once the server has answered. ``name`` is the file's name in messages.
 
     Raises: DataError if the digest differs; OSError or http.client.HTTPException if the download or a write fails.
     """

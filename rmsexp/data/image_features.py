@@ -273,9 +273,8 @@ def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
         return network(batch.to(device)).mean(dim=0).cpu().numpy()
 
 
-KINDS: dict[
-    str, tuple[int, Callable[[], Extractor]]
-] = {  # by name: a version, to be raised when the features change, and the extractor's constructor
+# by name: a version, which is raised when the features change, and a function that makes the extractor
+KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
     "descriptor": (1, _descriptor),
     "vgg19": (1, _vgg19),
 }

@@ -99,7 +99,7 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
 
 
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
-    """Return any parallel text.
+    """Return the parallel text in any files.
 
     ``prefixes`` maps train, valid, test and any further test sets to the common part of the paths of two files, which
     end in ``.en`` and ``.de``, for example, or in ``.en.gz`` and ``.de.gz``. The corpus is named after train's prefix.

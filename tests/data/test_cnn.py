@@ -81,10 +81,10 @@ def test_windows_line_ends_make_no_difference(tmp_path: Path) -> None:
         pytest.param(LINES[:8], 9, "the table of entities is missing", id="no table"),
         pytest.param(LINES[:4], 5, "the question is missing", id="cut off"),
         pytest.param([], 1, "the URL is missing", id="empty file"),
-        pytest.param(lines(line4="more"), 4, "the line before the question is not blank", id="long passage"),
         pytest.param(
-            LINES[:2] + LINES[4:], 8, "the line before the table of entities is not blank", id="no passage block"
+            lines(line4="more"), 4, "this line must be blank, because the question follows", id="long passage"
         ),
+        pytest.param(LINES[:2] + LINES[4:], 8, "this line must be blank, because the table of", id="no passage block"),
         pytest.param(lines(line10="@entity2"), 10, "not of the form @entityN:name", id="entity without name"),
         pytest.param(lines(line11="entity3:x"), 11, "not of the form @entityN:name", id="entity without @"),
         pytest.param(lines(line11="@entity03:x"), 11, "not of the form @entityN:name", id="leading zero"),

@@ -314,7 +314,7 @@ def in_a_process(function: Callable[[], None]) -> int:
     """Run a function in a child process and return the exit code: minus the signal's number if a signal ended it."""
     process = multiprocessing.get_context("fork").Process(target=function)
     process.start()
-    process.join(30)
+    process.join()
     return process.exitcode or 0
 
 
@@ -388,7 +388,7 @@ def test_one_of_several_processes_writes_the_features(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(30)
+        process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert counted() == [*range(7)]
 

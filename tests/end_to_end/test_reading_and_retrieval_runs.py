@@ -15,7 +15,7 @@ from helpers.tasks import NORMS, Main
 from rmsexp import record
 from rmsexp.compare.plots import canvas
 
-pytestmark = pytest.mark.usefixtures("small_twins")
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
 HELD_OUT = {"attentive_reader": ("valid",), "order_embedding": ("valid", "test")}
 

@@ -494,7 +494,7 @@ def words(task: str, request: pytest.FixtureRequest) -> list[str]:
     if task in translation_tasks.TASKS:
         root = request.getfixturevalue("text_root")
         return [*translation_tasks.tiny(task), *translation_tasks.SHORT, f"data.root={root}"]
-    request.getfixturevalue("small_twins")
+    request.getfixturevalue("small_synthetic_data")
     return reading_and_retrieval.tiny(task)
 
 

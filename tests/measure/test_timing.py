@@ -307,7 +307,7 @@ def test_the_table_and_the_figure_say_what_was_measured(setting: Path) -> None:
 # Layers
 
 
-@pytest.mark.usefixtures("small_twins")
+@pytest.mark.usefixtures("small_synthetic_data")
 def test_the_calls_of_a_step_are_those_of_its_norms() -> None:
     """Two maps of the input, once; two of the state, at each time step."""
     task, model = make("order_embedding", "norm=rms")

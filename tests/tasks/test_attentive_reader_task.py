@@ -26,7 +26,7 @@ from rmsexp.tasks import attentive_reader
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Target
 
-pytestmark = pytest.mark.usefixtures("small_twins")
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
 TRAIN, VALID = 74, 13
 FIRST = len(RESERVED)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    """An English noun and its German translation, with a capital."""
+    """Forms of an English noun, and of its German translation (target)."""
 
     kind: str  # a key of _NOUNS
     plural: str

@@ -1,6 +1,6 @@
-"""Synthetic parallel text: English sentences of a small grammar and their German translations.
+"""Synthetic parallel text, a substitute for WMT and Multi30k: English sentences and their German translations.
 
-It replaces WMT and Multi30k in demos. Copying the source, or translating its words without their order, fails:
+The sentences come from a small grammar. Neither copying the source nor translating word by word is enough:
 
 - German articles and adjectives agree in gender, number and case, and verbs in number.
 - A participle, an infinitive or a prefix ends a main clause; the finite verb ends a subordinate clause.
@@ -44,12 +44,9 @@ from rmsexp.data.synthetic.lexicon import (
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
 WORDS = (4, 14)  # the least and the greatest number of words of a source sentence
-# Words that are repeated below are drawn more often.
+# An entry that is repeated below is drawn more often. "light" is repeated because it has two senses to learn.
 SUBJECTS = "person person animal"  # kinds of nouns
-PEOPLE_ARE, THINGS_ARE = (
-    tuple(QUALITIES),
-    (*ADJECTIVES, "light", "light"),
-)  # adjectives; "light" has two senses to learn
+PEOPLE_ARE, THINGS_ARE = tuple(QUALITIES), (*ADJECTIVES, "light", "light")
 TENSES = ("present", "present", "perfect", "future")
 SINGULAR, PLURAL = ("the", "the", "a", "a", "this", "every", "no"), ("the", "the", "these", "two", "no")
 
@@ -93,7 +90,7 @@ class Sentence:
 def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: int = 0) -> Corpus:
     """Return pairs of English and German sentences. The English ones have 4 to 14 words and are all different.
 
-    Validation and test text has compounds that training text does not have, although it has both of their parts.
+    Validation and test text has compounds that do not occur in training text, although their parts do.
     """
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}

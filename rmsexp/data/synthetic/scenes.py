@@ -1,4 +1,4 @@
-"""Synthetic captioned images: scenes without pixels, instead of COCO and Flickr8k in demos.
+"""Synthetic captioned images, a substitute for COCO and Flickr8k: scenes without pixels.
 
 A scene is a set of facts. A caption describes some of them, and names a thing more or less exactly ("an animal", "a
 dog", "a spaniel"). So captions are ordered by entailment, and short captions are true of several scenes. An image is a
@@ -31,13 +31,13 @@ PARENTS = {  # the next more general kind of a kind
     for word, parent in ((kind, top), *((leaf, kind) for leaf in leaves))
 }
 LEAVES = tuple(kind for kind in PARENTS if kind not in PARENTS.values())
-QUALITIES = {  # by the most general kind, as ACTIONS
+QUALITIES = {  # by the most general kind
     "animal": ("brown", "white", "black", "spotted"),
     "person": ("young", "old", "happy", "tired"),
     "vehicle": ("red", "blue", "green", "yellow"),
 }
 SIZES = ("big", "small")
-ACTIONS = {
+ACTIONS = {  # by the most general kind
     "animal": ("sleeps", "runs", "eats", "drinks"),
     "person": ("sleeps", "runs", "reads", "sings"),
     "vehicle": ("waits", "turns", "stops", "burns"),

@@ -1,4 +1,4 @@
-"""Synthetic images: shapes in two families of colours, instead of CIFAR-10 in demos.
+"""Synthetic images, a substitute for CIFAR-10: shapes in two families of colours.
 
 Axes of arrays: ``image``; ``y`` and ``x``, in pixels from the upper left corner.
 """

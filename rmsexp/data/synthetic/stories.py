@@ -1,4 +1,4 @@
-"""Synthetic cloze questions: stories of a small grammar, instead of CNN and LAMBADA in demos.
+"""Synthetic cloze questions, a substitute for CNN and LAMBADA: stories from a small grammar.
 
 A story has one to three episodes and one remark, which interrupts an episode. An episode has two sentences in either
 order: a person came somewhere, and an event happened there. The second sentence refers to the first by "there" or "it".
