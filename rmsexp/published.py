@@ -1,9 +1,9 @@
-"""``python -m rmsexp.published FILE``: what the paper's authors published, drawn beside our runs or evaluated.
+"""``python -m rmsexp.published FILE``: draw the authors' published logs beside our runs, or evaluate their model.
 
 results.csv (CIFAR-10) and stats_*.pkl (attentive reader) become a record in
 <results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn. order.npz, with order.pkl
-beside it (order-embedding), is evaluated on the test split of <data-root>/coco, in the layout of the order-embedding
-release, and set beside the paper's Table 7.
+in the same folder (order-embedding), is evaluated on the test split of <data-root>/coco, which has the layout of the
+order-embedding release, and printed with the paper's Table 7.
 """
 
 from __future__ import annotations
@@ -23,19 +23,15 @@ from rmsexp.data import DataError, authors_files, cache
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from torch import nn
 
 SCALE = "paper"
 TASKS = {".csv": "cifar10", ".pkl": "attentive_reader", ".npz": "order_embedding"}
-COLUMNS = [f"{of}_{metric}" for of in ("caption", "image") for metric in ("r1", "r5", "r10", "mean_rank")]
-TABLE_7 = {  # recalls in %
-    "none": (45.8, 79.7, 88.8, 5.4, 37.6, 73.6, 85.8, 7.7),
-    "ln": (47.9, 79.5, 89.2, 5.3, 38.4, 74.6, 86.7, 7.5),
-    "rms": (48.7, 79.7, 89.5, 5.3, 39.0, 74.8, 86.3, 7.5),
-    "prms": (46.8, 79.8, 90.3, 5.2, 39.0, 74.5, 86.3, 7.4),
-}
-GRU = {"gates_x": ("W", 1), "gates_h": ("U", 3), "candidate_x": ("Wx", 2), "candidate_h": ("Ux", 4)}  # map, norm
-PARAMETERS = {  # ours by theirs
+TABLE_7_METRICS = [f"{kind}_{metric}" for kind in ("caption", "image") for metric in ("r1", "r5", "r10", "mean_rank")]
+# Each map of our GRU: the authors' name of its weight, and their number of its norm.
+GRU = {"gates_x": ("W", 1), "gates_h": ("U", 3), "candidate_x": ("Wx", 2), "candidate_h": ("Ux", 4)}
+PARAMETERS = {  # our name by the authors' name
     "Wemb": "embedding",
     "ff_image_W": "image.weight",
     "ff_image_b": "image.bias",
@@ -49,7 +45,14 @@ PARAMETERS = {  # ours by theirs
 
 @dataclass(frozen=True)
 class Log:
-    """How a task's published log becomes a record. ``device``: what the paper says that its times are of."""
+    """How a task's published log becomes a record.
+
+    Attributes:
+        read: returns the rows of the record.
+        dataset: the name of the data.
+        device: on which the paper measured its times.
+        assumed: what the file does not contain and we assume.
+    """
 
     read: Callable[[Path], list[record.Row]]
     dataset: str
@@ -62,7 +65,7 @@ LOGS = {
         authors_files.cifar10_rows,
         "CIFAR-10",
         "GeForce RTX 2080 Ti",
-        f"{authors_files.EPOCH_STEPS} updates an epoch; seconds are those of training and test passes together",
+        f"{authors_files.EPOCH_STEPS} updates per epoch; seconds include training and test passes",
     ),
     "attentive_reader": Log(
         authors_files.reader_rows,
@@ -74,9 +77,11 @@ LOGS = {
 
 
 def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Path:
-    """Writes the record of a published log, unless it is there, and returns its folder.
+    """Write the record of a published log, unless it exists, and return its folder.
 
-    Raises: DataError; FileExistsError if another run is there.
+    Raises:
+        DataError: the log cannot be read.
+        FileExistsError: the folder contains another run.
     """
     log, series = LOGS[task], f"{norm}+published"
     rows = log.read(path)
@@ -102,7 +107,7 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         return folder
     with cache.staging(folder) as temporary:
         if folder.exists():
-            raise FileExistsError(f"{folder} holds another run; choose another --seed or --results")
+            raise FileExistsError(f"{folder} contains another run; choose another --seed or --results")
         record.write_json(temporary / record.RUN, run)
         record.RunFolder(temporary).append(rows)
         record.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
@@ -112,9 +117,11 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
 
 
 def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[str, float]:
-    """The metrics of the model on the test split (see :func:`rmsexp.metrics.retrieval.retrieval`).
+    """Return the model's metrics on the test split (see :func:`rmsexp.metrics.retrieval.retrieval`).
 
-    Raises: config.ConfigError and ValueError if it is no such model with this norm; DataError.
+    Raises:
+        config.ConfigError, ValueError: it is not an order-embedding model with this norm.
+        DataError: the data cannot be read.
     """
     import torch
 
@@ -123,8 +130,8 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     embedding, hidden = stored.arrays["Wemb"].shape[1], stored.arrays["ff_image_W"].shape[1]
     sizes = [f"model.embedding={embedding}", f"model.hidden={hidden}", f"penalty={stored.options.get('method')}"]
     biased = ["norm.bias=true"] if norm != "ln" and "gru_b1" in stored.arrays else []
-    chosen = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", f"data.root={root}", *sizes, *biased]
-    job = config.job(chosen)
+    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", f"data.root={root}", *sizes, *biased]
+    job = config.job(overrides)
     task = Task(job.config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     task.prepare(print)
     model = task.build(job.norm)
@@ -135,52 +142,65 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
 
 
 def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
-    """Gives our model the stored parameters; the rows of its embedding are of ``words``, its vocabulary by id.
+    """Load the stored parameters into our model; ``words``: our vocabulary by id.
 
-    Raises: ValueError if the model has others.
+    Raises:
+        ValueError: the model has other parameters.
     """
     import torch
 
     arrays = {**stored.arrays, "Wemb": stored.arrays["Wemb"][stored.ids(words)]}
-    given = {  # their maps are x W, ours W x
+    state = {  # the authors compute x W, we compute W x
         PARAMETERS.get(name, name): torch.tensor(array if name == "Wemb" else array.T).float()
         for name, array in arrays.items()
     }
-    known = model.state_dict()
-    for name in {**known, **given}:
-        found, wanted = (tuple(some[name].shape) if name in some else "none" for some in (given, known))
-        if found != wanted:
+    expected = model.state_dict()
+    for name in {**expected, **state}:
+        shape, expected_shape = _shape(state, name), _shape(expected, name)
+        if shape != expected_shape:
             raise ValueError(
-                f"the stored parameters do not fit: {name} is {found}, where a model with this norm for these features "
-                f"has {wanted}; --norm says what it was trained with"
+                f"the stored parameters do not fit: {name} is {shape}, but a model with this norm for these features "
+                f"has {expected_shape}; set --norm to the norm that it was trained with"
             )
-    model.load_state_dict(given)
+    model.load_state_dict(state)
 
 
-def beside_table_7(found: Mapping[str, float], name: str) -> pd.DataFrame:
-    """The model's metrics above those of the paper, recalls in %, and its median ranks, which the paper leaves out."""
+def _shape(state: Mapping[str, torch.Tensor], name: str) -> str:
+    return str(tuple(state[name].shape)) if name in state else "none"
+
+
+def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
+    """Return the model's metrics above those of the paper's Theano models, recalls in percent.
+
+    The median ranks in the last two columns are not in the paper.
+    """
     import pandas as pd
 
-    columns = [*COLUMNS, "caption_median_rank", "image_median_rank"]
-    rows = {name: {key: found[key] * (1 if key.endswith("rank") else 100) for key in columns}}
-    rows |= {f"Table 7, {names.label(norm)}": dict(zip(COLUMNS, line, strict=True)) for norm, line in TABLE_7.items()}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    from rmsexp.compare import paper
+
+    numbers = paper.numbers().query("table == 'Table 7' and framework == 'Theano' and metric in @TABLE_7_METRICS")
+    published = numbers.pivot(index="norm", columns="metric", values="value").loc[names.in_order(numbers["norm"])]
+    published.index = pd.Index([f"Table 7, {names.label(norm)}" for norm in published.index])
+    columns = [*TABLE_7_METRICS, "caption_median_rank", "image_median_rank"]
+    table = pd.concat([pd.DataFrame(metrics, index=[name]), published])[columns]
+    table[[column for column in columns if not column.endswith("rank")]] *= 100
+    return table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rmsexp.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path, help="as the authors published it")
-    parser.add_argument("--task", choices=TASKS.values(), help="told from the end of the file's name unless set")
-    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="what it was trained with (rms)")
-    parser.add_argument("--seed", type=int, default=0, help="a number that tells logs of one norm apart (0)")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="the root of all records (results)")
-    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="where data sets are")
+    parser.add_argument("file", type=Path, help="a file as the authors published it")
+    parser.add_argument("--task", choices=TASKS.values(), help="default: by the end of the file's name")
+    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="of the file (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="distinguishes several logs of one norm (%(default)s)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records (%(default)s)")
+    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="data sets (%(default)s)")
     arguments = parser.parse_args()
     task = arguments.task or TASKS.get(arguments.file.suffix)
     if task is None:
-        parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; --task says what it is of")
+        parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; set --task")
     if arguments.seed < 0:
         parser.error(f"--seed must be at least 0, got {arguments.seed}")
     results, root = arguments.results.expanduser(), arguments.data_root.expanduser()
@@ -189,14 +209,14 @@ def main() -> int:
             print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
             print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")
         else:
-            found = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
-            table = beside_table_7(found, arguments.file.name)
+            metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
+            table = beside_table_7(metrics, arguments.file.name)
             print(table.to_string(float_format="{:.1f}".format, na_rep=""))
     except (config.ConfigError, DataError, ValueError, OSError) as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 2 if isinstance(error, config.ConfigError) else 1
-    where = f"results={results}" if task in LOGS else f"data.root={root}"
-    words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", where]
+    root_override = f"results={results}" if task in LOGS else f"data.root={root}"
+    words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
     print(f"next    {shlex.join(['python', '-m', 'rmsexp', *words])}")
     return 0
 

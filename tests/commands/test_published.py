@@ -321,7 +321,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
     ]
     run = record.read_json(folder / record.RUN)
     assert "results.csv (sha256 " in run["notes"]["source"]
-    assert "500 updates an epoch" in run["notes"]["assumed"]
+    assert "500 updates per epoch" in run["notes"]["assumed"]
 
     records = load(results).select("cifar10", "paper")
     assert records.problems == []
@@ -358,7 +358,7 @@ def test_the_same_log_again_changes_nothing_and_another_is_refused(
     saved(path, CSV.replace("0.25", "0.2"))
     assert command(monkeypatch, path, "--norm", "ln", "--seed", 3, "--results", results) == 1
     said = capsys.readouterr().err
-    assert said == f"rmsexp: {folder} holds another run; choose another --seed or --results\n"
+    assert said == f"rmsexp: {folder} contains another run; choose another --seed or --results\n"
     assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     assert [one.name for one in folder.parent.iterdir() if not one.name.endswith(".lock")] == ["seed3"]
 
