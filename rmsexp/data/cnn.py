@@ -88,7 +88,7 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
             with os.scandir(folder / name) as entries:
                 files[split] = sorted((e.name, e.stat().st_size) for e in entries if e.name.endswith(".question"))
     if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if not files.get(split)]:
-        raise missing("CNN", absent, ORIGIN)
+        raise missing("CNN", folder, absent, ORIGIN)
     return files
 
 
@@ -204,7 +204,7 @@ def top4(root: Path) -> Source[Cloze]:
     """
     folder = root / "top4"
     if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
-        raise missing("CNN top4", absent, TOP4_ORIGIN)
+        raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
     digest = digest_of(folder / name for name in TOP4_FILES)
 
     def load(report: Report) -> Cloze:

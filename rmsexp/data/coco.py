@@ -47,7 +47,7 @@ def coco_release(root: Path) -> Source[Captions]:
     texts = {split: folder / f"{name}.txt" for split, name in RELEASE.items()}
     features = {split: folder / "images" / "10crop" / f"{name}.npy" for split, name in RELEASE.items()}
     if absent := [path for path in (*texts.values(), *features.values()) if not path.exists()]:
-        raise missing("The release of order-embedding", absent, RELEASE_ORIGIN)
+        raise missing("The release of order-embedding", folder, absent, RELEASE_ORIGIN)
 
     def load(report: Report) -> Captions:
         captions = {split: read_release(path) for split, path in texts.items()}
@@ -98,7 +98,7 @@ def coco(root: Path, features: str) -> Source[Captions]:
     files = next((paths for paths in official if all(path.exists() for path in paths)), None)
     if files is None:
         absent = next(path for path in official[0] if not path.exists())
-        raise missing("COCO", [absent], f"There is no dataset_coco.json either. {ORIGIN}")
+        raise missing("COCO", folder, [absent], f"There is no dataset_coco.json either. {ORIGIN}")
     train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
     splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}
     return pictures(f"COCO, {files[0].stem[-4:]}", splits, files, folder, features)

@@ -72,13 +72,13 @@ def write_float32(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarra
             file.write(np.ascontiguousarray(block, dtype=FLOAT32).data)
 
 
-def missing(name: str, paths: Iterable[Path], origin: str) -> DataError:
-    """Return the error for files that the user has to get.
+def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> DataError:
+    """Return the error for files below ``folder`` that the user has to get.
 
     ``name`` is the data set. ``origin`` is a full sentence that says where to get the files.
     """
-    listed = ", ".join(map(str, paths))
-    return DataError(f"{name} is incomplete: there is no {listed}.\n{origin} scale=demo needs no data.")
+    listed = ", ".join(str(path.relative_to(folder)) for path in paths)
+    return DataError(f"{name} is incomplete: in {folder} there is no {listed}.\n{origin} scale=demo needs no data.")
 
 
 def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the file.") -> DataError:

@@ -32,7 +32,7 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
     tokens = text / "Flickr8k.token.txt"
     lists = {split: text / f"Flickr_8k.{name}Images.txt" for split, name in NAMES.items()}
     if absent := [path for path in (tokens, *lists.values(), images) if not path.exists()]:
-        raise missing("Flickr8k", absent, ORIGIN)
+        raise missing("Flickr8k", folder, absent, ORIGIN)
     captions = read_captions(tokens)
     splits = {
         split: [Picture(images / name, captions.get(name, [])) for line in read_lines(path) if (name := line.strip())]

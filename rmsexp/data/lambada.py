@@ -46,7 +46,7 @@ def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
     folder = root / "lambada"
     paths = {split: folder / f"lambada_{file}_plain_text.txt" for split, file in SPLITS.items()}
     if absent := [path for path in paths.values() if not path.is_file()]:
-        raise missing("LAMBADA", absent, ORIGIN)
+        raise missing("LAMBADA", folder, absent, ORIGIN)
     digest = digest_of(paths.values())
 
     def load(report: Report) -> Cloze:

@@ -221,7 +221,7 @@ def test_missing_files_are_named_with_their_folder(split: str, other: str, root:
     with pytest.raises(DataError) as error:
         cnn(root, None, "refuse")
     message = str(error.value)
-    parts = (f"there is no {root}/cnn/questions/{split}/*.question.\n", "Hermann", "scale=demo")
+    parts = (f"in {root}/cnn/questions there is no {split}/*.question.\n", "Hermann", "scale=demo")
     assert all(part in message for part in parts)
     assert message.count("\n") == 1
     assert other not in message
@@ -337,7 +337,7 @@ def test_missing_pickles_are_named_with_advice(tmp_path: Path) -> None:
         top4(tmp_path)
     message = str(error.value)
     named = (
-        f"there is no {tmp_path}/top4/valid4_qs.pkl.\n",
+        f"in {tmp_path}/top4 there is no valid4_qs.pkl.\n",
         "http://www.cs.toronto.edu/~rkiros/top4.zip",
         "scale=demo",
     )

@@ -85,7 +85,7 @@ def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
 def test_missing_part_is_named_with_its_source(name: str, root: Path) -> None:
     (root / "flickr8k" / name).rename(root / "away")
     message = refusal(root)
-    assert f"there is no {root / 'flickr8k' / name}" in message
+    assert f"in {root / 'flickr8k'} there is no {name}" in message
     assert "https://forms.illinois.edu" in message
     assert "scale=demo" in message
 

@@ -133,8 +133,8 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word:
     ("name", "word", "message"),
     [
         (TASKS[0], "batch_size=75", "batch_size=75 is more than the 74 training examples"),
-        (TASKS[0], "data.name=cnn", "CNN is incomplete: there is no "),
-        (TASKS[0], "data.name=top4", "/data/top4/dict.pkl, "),
+        (TASKS[0], "data.name=cnn", "CNN is incomplete: in "),
+        (TASKS[0], "data.name=top4", "/data/top4 there is no dict.pkl, "),
         (TASKS[1], "batch_size=46", "batch_size=46 must be less than the 46 training images"),
         (TASKS[1], "data.name=coco", "there is no"),
         (TASKS[1], "data.name=coco_release", "there is no"),
