@@ -1,0 +1,59 @@
+"""Contestants on a clock that moves only while they work, and the timer that times them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from rmsexp.measure import interleaved, steps
+from rmsexp.measure.interleaved import InterleavedTimer
+
+Log = list[tuple[str, int, Any]]  # contestant, step, batches
+
+
+class SimulatedClock:
+    """Replaces ``rmsexp.train.clock.Stopwatch`` in the modules that measure."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def stopwatch(self) -> Any:
+        start = self.now
+        return type("Watch", (), {"seconds": property(lambda _: self.now - start)})()
+
+
+class SimulatedContestant:
+    """Logs each step and spends the next of ``seconds`` on it: a quarter forward, three quarters backward."""
+
+    def __init__(self, clock: SimulatedClock, seconds: Iterator[float], log: Log, name: str) -> None:
+        self.clock, self.seconds, self.log, self.name = clock, seconds, log, name
+
+    def take(self, step: int, batches: Any, part: Any = nullcontext) -> None:
+        self.log.append((self.name, step, batches))
+        seconds = next(self.seconds)
+        with part("forward"):
+            self.clock.now += seconds / 4
+        with part("backward"):
+            self.clock.now += seconds / 2
+        with part("backward"):
+            self.clock.now += seconds / 4
+
+
+def simulated_timer(
+    monkeypatch: pytest.MonkeyPatch, seconds: Sequence[Iterator[float]], data_seconds: float = 0.0
+) -> tuple[InterleavedTimer, Log]:
+    """Return a timer of contestants a, b, …, whose steps take the given seconds, and the log of all their steps."""
+    clock, log = SimulatedClock(), Log()
+    monkeypatch.setattr(interleaved, "Stopwatch", clock.stopwatch)
+    monkeypatch.setattr(steps, "Stopwatch", clock.stopwatch)
+
+    def batches(step: int) -> list[str]:
+        clock.now += data_seconds
+        return [f"batch {step}"]
+
+    contestants = [SimulatedContestant(clock, values, log, name) for values, name in zip(seconds, "abc", strict=False)]
+    return InterleavedTimer(contestants, batches, torch.device("cpu"), seed=0), log

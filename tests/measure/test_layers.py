@@ -1,0 +1,39 @@
+"""Layers of the benchmark: one pass through a layer, and that layers of the same norm compute the same."""
+
+from __future__ import annotations
+
+import torch
+
+from rmsexp.measure.layers import LayerPass, norm_cases
+
+
+def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them() -> None:
+    layer = torch.nn.Linear(3, 2)
+    x, gradient = torch.arange(12.0).reshape(4, 3).requires_grad_(), torch.arange(8.0).reshape(4, 2)
+    leaves, recorded = [x, *layer.parameters()], []
+    for leaf in leaves:
+        leaf.register_post_accumulate_grad_hook(lambda leaf: recorded.append((leaf, leaf.grad)))
+    layer_pass = LayerPass(layer, x, gradient, layer.parameters())
+    for _ in range(2):  # the second would add to a gradient left by the first
+        layer_pass.take(0, ())
+        gradients = {id(leaf): value for leaf, value in recorded}
+        expected = torch.autograd.grad(layer(x), leaves, gradient)
+        assert all(torch.equal(gradients[id(leaf)], value) for leaf, value in zip(leaves, expected, strict=True))
+        assert [leaf.grad for leaf in leaves] == [None] * 3
+        recorded.clear()
+
+
+def test_layers_compute_what_their_names_say() -> None:
+    """All layers of one norm are the same function of the same input."""
+    both, forward = norm_cases("4x32", torch.float64, torch.device("cpu"))
+    x = both.layers["rms eager"].x
+    assert torch.equal(forward.layers["copy"].layer(x), x)
+    outputs = {name: layer_pass.layer(x) for name, layer_pass in both.layers.items()}
+    for norm in ("ln", "rms", "prms"):
+        assert torch.allclose(outputs[f"{norm} eager"], outputs[f"{norm} fused"], atol=1e-10)
+    assert torch.allclose(outputs["ln eager"], outputs["nn.LayerNorm"], atol=1e-10)
+    assert torch.allclose(outputs["rms eager"], outputs["nn.RMSNorm"], atol=1e-4)  # torch's default eps is another
+    mean_square, sum_square = x[:, :2].square().mean(1, keepdim=True), x.square().sum(1, keepdim=True)
+    assert torch.allclose(outputs["prms eager"], x / (mean_square + 1e-5).sqrt(), atol=1e-10)
+    assert torch.allclose(outputs["l2 fused"], x / (sum_square + 1e-5).sqrt(), atol=1e-10)
+    assert torch.allclose(outputs["nonparametric_ln fused"], outputs["ln eager"], atol=1e-10)

@@ -1,0 +1,46 @@
+"""Norm layers without the model: which calls are recorded, and that repeating them computes the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.reading_and_retrieval import make
+from helpers.sites import close
+
+from rmsexp import config
+from rmsexp.measure import replay
+from rmsexp.train.randomness import StreamNoise
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+def test_the_recorded_calls_are_those_of_the_norms() -> None:
+    """A GRU normalises two maps of the whole input once, and two of the state at each time step."""
+    task, model = make("order_embedding", "norm=rms")
+    batch = task.batches(0)[0]
+    with replay.record_calls(model) as calls:
+        task.objective(model, batch, StreamNoise(0, "noise"))
+    time = batch.tokens.shape[1] if hasattr(batch, "tokens") else batch[0].shape[1]
+    shapes = [tuple(call.shape) for call in calls]
+    assert shapes == [(9, time, 12), (9, time, 6), *[(9, 12), (9, 6)] * time]
+    _, without_norm = make("order_embedding", "norm=none")
+    with replay.record_calls(without_norm) as calls:
+        task.objective(without_norm, batch, StreamNoise(0, "noise"))
+    assert calls == []
+
+
+def test_repeated_layers_compute_the_same_as_in_the_model() -> None:
+    norms = torch.nn.Sequential(config.job(["norm=ln"]).norm.value("a", 4), config.job(["norm=rms"]).norm.value("b", 4))
+    x = torch.arange(12.0).reshape(3, 4)
+    with replay.record_calls(norms) as calls:
+        norms(x)
+    outputs: list[torch.Tensor] = []
+    handles = [layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output)) for layer in norms]
+    repeated = replay.Replay([calls, calls[:1]], lambda shape, dtype: x.to(dtype).reshape(shape))
+    repeated.take(4, None)
+    close(torch.stack(outputs), torch.stack([layer(x) for layer in norms]))
+    outputs.clear()
+    repeated.take(5, None)  # the second of the recorded steps, which has one call
+    assert len(outputs) == 1
+    assert all(parameter.grad is None for parameter in norms.parameters())
+    for handle in handles:
+        handle.remove()
