@@ -1,10 +1,10 @@
-"""The attentive reader and order-embedding made small: shared by the tests of their tasks and runs."""
+"""Small versions of the attentive reader and order-embedding, shared by the tests of their tasks and runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from helpers.tasks import made
+from helpers.tasks import task_and_model
 
 TASKS = ("attentive_reader", "order_embedding")
 SIZES = {
@@ -18,4 +18,4 @@ def tiny(task: str) -> list[str]:
 
 
 def make(task: str, *overrides: str) -> tuple[Any, Any]:
-    return made(*tiny(task), *overrides)
+    return task_and_model(*tiny(task), *overrides)

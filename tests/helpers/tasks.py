@@ -16,8 +16,8 @@ from rmsexp.train.randomness import StreamNoise, stream
 NORMS = config.options("norm")
 
 
-def made(*words: str) -> tuple[Any, Any]:
-    """The task of a command line with its data, and its model, initialised."""
+def task_and_model(*words: str) -> tuple[Any, Any]:
+    """Return the task of some overrides, with its data, and its model, initialised."""
     job = config.job(list(words))
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(lambda _: None)
@@ -26,11 +26,11 @@ def made(*words: str) -> tuple[Any, Any]:
     return task, model
 
 
-def shake(model: nn.Module) -> None:
-    """Weights with which results differ from each other."""
+def shake(model: nn.Module, std: float = 1.0) -> None:
+    """Add normal noise to all parameters, so that the model's results for different inputs differ."""
     for name, parameter in model.named_parameters():
         with torch.no_grad():
-            parameter.add_(torch.empty(parameter.shape).normal_(0, 1, generator=stream(0, "shake", name)))
+            parameter.add_(torch.empty(parameter.shape).normal_(0, std, generator=stream(0, "shake", name)))
 
 
 def train(task: Any, model: nn.Module, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of both translation models share: sentence pairs, and what every such model must keep."""
+"""Shared by the tests of both translation models: sentence pairs, and assertions that hold for every such model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVEN = ((4, 5),) * 8
 
 @dataclass(frozen=True, kw_only=True)
 class SiteList(norms.LN):
-    """LN that keeps the names of the sites it is asked for: those it normalises, and all maps."""
+    """LN that records the names of its sites: those it normalises, and all linear layers."""
 
     normalised: list[str] = field(default_factory=list)
     maps: list[str] = field(default_factory=list)
@@ -47,6 +47,7 @@ def parameters(model: nn.Module) -> int:
 
 
 def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
+    """Return random pairs of token sequences; ``lengths`` are of source and target, ``name`` chooses the stream."""
     generator = stream(0, "pairs", *name)
 
     def tokens(size: int, length: int) -> Tensor:
@@ -55,53 +56,53 @@ def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
     return [(tokens(SOURCES, source), tokens(TARGETS, target)) for source, target in lengths]
 
 
-def batch_of(chosen: Sequence[Pair], padding: int = 0) -> Batch:
-    """Pairs as one batch; ``padding`` is the token where there is none."""
+def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
+    """Return pairs as one batch; ``padding`` is the token at padded positions."""
 
     def padded(sentences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         joined = nn.utils.rnn.pad_sequence(list(sentences), batch_first=True, padding_value=padding)
         lengths = torch.tensor([len(sentence) for sentence in sentences])
         return joined, torch.arange(joined.shape[1]) < lengths.unsqueeze(1)
 
-    source, source_mask = padded([source for source, _ in chosen])
-    target, target_mask = padded([target for _, target in chosen])
+    source, source_mask = padded([source for source, _ in examples])
+    target, target_mask = padded([target for _, target in examples])
     return Batch(source, source_mask, target, target_mask, target_mask.flatten().nonzero().squeeze(1))
 
 
 def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
-    """The logits of each sentence, ``(its tokens, target_size)``."""
+    """Return the logits of each sentence, ``(its tokens, target_size)``."""
     return list(logits.split(batch.target_mask.sum(1).tolist()))
 
 
 def learn_statistics(model: nn.Module) -> None:
-    """Some batches in training: the running statistics of batch norms become their own for each time step."""
+    """Run some batches in training mode, so that running statistics of batch norms differ between time steps."""
     model.train()
     with torch.no_grad():
         for index in range(3):
             model(batch_of(pairs(RAGGED, str(index))))
 
 
-def assert_neighbours_change_nothing(model: nn.Module, chosen: Sequence[Pair]) -> None:
-    """A sentence alone, without padding, has the logits that it has in a batch."""
-    batch = batch_of(chosen)
-    for pair, together in zip(chosen, by_sentence(model(batch), batch), strict=True):
+def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair]) -> None:
+    """The logits of a sentence alone, without padding, equal those in a batch."""
+    batch = batch_of(examples)
+    for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
         close(model(batch_of([pair])), together)
 
 
 def assert_padding_has_no_part(model: nn.Module) -> None:
-    """In training, what lies in the padding changes no logit, no gradient and no running statistic."""
+    """In training mode, tokens on padding change no logit, no gradient and no running statistic."""
     results = []
     for padding in (0, 5):
-        one = copy.deepcopy(model).train()
-        logits = one(batch_of(pairs(RAGGED), padding))
+        copied = copy.deepcopy(model).train()
+        logits = copied(batch_of(pairs(RAGGED), padding))
         logits.square().sum().backward()
-        results.append((logits, one.state_dict(), [parameter.grad for parameter in one.parameters()]))
+        results.append((logits, copied.state_dict(), [parameter.grad for parameter in copied.parameters()]))
     for first, second in zip(*results, strict=True):
         close(first, second)
 
 
 def read_on(model: Model, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState]:
-    """Logits ``(batch, time, target_size)`` of what follows each of ``tokens``, ``(batch, time)``, one by one."""
+    """Feed ``tokens``, ``(batch, time)``, step by step; return logits ``(batch, time, target_size)`` and the state."""
     rows = []
     for column in tokens.unbind(1):
         logits, state = model.step(column, state)
@@ -110,17 +111,18 @@ def read_on(model: Model, state: DecoderState, tokens: Tensor) -> tuple[Tensor, 
 
 
 def shifted(target: Tensor) -> Tensor:
-    """What the decoder reads when it predicts ``target``."""
+    """Return the tokens that the decoder reads when it predicts ``target``."""
     return torch.cat([torch.full_like(target[:, :1], FIRST), target[:, :-1]], 1)
 
 
 def assert_steps_are_forward(model: Model, batch: Batch) -> None:
+    """Decoding step by step gives the logits of the forward pass."""
     logits, _ = read_on(model, model.encode(batch.source, batch.source_mask), shifted(batch.target))
     close(logits.flatten(0, 1)[batch.real], model(batch))
 
 
 def assert_select_reorders(model: Model) -> None:
-    """Hypotheses change places and go on, each with its own past; rows may be of other sentences (memory) or not."""
+    """After ``select`` each row continues its own hypothesis, with ``memory=True`` and with ``memory=False``."""
     batch = batch_of(pairs(EVEN))
     read = shifted(batch.target)
     whole, _ = read_on(model, model.encode(batch.source, batch.source_mask), read)
@@ -128,11 +130,11 @@ def assert_select_reorders(model: Model) -> None:
     rows = torch.tensor([5, 2, 2, 0])
     close(read_on(model, state.select(rows, memory=True), read[rows, 3:])[0], whole[rows, 3:])
 
-    one = batch_of(pairs(EVEN)[:1] * 8)  # eight hypotheses of one sentence
-    start = model.encode(one.source, one.source_mask)
+    repeated = batch_of(pairs(EVEN)[:1] * 8)  # eight hypotheses of one sentence
+    start = model.encode(repeated.source, repeated.source_mask)
     rows = torch.tensor([5, 2, 2, 0, 7, 1, 3, 3])
     expected, _ = read_on(model, start, read[rows])
     _, state = read_on(model, start, read[:, :3])
-    kept = state.select(rows, memory=False)
-    assert kept.memory is state.memory
-    close(read_on(model, kept, read[rows, 3:])[0], expected[:, 3:])
+    selected = state.select(rows, memory=False)
+    assert selected.memory is state.memory
+    close(read_on(model, selected, read[rows, 3:])[0], expected[:, 3:])

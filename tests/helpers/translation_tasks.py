@@ -1,14 +1,14 @@
-"""The translation tasks made small: shared by the tests of tasks, runs and commands."""
+"""Small versions of the translation tasks, shared by the tests of tasks, runs and commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from helpers.tasks import made
+from helpers.tasks import task_and_model
 
 TASKS = ("rnnsearch", "transformer")
-TRAIN = 310  # pairs, as conftest has it
+TRAIN = 310  # training pairs of the fixture text_root
 SIZES = {
     "rnnsearch": ("model.embedding=8", "model.hidden=12", "batch_size=20", "pool=3"),
     "transformer": (
@@ -16,7 +16,10 @@ SIZES = {
         *("tokens=200", "pool=100", "accumulate=2"),
     ),
 }
-SHORT = ("data.max_length=16", "data.overlong=drop")  # where all of the text takes a recurrence too long
+SHORT = (
+    "data.max_length=16",
+    "data.overlong=drop",
+)  # keeps step-by-step tests short
 SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2")
 
 
@@ -25,4 +28,4 @@ def tiny(task: str) -> list[str]:
 
 
 def make(root: Path, task: str, *overrides: str) -> tuple[Any, Any]:
-    return made(*tiny(task), f"data.root={root}", *overrides)
+    return task_and_model(*tiny(task), f"data.root={root}", *overrides)

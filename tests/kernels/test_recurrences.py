@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import reading_and_retrieval, translation_tasks
 from helpers.sites import draw, fill
-from helpers.tasks import Main, made
+from helpers.tasks import Main, task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -503,7 +503,7 @@ def words(task: str, request: pytest.FixtureRequest) -> list[str]:
 def test_objectives_agree(task: str, norm: tuple[str, ...], words: list[str]) -> None:
     found = []
     for impl in ("eager", "fused"):
-        its, model = made(*words, *norm, f"norm.impl={impl}")
+        its, model = task_and_model(*words, *norm, f"norm.impl={impl}")
         batch = its.batches(0)[0]
         if task == "order_embedding":
             batch = batch._replace(features=batch.features.double())

@@ -1,4 +1,4 @@
-"""Beam search against every sequence there is, against a literal search of one sentence, and at its edges."""
+"""Beam search against all possible sequences, against a literal search of one sentence, and in edge cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LogProbabilities = Callable[[tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class Hashed:
-    """What a row's sentence is, and a number made of all tokens it has read."""
+    """The sentence of each row, and a hash of all tokens that the row has read."""
 
     sentences: Tensor
     read: Tensor
@@ -70,7 +70,7 @@ def normalised(total: float | np.float32, length: int, options: SearchOptions) -
 
 
 def exhaustive(following: LogProbabilities, vocabulary: int, max_length: int, options: SearchOptions) -> list[int]:
-    """The best of all sequences that end in EOS or have the maximum length."""
+    """Return the best of all sequences that end in EOS or have the maximum length."""
     best: tuple[int, ...] = ()
     best_score = -np.inf
     for length in range(1, max_length + 1):
@@ -85,7 +85,7 @@ def exhaustive(following: LogProbabilities, vocabulary: int, max_length: int, op
 
 
 def literal(following: LogProbabilities, max_length: int, options: SearchOptions) -> list[int]:
-    """The search for one sentence, with lists, as Nematus' ``gen_sample`` has it."""
+    """Search the translation of one sentence with lists, as Nematus' ``gen_sample``."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
     ended: list[tuple[np.float32, tuple[int, ...]]] = []
     for length in range(1, max_length + 1):
@@ -95,18 +95,18 @@ def literal(following: LogProbabilities, max_length: int, options: SearchOptions
             for token, value in enumerate(following(prefix))
             if not (options.forbid_empty and length == 1 and token == EOS)
         ]
-        kept = sorted(candidates, key=lambda candidate: -candidate[0])[: options.beam - len(ended)]
-        ended += [candidate for candidate in kept if candidate[1][-1] == EOS]
-        live = [candidate for candidate in kept if candidate[1][-1] != EOS]
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[: options.beam - len(ended)]
+        ended += [candidate for candidate in best if candidate[1][-1] == EOS]
+        live = [candidate for candidate in best if candidate[1][-1] != EOS]
         if not live:
             break
-    _, best = max(ended + live, key=lambda candidate: normalised(candidate[0], len(candidate[1]), options))
-    return [token for token in best if token != EOS]
+    _, tokens = max(ended + live, key=lambda candidate: normalised(candidate[0], len(candidate[1]), options))
+    return [token for token in tokens if token != EOS]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 @pytest.mark.parametrize(("vocabulary", "beam"), [(3, 31), (4, 121)])
-def test_a_beam_that_holds_everything_finds_the_best_of_all(
+def test_a_beam_that_holds_all_sequences_finds_the_best(
     vocabulary: int, beam: int, setting: tuple[str, float, bool]
 ) -> None:
     options = SearchOptions(beam, *setting)
@@ -125,16 +125,16 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all(
 def test_equals_the_literal_search(beam: int, setting: tuple[str, float, bool]) -> None:
     options = SearchOptions(beam, *setting)
     max_lengths = [8, 3, 8, 1, 6, 7]
-    found = []
+    results = []
     for seed in range(20):
         model = Model(seed, 7)
         expected = [
             literal(model.log_probabilities(sentence), length, options) for sentence, length in enumerate(max_lengths)
         ]
-        found.append(model.search(list(range(6)), max_lengths, options))
-        assert found[-1] == expected, seed
-    lengths = {len(tokens) for translations in found for tokens in translations}
-    assert len(lengths) > 4  # else the models would try little
+        results.append(model.search(list(range(6)), max_lengths, options))
+        assert results[-1] == expected, seed
+    lengths = {len(tokens) for translations in results for tokens in translations}
+    assert len(lengths) > 4  # else the test would show little
 
 
 def test_greedy_takes_the_likeliest_token_each_time() -> None:
@@ -150,7 +150,7 @@ def test_greedy_takes_the_likeliest_token_each_time() -> None:
     assert {0, 9} < lengths
 
 
-def test_a_sentence_is_searched_as_if_it_were_alone() -> None:
+def test_a_sentence_has_the_same_translation_in_a_batch_as_alone() -> None:
     model, options = Model(3, 7), SearchOptions(4, "length", 0, False)
     sentences, max_lengths = list(range(30)), [1 + 5 * i % 9 for i in range(30)]
     alone = [
@@ -161,7 +161,7 @@ def test_a_sentence_is_searched_as_if_it_were_alone() -> None:
     assert model.search(order, [max_lengths[i] for i in order], options) == [alone[i] for i in order]
 
 
-def test_sentences_that_are_done_leave_the_computation() -> None:
+def test_finished_sentences_are_removed_from_the_batch() -> None:
     model, memories = Model(0, 5), []
     model.table[:, EOS] = -torch.inf
 
@@ -170,18 +170,18 @@ def test_sentences_that_are_done_leave_the_computation() -> None:
         return model.step(tokens, state)
 
     state, options = Hashed(torch.arange(3), torch.zeros(3, dtype=torch.long)), SearchOptions(3, "length", 0, False)
-    found = beam_search(step, state, torch.tensor([1, 4, 2]), FIRST, options, EOS)
-    assert [len(tokens) for tokens in found] == [1, 4, 2]
+    translations = beam_search(step, state, torch.tensor([1, 4, 2]), FIRST, options, EOS)
+    assert [len(tokens) for tokens in translations] == [1, 4, 2]
     assert [memory.tolist() for memory in memories] == [
         [0, 0, 0, 1, 1, 1, 2, 2, 2],
         [1, 1, 1, 2, 2, 2],
         [1] * 3,
         [1] * 3,
     ]
-    assert memories[2] is memories[3]  # nothing is copied where no sentence leaves
+    assert memories[2] is memories[3]  # not copied in a step at which no sentence finishes
 
 
-def test_a_sentence_stops_when_each_of_its_places_has_ended() -> None:
+def test_a_sentence_is_done_when_all_slots_of_its_beam_have_ended() -> None:
     model = Model(0, 5)
     model.table[:, EOS] = 20
     assert model.search([0, 1], [50, 50], SearchOptions(3, "length", 0, False)) == [[], []]
@@ -197,7 +197,7 @@ def test_forbid_empty() -> None:
     assert model.search([0, 1], [5, 1], SearchOptions(1, "length", 0, False)) == [[], []]
 
 
-def test_equally_probable_hypotheses_give_the_same_alone_and_in_a_batch() -> None:
+def test_ties_are_broken_alike_alone_and_in_a_batch() -> None:
     model, options = Model(0, 40), SearchOptions(4, "length", 0, False)
     model.table.zero_()
     model.table[:, EOS] = -torch.inf
@@ -206,14 +206,14 @@ def test_equally_probable_hypotheses_give_the_same_alone_and_in_a_batch() -> Non
     assert together == [*model.search([0], [3], options), *model.search([1], [2], options)]
 
 
-def test_of_equally_good_translations_the_first_to_end_is_taken() -> None:
+def test_of_equally_good_translations_the_first_to_end_wins() -> None:
     model = Model(0, 2)
     model.table.zero_()
     assert model.search([0], [2], SearchOptions(3, "length", 0, False)) == [[]]  # as good as a token and EOS
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_logits_that_are_not_numbers_end_the_search_and_harm_no_other_sentence(bad: float) -> None:
+def test_logits_that_are_not_finite_end_the_search_of_their_sentence_only(bad: float) -> None:
     model, options = Model(1, 7), SearchOptions(3, "length", 0, False)
     expected = model.search([0, 1, 2], [8, 8, 8], options)
 
@@ -222,24 +222,24 @@ def test_logits_that_are_not_numbers_end_the_search_and_harm_no_other_sentence(b
         return logits.masked_fill(state.sentences[:, None] == 1, bad), state
 
     state = Hashed(torch.arange(3), torch.zeros(3, dtype=torch.long))
-    found = beam_search(step, state, torch.tensor([8, 8, 8]), FIRST, options, EOS)
-    assert found == [expected[0], [], expected[2]]
+    translations = beam_search(step, state, torch.tensor([8, 8, 8]), FIRST, options, EOS)
+    assert translations == [expected[0], [], expected[2]]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_hypothesis_outlives_others_whose_logits_are_not_numbers(bad: float) -> None:
+def test_a_hypothesis_survives_others_whose_logits_are_not_finite(bad: float) -> None:
     model = Model(0, 5)
     model.table[:, EOS] = 20
 
     def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
         logits, state = model.step(tokens, state)
         if len(model.rows) > 1:
-            logits[1:] = bad  # the first hypothesis ends here, and the rest of its kin in the next step
+            logits[1:] = bad  # the first hypothesis ends in this step, and its continuations in the next
         return logits, state
 
     state = Hashed(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
-    found = beam_search(step, state, torch.tensor([9]), FIRST, SearchOptions(3, "length", 0, True), EOS)
-    assert found == [[int(model.log_probabilities(0)(())[1:].argmax()) + 1]]
+    translations = beam_search(step, state, torch.tensor([9]), FIRST, SearchOptions(3, "length", 0, True), EOS)
+    assert translations == [[int(model.log_probabilities(0)(())[1:].argmax()) + 1]]
     assert len(model.rows) == 3
 
 
@@ -249,7 +249,7 @@ def test_a_hypothesis_outlives_others_whose_logits_are_not_numbers(bad: float) -
 )
 def test_normalisations_weigh_length_against_probability(normalisation: str, alpha: float, expected: list[int]) -> None:
     """Two tokens of probability 0.5 against four of 0.4: equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``."""
-    successors = torch.zeros(5, 5)  # of FIRST in row EOS, which nothing else reads
+    successors = torch.zeros(5, 5)  # the row of EOS, which is never continued, is that of FIRST
     successors[0, 1], successors[0, 2], successors[0, 4] = 0.5, 0.4, 0.1
     successors[1, EOS] = successors[2, 3] = successors[3, 4] = successors[4, EOS] = 1
 

@@ -26,7 +26,7 @@ def test_identical_text_scores_100() -> None:
         ("the the the the", "the cat sat on the mat", [2 / 4, 1 / (2 * 3), 1 / (4 * 2), 1 / (8 * 1)], math.exp(-0.5)),
         ("a b c x y", "a b c d e", [3 / 5, 2 / 4, 1 / 3, 1 / (2 * 2)], 1),
     ],
-    ids=["too long", "too short", "clipped counts, each further order without a match halved", "no 4-gram matches"],
+    ids=["too long", "too short", "clipped counts, halved for each order without a match", "no 4-gram matches"],
 )
 def test_bleu_by_hand(hypothesis: str, reference: str, precisions: list[float], brevity: float) -> None:
     expected = 100 * brevity * math.prod(precisions) ** (1 / 4)
@@ -73,7 +73,7 @@ def test_no_lines() -> None:
         bleu.score([], [])
 
 
-def test_signatures_say_how_the_scores_are_made() -> None:
+def test_signatures_describe_the_scores() -> None:
     signatures = bleu.signatures("en", "de")
     parts = {name: dict(part.split(":") for part in signature.split("|")) for name, signature in signatures.items()}
     common = {"nrefs": "1", "lang": "en-de", "case": "mixed", "version": version("sacrebleu")}

@@ -1,4 +1,4 @@
-"""The attentive reader: its sites, sizes and initial values; its forward pass beside plain formulas; padding."""
+"""The attentive reader: sites, sizes and initial values; the forward pass against plain formulas; padding."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ READERS = NORMS | {"bn everywhere": norms.BN(name="bn", min_examples=4, everywhe
 EVERY_READER = pytest.mark.parametrize("name", READERS)
 
 
-def make(norm: norms.Norm) -> Any:  # an AttentiveReader; what its sites have is known to the tests
+def make(norm: norms.Norm) -> Any:  # an AttentiveReader; Any, because tests read attributes of its norms
     return fill(AttentiveReader(norm, WORDS, width=D, dropout=DROPOUT))
 
 
 def batch_of(lengths: Sequence[tuple[int, int]] = LENGTHS, name: str = "", padding: str = "", more: int = 0) -> Batch:
-    """Questions named ``name``, in padding named ``padding`` with ``more`` columns than needed."""
+    """Return a batch of random words; ``name`` and ``padding`` choose the streams of the words and of those on padding.
+
+    ``more``: number of columns of padding beyond the longest sequence.
+    """
 
     def words(side: str, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
         real, shape = torch.tensor(sizes), (len(sizes), max(sizes) + more)
@@ -62,8 +65,8 @@ def test_the_12_sites() -> None:
     assert len(NORMALISED) == 12
     assert sites.normalised == NORMALISED
     assert sorted(sites.unnormalised) == sorted([*OPTIONAL, "attention.similarity", "attention.score"])
-    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
-    assert own == {"embedding": (WORDS, D), "output": (WORDS, D), "output_bias": (WORDS,)}
+    top_level = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert top_level == {"embedding": (WORDS, D), "output": (WORDS, D), "output_bias": (WORDS,)}
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
@@ -79,7 +82,7 @@ def test_batch_norm_is_at_5_more_sites_when_it_is_everywhere(everywhere: bool) -
 
 
 def size(words: int, d: int) -> int:
-    """Of the model without norm."""
+    """Return the number of parameters without norm."""
     tables = words * d + words * d + words  # embedding; output, with its bias
     lstm = 4 * d * d + 4 * d * d + 4 * d  # of input and state, and a bias
     initial, similarity = d, (2 * d) * (2 * d)
@@ -88,11 +91,14 @@ def size(words: int, d: int) -> int:
     return tables + 4 * (lstm + initial) + similarity + attention + readout
 
 
-def brought(name: str, d: int) -> int:
-    """What a norm adds: gains and shifts of two joint gates and the cell in each LSTM, or gains of all maps."""
+def size_of_norms(name: str, d: int) -> int:
+    """Return the number of parameters that a norm adds.
+
+    These are gains and shifts of gates and cell in each LSTM, or, with weight norm, gains of all linear layers.
+    """
     gains = 4 * (4 * d + 4 * d + d)
-    cell_shifts, elsewhere = 4 * d, 5 * d  # where batch norm is everywhere, its shifts are the maps' biases
-    of_maps = 4 * (4 * d + 4 * d) + 2 * d + (d + d + 1) + 3 * d
+    cell_shifts, elsewhere = 4 * d, 5 * d  # at the sites of BN-Everywhere its shifts replace biases
+    gains_of_layers = 4 * (4 * d + 4 * d) + 2 * d + (d + d + 1) + 3 * d
     return {
         "none": 0,
         "rms": gains,
@@ -100,7 +106,7 @@ def brought(name: str, d: int) -> int:
         "ln": 2 * gains,
         "bn": gains + cell_shifts,
         "bn everywhere": gains + cell_shifts + elsewhere,
-        "wn": of_maps,
+        "wn": gains_of_layers,
     }[name]
 
 
@@ -110,20 +116,20 @@ def test_number_of_parameters(name: str, sizes: tuple[int, int]) -> None:
     words, d = sizes
     with torch.device("meta"):
         model = AttentiveReader(READERS[name], words, width=d, dropout=DROPOUT)
-    assert parameters(model) == size(words, d) + brought(name, d)
+    assert parameters(model) == size(words, d) + size_of_norms(name, d)
 
 
 def test_number_of_parameters_of_the_paper_s_model() -> None:
     assert size(65_830, 240) == 34_319_350
     extra = {"rms": 8_640, "prms": 8_640, "ln": 17_280, "bn": 9_600, "bn everywhere": 10_800, "wn": 9_361}
-    assert {name: brought(name, 240) for name in extra} == extra
+    assert {name: size_of_norms(name, 240) for name in extra} == extra
 
 
 # --- initial values
 
 
 def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> AttentiveReader:
-    """Sizes at which only what the recipe calls square is square."""
+    """Return an initialised model; its sizes make no weight square by accident."""
     model = AttentiveReader(NORMS[name], 90, width=24, dropout=DROPOUT)
     config = SimpleNamespace(seed=seed, model=attentive_reader.ModelConfig(24, shared_init=shared))
     attentive_reader.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -131,7 +137,7 @@ def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> A
 
 
 def weights(model: AttentiveReader) -> dict[str, Tensor]:
-    """All that is drawn, the blocks of the gates apart."""
+    """Return all drawn weights, with the blocks of the gates separated."""
     drawn: dict[str, Tensor] = {"embedding": model.embedding, "output": model.output}
     for name, site in model.named_modules():
         if isinstance(site, norms.Linear):
@@ -156,7 +162,7 @@ def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
         assert weight.mean().item() == pytest.approx(0, abs=bound * (0.3 if few else 0.05))
 
 
-def test_matrices_are_drawn_apart() -> None:
+def test_matrices_are_drawn_independently() -> None:
     drawn = weights(initialised())
     blocks = torch.stack([weight.flatten() for name, weight in drawn.items() if weight.shape == (24, 24)])
     assert len(blocks) == 32
@@ -165,7 +171,7 @@ def test_matrices_are_drawn_apart() -> None:
 
 
 def test_with_shared_init_equal_shapes_begin_equal() -> None:
-    """But for the score, whose initialiser is its own."""
+    """Except for the score, which has a different initialiser."""
     drawn = weights(initialised(shared=True))
     by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
     assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
@@ -191,15 +197,18 @@ def test_all_norms_start_from_the_same_weights_and_vectors_without_draws(name: s
 Normalise = Callable[[Any, Tensor], Tensor]
 
 
-def plain_reader(model: Any, batch: Batch, n: Normalise, kept: Sequence[Tensor]) -> Tensor:
-    """Logits ``(batch, words)``, one question after the other. ``kept``: factors of passage and question for the two
-    directions each, ``(batch, time, d)``, and of the readout.
+def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tensor]) -> Tensor:
+    """Return logits ``(batch, words)``, computed question by question.
+
+    ``factors``: dropout factors of passage and question for both directions, ``(batch, time, d)``, and of the readout.
     """
     rows = []
     for row in range(len(batch.answer)):
-        forward, backward = plain_states(model, model.passage, batch.passage, batch.passage_mask, row, n, kept[:2])
+        forward, backward = plain_states(model, model.passage, batch.passage, batch.passage_mask, row, n, factors[:2])
         annotations = [torch.cat(pair) for pair in zip(forward, backward, strict=True)]
-        forward, backward = plain_states(model, model.question, batch.question, batch.question_mask, row, n, kept[2:4])
+        forward, backward = plain_states(
+            model, model.question, batch.question, batch.question_mask, row, n, factors[2:4]
+        )
         question = torch.cat([forward[-1], backward[0]])
         scores = []
         for annotation in annotations:
@@ -213,16 +222,16 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, kept: Sequence[Tensor])
             mean = mean + annotation / len(annotations)
         readout = model.of_context.weight @ context + model.of_passage.weight @ mean
         readout = torch.tanh(readout + model.of_question.weight @ question + model.of_question.bias)
-        rows.append(model.output @ (readout * kept[4][row]) + model.output_bias)
+        rows.append(model.output @ (readout * factors[4][row]) + model.output_bias)
     return torch.stack(rows)
 
 
 def plain_states(
-    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, kept: Sequence[Tensor]
+    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, factors: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Hidden states of both directions, in the order of the words."""
     real = range(int(mask[row].sum()))
-    ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in kept)
+    ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in factors)
     forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
     return forward, plain_lstm(reader.backward_lstm, back[::-1], reader.initial[1], n)[::-1]
 
@@ -240,34 +249,34 @@ def plain_lstm(lstm: Any, inputs: Sequence[Tensor], hidden: Tensor, n: Normalise
 
 
 class Recording:
-    """Dropout that remembers its factors; other noise it has none."""
+    """Noise that records its dropout factors and has no other noise."""
 
     def __init__(self) -> None:
-        self.kept: list[Tensor] = []
+        self.factors: list[Tensor] = []
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
         assert p == DROPOUT
-        self.kept.append((draw(*x.shape, seed=40 + len(self.kept)) > 0) / (1 - p))
-        return x * self.kept[-1]
+        self.factors.append((draw(*x.shape, seed=40 + len(self.factors)) > 0) / (1 - p))
+        return x * self.factors[-1]
 
 
 @pytest.mark.parametrize("name", ["none", "ln", "rms"])
 @pytest.mark.parametrize("dropout", [False, True], ids=["evaluation", "dropout"])
 def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> None:
-    """With dropout: on what each direction reads, of passage and question, each apart, and on the readout; no more."""
+    """With dropout: on the input of each direction for passage and question, and on the readout, and nowhere else."""
     model, batch, noise = make(NORMS[name]), batch_of(), Recording()
     logits = model(batch, noise) if dropout else model(batch)
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
-    assert [tuple(factor.shape) for factor in noise.kept] == (shapes if dropout else [])
-    kept = noise.kept if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
-    expected = plain_reader(model, batch, lambda layer, x: with_gain_and_shift(layer, FORMULAS[name](x)), kept)
+    assert [tuple(factor.shape) for factor in noise.factors] == (shapes if dropout else [])
+    factors = noise.factors if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
+    expected = plain_reader(model, batch, lambda layer, x: with_gain_and_shift(layer, FORMULAS[name](x)), factors)
     close(logits, expected)
     close(gradients(model, logits), gradients(model, expected))
 
 
 @EVERY_READER
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """But, under a norm that centres over the batch, the initial states: they are the same in all of it."""
+    """Except the initial states under a norm that centres over the batch: they are the same for all examples."""
     model = make(READERS[name])
     logits = model(batch_of())
     (logits * draw(*logits.shape, seed=5)).sum().backward()
@@ -281,7 +290,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 
 @EVERY_READER
 def test_padding_has_no_part_in_training(name: str) -> None:
-    """Neither what lies in it nor how much there is."""
+    """Neither the words on padding nor its length change anything."""
     results = []
     for padding, more in (("some", 0), ("other", 3)):
         model = make(READERS[name])
@@ -297,7 +306,7 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     for index in range(2):
         model(batch_of(name=str(index)))
     model.eval()
-    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer than what was learnt from
+    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer than the batches of training
     together = model(batch)
     for row in range(32):
         passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()

@@ -26,7 +26,7 @@ DATA_INIT = ["none", "wn", "mean_only_bn"]
 
 
 def build(norm: str, **options: object) -> ConvPool:
-    """The model as task=cifar10 scale=paper makes it, its weights still without values."""
+    """Return the model of task=cifar10 scale=paper, before its weights are drawn."""
     job = config.job(["scale=paper", f"norm={norm}"])
     return ConvPool(job.norm, **{"data_init": job.config.model.data_init} | options)
 
@@ -43,14 +43,14 @@ def images(count: int) -> Tensor:
 
 @contextmanager
 def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """What each site puts out, by its name, in the order of the calls."""
-    seen: dict[str, Tensor] = {}
+    """Record the output of each site by name, in the order of the calls."""
+    results: dict[str, Tensor] = {}
 
     def keep(site: Linear, _: object, output: Tensor) -> None:
-        seen[site.site.name] = output.detach()
+        results[site.site.name] = output.detach()
 
     hooks = [module.register_forward_hook(keep) for module in model.modules() if isinstance(module, Linear)]
-    yield seen
+    yield results
     for hook in hooks:
         hook.remove()
 
@@ -100,7 +100,7 @@ def test_shapes(norm: str) -> None:
 
 
 def test_each_layer_by_hand() -> None:
-    """With no norm the net is convolutions, leaky ReLU of slope 0.1, max pooling and a mean over what is left."""
+    """Without norm the net is convolutions, leaky ReLU of slope 0.1, max pooling and a mean over the last maps."""
     model = initialised("none", width=0.1, data_init=False)
     for name in SITES:
         torch.nn.init.normal_(shift_of(model.get_submodule(name)), generator=stream(0, name))
@@ -166,7 +166,7 @@ def test_normal_005(name: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["rms", "wn", "none"])
-def test_only_weights_wait_for_a_value(norm: str) -> None:
+def test_only_weights_are_nan_before_they_are_drawn(norm: str) -> None:
     model = build(norm)
     waiting = {name for name, p in model.named_parameters() if p.isnan().any()}
     assert waiting == {f"{name}.weight" for name in SITES}
@@ -176,7 +176,7 @@ def test_only_weights_wait_for_a_value(norm: str) -> None:
     assert all(torch.equal(model.get_parameter(name), value) for name, value in before.items())
 
 
-def test_a_weight_that_is_missed_cannot_go_unseen() -> None:
+def test_a_weight_that_is_not_drawn_makes_the_result_nan() -> None:
     model = build("rms", width=0.05)
     for name in SITES:
         if name != "conv5":
@@ -247,7 +247,7 @@ def test_initialising_from_data_is_deterministic(norm: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 
 
-def test_sites_that_do_not_ask_are_left_alone() -> None:
+def test_sites_without_data_init_keep_their_values() -> None:
     model = initialised("wn", width=0.1, data_init=False)
     before = {name: p.clone() for name, p in model.named_parameters()}
     init.initialise_from_data(model, lambda: model(images(2)))

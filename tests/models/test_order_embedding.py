@@ -1,4 +1,4 @@
-"""Order-embeddings: their vectors, penalties and loss beside plain formulas; sizes and initial values."""
+"""Order-embeddings: vectors, penalties and loss against plain formulas; sizes and initial values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = (5, 1, 3, 5, 2, 4, 3, 2)
 BATCH = len(LENGTHS)
 
 
-def make(name: str, *, absolute: bool = True) -> Any:  # an OrderEmbedding; what its sites have is known to the tests
+def make(name: str, *, absolute: bool = True) -> Any:  # OrderEmbedding: Any, because tests read its norms
     return fill(OrderEmbedding(NORMS[name], WORDS, FEATURES, embedding=E, hidden=H, absolute=absolute))
 
 
@@ -34,7 +34,7 @@ def captions() -> list[Tensor]:
 
 
 def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens and mask."""
+    """Return tokens and mask."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     tokens = nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=fill)
     return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
@@ -44,7 +44,7 @@ def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
-    """Of captions of one length, ``(captions, hidden)``."""
+    """Return the vectors of captions of equal length, ``(captions, hidden)``."""
 
     def of(site: Any, value: Tensor) -> Tensor:
         y = value @ weight_of(site).T
@@ -67,7 +67,7 @@ def test_vectors_of_captions_are_the_plain_formulas(name: str) -> None:
     results = model.captions(tokens, torch.ones_like(tokens, dtype=torch.bool))
     expected = plain_vectors(model, tokens, name)
     close(results, expected)
-    gradients = [torch.autograd.grad((found * draw(BATCH, H, seed=2)).sum(), read) for found in (results, expected)]
+    gradients = [torch.autograd.grad((vectors * draw(BATCH, H, seed=2)).sum(), read) for vectors in (results, expected)]
     close(*gradients, rtol=1e-8)
 
 
@@ -80,15 +80,15 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
 
 
 def test_without_norm_it_is_the_last_state_of_torch_s_gru() -> None:
-    """With the biases of its hidden-to-hidden maps at zero."""
-    model, theirs = make("none"), nn.GRU(E, H, batch_first=True).double()
+    """With the biases beside the hidden-to-hidden weights at zero."""
+    model, torch_gru = make("none"), nn.GRU(E, H, batch_first=True).double()
     with torch.no_grad():
-        for parameter, kind in ((theirs.weight_ih_l0, "x"), (theirs.weight_hh_l0, "h")):
+        for parameter, kind in ((torch_gru.weight_ih_l0, "x"), (torch_gru.weight_hh_l0, "h")):
             parameter.copy_(torch.cat([getattr(model.gru, f"{part}_{kind}").weight for part in ("gates", "candidate")]))
-        theirs.bias_ih_l0.copy_(torch.cat([model.gru.gates_x.bias, model.gru.candidate_x.bias]))
-        theirs.bias_hh_l0.zero_()
+        torch_gru.bias_ih_l0.copy_(torch.cat([model.gru.gates_x.bias, model.gru.candidate_x.bias]))
+        torch_gru.bias_hh_l0.zero_()
     for caption in captions():
-        _, last = theirs(model.embedding[caption])
+        _, last = torch_gru(model.embedding[caption])
         close(model.captions(caption[None], torch.ones(1, len(caption), dtype=torch.bool)), F.normalize(last).abs())
 
 
@@ -116,7 +116,7 @@ def test_a_caption_does_not_depend_on_its_neighbours(name: str, mode: str) -> No
 
 
 @EVERY
-def test_what_lies_in_the_padding_has_no_part_in_training(name: str) -> None:
+def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
     results = []
     for filled in (0, WORDS - 1):
         model = make(name)
@@ -150,11 +150,11 @@ def test_the_penalty_in_blocks_of_captions(
     results, weights = order_penalty(s, v), draw(7, 6, seed=2).to(dtype)
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(results, plain, **tolerance)
-    gradients = [torch.autograd.grad((found * weights).sum(), (s, v)) for found in (results, plain)]
+    gradients = [torch.autograd.grad((penalty * weights).sum(), (s, v)) for penalty in (results, plain)]
     torch.testing.assert_close(*gradients, **tolerance)
 
 
-def test_what_an_image_shows_beyond_its_caption_costs_nothing() -> None:
+def test_content_of_an_image_beyond_its_caption_costs_nothing() -> None:
     caption, image = torch.tensor([[0.6, 0.0]]), torch.tensor([[0.6, 0.8]])
     assert order_penalty(caption, image).item() == 0
     assert order_penalty(image, caption).item() == pytest.approx(0.64)
@@ -217,14 +217,14 @@ def test_the_4_sites() -> None:
 
 
 def size(words: int, e: int, h: int, features: int) -> int:
-    """Without norm: word embeddings; 3 blocks from the input, 3 from the state and 3 biases; the map of images."""
+    """Return the number of parameters without norm: word embeddings, GRU weights and biases, image weight and bias."""
     return words * e + 3 * (e * h + h * h + h) + features * h + h
 
 
 @pytest.mark.parametrize("sizes", [(WORDS, E, H, FEATURES), (10_000, 300, 1024, 4096)], ids=["small", "paper"])
 @pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("prms", 1), ("ln", 2)])
 def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, int, int]) -> None:
-    """A norm adds its vectors, gain or gain and bias, of 2 h units at two sites and of h at two."""
+    """A norm adds its vectors, gain or gain and bias, of 2 h units at two sites and of h units at two."""
     words, e, h, features = sizes
     with torch.device("meta"):
         model = OrderEmbedding(NORMS[name], words, features, embedding=e, hidden=h)

@@ -1,4 +1,4 @@
-"""The normalised GRU and LSTM: by hand, beside torch's, beside plain formulas for every norm, and their statistics."""
+"""GRU and LSTM with norms: by hand, against torch's, against plain formulas for every norm; statistics of steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.models.recurrent import GRU, LSTM
 
 E, H, TIME = 3, 4, 5
-LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # a step has 6, 5, 4, 3 and 2 of them
-BATCH, LEAST = len(LENGTHS), 4  # what NORMS have for min_examples
+LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # 6, 5, 4, 3 and 2 sequences have a first, second, … step
+BATCH, LEAST = len(LENGTHS), 4  # the min_examples of NORMS
 UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
 BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
@@ -26,7 +26,7 @@ EVALUATION = pytest.mark.parametrize("evaluation", ["running", "batch"])
 Unit = type[GRU] | type[LSTM]
 
 
-def make(norm: norms.Norm, unit: Unit = GRU, **options: bool) -> Any:  # which of its sites have what is known here
+def make(norm: norms.Norm, unit: Unit = GRU, **options: bool) -> Any:  # Any, because tests read attributes of its norms
     return fill(unit(norm, "unit", E, H, **options))
 
 
@@ -42,7 +42,7 @@ def initial_of(unit: Unit, batch: int = BATCH) -> tuple[Tensor, ...]:
 
 
 def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tensor, ...]:
-    """Of a weighted sum of the result, for each parameter of the module and then the others."""
+    """Return the gradients of a weighted sum of the result by each parameter of the module, then by the others."""
     weighted = (result * draw(*result.shape, seed=30)).sum()
     return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
 
@@ -91,11 +91,11 @@ def test_a_transition_with_rmsnorm_by_hand() -> None:
     assert states == pytest.approx([1.8454214634212223, 0.8852556475872541], rel=1e-12)
 
 
-# --- beside torch
+# --- against torch
 
 
 def in_torch_order(unit: Any) -> dict[str, Tensor]:
-    """The parameters of torch's layer: gates r, z = u, n = candidate of the GRU, and i, f, g, o of the LSTM."""
+    """Return the parameters in torch's layout: r, z = u, n = candidate of the GRU; i, f, g, o of the LSTM."""
     if isinstance(unit, GRU):
         sides = {"ih": (unit.gates_x, unit.candidate_x), "hh": (unit.gates_h, unit.candidate_h)}
         none = torch.zeros(3 * H, dtype=torch.float64)
@@ -122,29 +122,29 @@ def test_without_norm_two_directions_are_torch_s(unit: Unit, options: dict[str, 
     mask, lengths = (MASK, LENGTHS) if ragged else (None, torch.full((BATCH,), TIME))
     both = torch.cat([units[0](x, mask, initial[0]), units[1](x, mask, initial[1], reverse=True)], -1)
 
-    laid = [in_torch_order(one) for one in units]
-    theirs = {GRU: nn.GRU, LSTM: nn.LSTM}[unit](E, H, batch_first=True, bidirectional=True).double()
-    theirs.load_state_dict(laid[0] | {f"{name}_reverse": value for name, value in laid[1].items()})
+    layouts = [in_torch_order(layer) for layer in units]
+    torch_layer = {GRU: nn.GRU, LSTM: nn.LSTM}[unit](E, H, batch_first=True, bidirectional=True).double()
+    torch_layer.load_state_dict(layouts[0] | {f"{name}_reverse": value for name, value in layouts[1].items()})
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     state = [torch.stack(parts) for parts in zip(*initial, strict=True)]
-    output, _ = theirs(packed, state[0] if unit is GRU else tuple(state))
+    output, _ = torch_layer(packed, state[0] if unit is GRU else tuple(state))
     expected, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)
     real = mask_of(lengths)
     close(both[real], expected[real])
 
     leaves = (x, *initial[0], *initial[1])
-    of_torch = gradients(expected[real], theirs, *leaves)
-    of_layers = dict(zip(dict(theirs.named_parameters()), of_torch, strict=False))
-    for one, layout, suffix in zip(units, laid, ("", "_reverse"), strict=True):
+    torch_gradients = gradients(expected[real], torch_layer, *leaves)
+    gradient_by_name = dict(zip(dict(torch_layer.named_parameters()), torch_gradients, strict=False))
+    for layer, layout, suffix in zip(units, layouts, ("", "_reverse"), strict=True):
         learnt = {name: value for name, value in layout.items() if value.requires_grad}
-        back = [of_layers[name + suffix] for name in learnt]
-        of_unit = torch.autograd.grad(list(learnt.values()), list(one.parameters()), back)
-        close(gradients(both[real], one, *leaves), (*of_unit, *of_torch[-len(leaves) :]))
+        back = [gradient_by_name[name + suffix] for name in learnt]
+        unit_gradients = torch.autograd.grad(list(learnt.values()), list(layer.parameters()), back)
+        close(gradients(both[real], layer, *leaves), (*unit_gradients, *torch_gradients[-len(leaves) :]))
 
 
-# --- beside plain formulas
+# --- against plain formulas
 
-Normalise = Callable[[Any, Tensor, int], Tensor]  # a layer, what it is given, the time step
+Normalise = Callable[[Any, Tensor, int], Tensor]  # of a layer, its input and the time step
 State = list[Tensor]
 
 
@@ -153,8 +153,8 @@ def gru_step(gru: GRU, x: Tensor, state: State, real: Tensor, step: int, n: Norm
     gates = n(gru.gates_x.norm, x @ weight_of(gru.gates_x).T + gru.gates_x.bias, step)
     gates = gates + n(gru.gates_h.norm, h @ weight_of(gru.gates_h).T, step)
     r, u = torch.sigmoid(gates[:, :H]), torch.sigmoid(gates[:, H:])
-    of_x = n(gru.candidate_x.norm, x @ weight_of(gru.candidate_x).T + gru.candidate_x.bias, step)
-    c = torch.tanh(of_x + r * n(gru.candidate_h.norm, h @ weight_of(gru.candidate_h).T, step))
+    candidate_x = n(gru.candidate_x.norm, x @ weight_of(gru.candidate_x).T + gru.candidate_x.bias, step)
+    c = torch.tanh(candidate_x + r * n(gru.candidate_h.norm, h @ weight_of(gru.candidate_h).T, step))
     return [torch.where(real, u * h + (1 - u) * c, h)]
 
 
@@ -168,10 +168,10 @@ def lstm_step(lstm: LSTM, x: Tensor, state: State, real: Tensor, step: int, n: N
 
 
 def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: bool, every: bool = False) -> Tensor:
-    """The states of each sequence in turn, ``(real positions, H)``, from the state that :func:`initial_of` gives.
+    """Return the hidden states of all sequences, ``(real positions, H)``; the initial state is :func:`initial_of`.
 
-    A step is of the sequences that are long enough, or of ``every`` one: those that have ended repeat what they have
-    read (in reverse; forward they read what lies in their padding), and their states stay.
+    A step includes the sequences that are long enough, or with ``every`` all of them: those that have ended repeat
+    their input (in reverse; forward they read their padding), and keep their states.
     """
     transition: Callable[..., State] = gru_step if isinstance(unit, GRU) else lstm_step
     state, columns = list(initial_of(type(unit), len(x))), []
@@ -187,11 +187,11 @@ def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: boo
 
 
 class PlainBatchNorm:
-    """Batch norm of each layer and time step, with the running mean and unbiased variance that it has ``known``."""
+    """Batch norm with statistics per layer and time step; ``known``: running mean and unbiased variance of each."""
 
     def __init__(self) -> None:
         self.known: dict[Any, dict[int, tuple[Tensor, Tensor]]] = {}
-        self.learns = self.of_batch = True
+        self.learns = self.uses_batch = True
 
     def __call__(self, layer: Any, x: Tensor, step: int) -> Tensor:
         known, enough = self.known.setdefault(layer, {}), len(x) >= LEAST
@@ -199,7 +199,7 @@ class PlainBatchNorm:
             new = x.mean(0).detach(), x.var(0).detach()
             old = known.get(step, new)
             known[step] = 0.875 * old[0] + 0.125 * new[0], 0.875 * old[1] + 0.125 * new[1]
-        if self.of_batch and enough:
+        if self.uses_batch and enough:
             mean, var = x.mean(0), x.var(0, unbiased=False)
         else:
             mean, var = known[max(seen for seen in known if seen <= step)]
@@ -234,7 +234,7 @@ def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: b
 def test_batch_norm_learns_the_statistics_of_each_step(
     family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str
 ) -> None:
-    """Of batches that are longer and shorter than the ones before, and, in evaluation, than all."""
+    """Over batches longer and shorter than earlier ones, and in evaluation longer than all."""
     norm = family(name="bn", min_examples=LEAST, momentum=0.125, padding=padding, eval=evaluation)
     ours = make(norm, unit)
     plain, every = PlainBatchNorm(), padding == "include"
@@ -255,7 +255,7 @@ def test_batch_norm_learns_the_statistics_of_each_step(
             close(layer.running_mean[step], mean)
             close(layer.running_var[step], var)
     ours.eval()
-    plain.learns, plain.of_batch = False, evaluation == "batch"
+    plain.learns, plain.uses_batch = False, evaluation == "batch"
     read([8, 1, 2, 8, 7, 3], 8, 9)
     read([4, 8], 8, 10)
     assert all(layer.count.tolist() == counts for layer in layers)
@@ -278,7 +278,7 @@ def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
 @UNITS
 @BOTH
 def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
-    """In training: neither what lies in it nor how much there is."""
+    """In training, neither the input on padding nor its length changes anything."""
     x, results = draw(BATCH, TIME, E), []
     other = torch.where(MASK.unsqueeze(-1), x, 100 * draw(BATCH, TIME, E, seed=5))
     for inputs in (x, torch.cat([other, 100 * draw(BATCH, 3, E, seed=6)], 1)):
@@ -294,21 +294,21 @@ def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
 @UNITS
 @BOTH
 def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
-    """In evaluation of 32, without mask or padding; in reverse its tokens are turned round by hand."""
+    """In evaluation, of 32; alone it has no mask or padding, and for ``reverse`` it is flipped by hand."""
     ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
     ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # the running statistics of batch norms
     ours.eval()
     x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
     together = ours(x, mask_of(lengths), initial, reverse=reverse)
     for i, length in enumerate(lengths.tolist()):
-        one, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
-        alone = ours(one.flip(1), initial=state).flip(1) if reverse else ours(one, initial=state)
+        sequence, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
+        alone = ours(sequence.flip(1), initial=state).flip(1) if reverse else ours(sequence, initial=state)
         close(alone[0], together[i, :length])
 
 
 @EVERY
 @UNITS
-def test_no_initial_state_is_zeros_and_no_mask_is_all_real(unit: Unit, name: str) -> None:
+def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, name: str) -> None:
     ours, x = make(NORMS[name], unit).eval(), draw(BATCH, TIME, E)
     zeros = tuple(torch.zeros_like(part) for part in initial_of(unit))
     expected = ours(x, torch.ones(BATCH, TIME, dtype=torch.bool), zeros)
@@ -318,19 +318,19 @@ def test_no_initial_state_is_zeros_and_no_mask_is_all_real(unit: Unit, name: str
 
 
 @EVERY
-def test_a_state_carries_a_sequence_on(name: str) -> None:
-    """All norms in evaluation; the time steps of batch norms begin at 0 again, so they have no statistics of steps."""
+def test_a_sequence_continues_from_a_state(name: str) -> None:
+    """In evaluation, without statistics per time step: a continued sequence counts its steps from 0 again."""
     gru, x = make(NORMS[name]).eval(), draw(BATCH, TIME, E)
     whole = gru(x)
     close(torch.cat([whole[:, :2], gru(x[:, 2:], initial=(whole[:, 1],))], 1), whole)
 
 
-# --- where the norm is
+# --- sites
 
 
 @pytest.mark.parametrize("bias_of_state", [False, True])
 @EVERY
-def test_biases_are_on_the_side_asked_for(name: str, bias_of_state: bool) -> None:
+def test_biases_are_at_the_input_or_at_the_state(name: str, bias_of_state: bool) -> None:
     gru = GRU(NORMS[name], "gru", E, H, bias_of_state=bias_of_state)
     inside = {n for n, _ in gru.named_parameters() if n.count(".") == 1 and n.endswith(".bias")}
     side = "h" if bias_of_state else "x"
@@ -362,15 +362,15 @@ AFTER = {  # the LSTM's norms; batch norm leaves the shift of the gates to the m
 
 
 @pytest.mark.parametrize("name", AFTER)
-def test_the_lstm_has_one_bias_and_what_its_norms_bring(name: str) -> None:
+def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> None:
     lstm = LSTM(NORMS[name], "lstm", E, H)
-    own = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
+    shapes = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
     maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
-    assert own == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in AFTER[name]}
+    assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in AFTER[name]}
 
 
 def layer_norm(site: Any, x: Tensor, parts: int = 1) -> Tensor:
-    """LN of a map's result, of all its features together or of ``parts`` apart."""
+    """LN over all features of a layer, or over each of ``parts`` equal parts of them."""
     y = F.linear(x, site.weight, site.bias).unflatten(-1, (parts, -1))
     return F.layer_norm(y, y.shape[-1:]).flatten(-2) * site.norm.weight + site.norm.bias
 
@@ -406,7 +406,7 @@ def test_the_partial_statistic_is_of_the_first_gate(unit: Unit, k: int) -> None:
     assert not torch.isclose(normalised()[..., k:], 10 * before[..., k:]).any()
 
 
-# --- what is computed once
+# --- effective weights are computed once per sequence
 
 
 def read_words(model: nn.Module, time: int) -> None:
@@ -420,7 +420,7 @@ def read_words(model: nn.Module, time: int) -> None:
         model(draw(2, time, E), mask)
 
 
-MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # and how many maps they have
+MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # with their numbers of linear layers
     "GRU": (lambda norm: GRU(norm, "gru", E, H), 4),
     "LSTM": (lambda norm: LSTM(norm, "lstm", E, H), 2),
     "AttentiveReader": (lambda norm: AttentiveReader(norm, 3, width=H, dropout=0.5), 4 * 2 + 7),
@@ -430,7 +430,7 @@ MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # and how 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("time", [3, 30])
-def test_weights_are_normalised_once_a_sequence(model: str, time: int) -> None:
+def test_weights_are_normalised_once_per_sequence(model: str, time: int) -> None:
     build, maps = MODELS[model]
     ours, calls = fill(build(NORMS["wn"])), []
     for module in ours.modules():

@@ -40,7 +40,7 @@ from rmsexp.train.randomness import stream
 E, H = 3, 4
 
 
-def make(norm: norms.Norm) -> Any:  # an RNNSearch; what its sites have is known to the tests
+def make(norm: norms.Norm) -> Any:  # an RNNSearch; Any, because tests read attributes of its norms
     return fill(RNNSearch(norm, SOURCES, TARGETS, embedding=E, hidden=H))
 
 
@@ -65,8 +65,8 @@ def test_the_22_sites() -> None:
     assert len(NORMALISED) == 22
     assert sorted(sites.normalised) == sorted(NORMALISED)
     assert sites.unnormalised == ["attention.score"]
-    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
-    assert own == {"source_embedding": (SOURCES, E), "target_embedding": (TARGETS, E), "output_bias": (TARGETS,)}
+    top_level = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert top_level == {"source_embedding": (SOURCES, E), "target_embedding": (TARGETS, E), "output_bias": (TARGETS,)}
 
 
 @EVERY
@@ -87,7 +87,7 @@ def gru_size(inputs: int, h: int) -> int:
 
 
 def size(e: int, h: int, source: int, target: int) -> int:
-    """Of the model without norm."""
+    """Return the number of parameters without norm."""
     tables = source * e + target * e + target  # the output matrix is the target embedding; it has a bias
     grus = 3 * gru_size(e, h) + gru_size(2 * h, h)
     initial, attention = 2 * h * h + h, (4 * h * h + 2 * h) + 2 * h * h + 2 * h
@@ -96,7 +96,7 @@ def size(e: int, h: int, source: int, target: int) -> int:
 
 
 def normalised_features(e: int, h: int) -> int:
-    """Of the 22 sites: 2 (2 h + h) in each of 4 GRUs, h, 2 times 2 h, 3 times e."""
+    """Return the features of the 22 sites: 2 (2 h + h) in each of 4 GRUs, h, 2 times 2 h, 3 times e."""
     return 4 * 6 * h + h + 4 * h + 3 * e
 
 
@@ -118,7 +118,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 
 
 def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
-    """Sizes at which only what the recipe calls square is square."""
+    """Return an initialised model; its sizes make no weight square by accident."""
     model = RNNSearch(NORMS[name], 70, 90, embedding=30, hidden=20)
     config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, init_center=center))
     rnnsearch.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RN
 
 
 def weights(model: RNNSearch) -> dict[str, Tensor]:
-    """All that is drawn, the blocks of the gates apart."""
+    """Return all drawn weights, with the blocks of the gates separated."""
     drawn: dict[str, Tensor] = {
         "source_embedding": model.source_embedding,
         "target_embedding": model.target_embedding,
@@ -165,7 +165,7 @@ def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> No
 
 
 def test_orthogonal_matrices_are_drawn_uniformly() -> None:
-    """Then the trace has mean 0 and variance 1; of a bare QR decomposition it has not."""
+    """Their trace then has mean 0 and variance 1, unlike that of Q of a plain QR decomposition."""
     traces, generator = [], stream(0, "orthogonal")
     for _ in range(400):
         weight = torch.empty(5, 5)
@@ -197,11 +197,11 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
         assert (parameter == float(gain)).all(), key
 
 
-# --- the forward pass, written plainly
+# --- the forward pass against plain formulas
 
 
 def plain_model(model: Any, source: list[int], target: list[int], n: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """Logits ``(len(target), V_t)`` of one pair; ``n(site, y)`` normalises."""
+    """Return logits ``(len(target), V_t)`` of one pair; ``n(site, y)`` is the norm."""
 
     def gru(unit: Any, x: Tensor, h: Tensor) -> Tensor:
         def of(site: Any, value: Tensor) -> Tensor:
@@ -257,10 +257,10 @@ REFERENCES: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_the_forward_pass_is_the_plain_formulas(name: str) -> None:
-    model, chosen = make(NORMS[name]), pairs(RAGGED[:5])
-    batch = batch_of(chosen)
+    model, examples = make(NORMS[name]), pairs(RAGGED[:5])
+    batch = batch_of(examples)
     results = by_sentence(model(batch), batch)
-    expected = [plain_model(model, s.tolist(), t.tolist(), REFERENCES[name]) for s, t in chosen]
+    expected = [plain_model(model, s.tolist(), t.tolist(), REFERENCES[name]) for s, t in examples]
     close(results, expected)
     gradients = [
         torch.autograd.grad(torch.cat(list(logits)).square().sum(), list(model.parameters()))
@@ -287,12 +287,12 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
 
 
 @EVERY
-def test_what_lies_in_the_padding_has_no_part_in_training(name: str) -> None:
+def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
     assert_padding_has_no_part(make(NORMS[name]))
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """Of the keys over all source positions at once, of recurrences and readout over each time step."""
+    """Keys have one statistic over all source positions, recurrences and readout one per time step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
     model, batch = make(norm), batch_of(pairs(RAGGED))
     seen: dict[str, Tensor] = {}
@@ -313,7 +313,7 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
         close(model.of_context.norm.running_mean[step], real.mean(0))
     sites = (module for module in model.modules() if isinstance(module, norms.Linear) and module is not model.score)
     counts: dict[str, Any] = {site.site.name: site.norm.count for site in sites}
-    at_once = ("initial", "attention.keys")  # of the others the last step has two sentences, too few
+    at_once = ("initial", "attention.keys")  # elsewhere the last step has two sentences, too few for statistics
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
 
@@ -329,7 +329,7 @@ def test_steps_of_the_decoder_are_the_forward_pass(name: str) -> None:
 
 
 @EVERY
-def test_selected_rows_go_on_with_their_own_past(name: str) -> None:
+def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
     assert_select_reorders(model.eval())
@@ -340,7 +340,9 @@ def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
     model, batch = make(NORMS["ln"]), batch_of(pairs(EVEN))
     target = batch.target.clone()
     target[:, past] = (target[:, past] + 1) % TARGETS
-    before, after = (model(one).unflatten(0, batch.target.shape) for one in (batch, batch._replace(target=target)))
+    before, after = (
+        model(variant).unflatten(0, batch.target.shape) for variant in (batch, batch._replace(target=target))
+    )
     assert torch.equal(before[:, : past + 1], after[:, : past + 1])
     assert not torch.isclose(before[:, past + 1], after[:, past + 1]).any()
 
@@ -350,7 +352,7 @@ def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
 
 @EVERY
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """But the biases inside a norm that centres over the batch: it takes away what they add."""
+    """Except the biases before a norm that centres over the batch: it removes them."""
     model = make(NORMS[name])
     batch = batch_of(pairs(EVEN))
     logits = model(batch)

@@ -1,4 +1,4 @@
-"""The Transformer: its sites, sizes and initial values; its layers beside torch's; masks, batches, steps, dropout."""
+"""The Transformer: sites, sizes and initial values; its layers against torch's; masks, batches, steps, dropout."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ PRE = pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-
 
 
 def sizes(**other: Any) -> Sizes:
-    """Of a small model; without dropout where no rate is given."""
+    """Return sizes of a small model without dropout, changed by ``other``."""
     rates = dict.fromkeys(("dropout", "attention_dropout", "relu_dropout"), 0.0)
     return Sizes(**{"width": W, "heads": 2, "layers": 2, "inner": 12} | rates | other)
 
 
-def make(norm: norms.Norm, **other: Any) -> Any:  # a Transformer; what its sites have is known to the tests
+def make(norm: norms.Norm, **other: Any) -> Any:  # a Transformer; Any, because tests read attributes of its norms
     return fill(Transformer(norm, SOURCES, TARGETS, sizes(**other)))
 
 
@@ -87,13 +87,13 @@ def test_the_30_sites(pre_norm: bool) -> None:
     assert len(sites.normalised) == (32 if pre_norm else 30)
     maps = {f"{side}.{layer}.{part}" for side, parts in UNNORMALISED.items() for layer in range(6) for part in parts}
     assert set(sites.unnormalised) == maps
-    own = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
-    assert own == {"source_embedding": (SOURCES, W), "target_embedding": (TARGETS, W), "embedding_bias": (W,)}
+    top_level = {name: tuple(p.shape) for name, p in model.named_parameters() if "." not in name}
+    assert top_level == {"source_embedding": (SOURCES, W), "target_embedding": (TARGETS, W), "embedding_bias": (W,)}
 
 
 def size(d: int, inner: int, layers: int, source: int, target: int) -> int:
-    """Of the model without norm."""
-    attention = 4 * (d * d + d)  # query, key and value, in one map or three; output
+    """Return the number of parameters without norm."""
+    attention = 4 * (d * d + d)  # query, key and value, in one layer or three; output
     feed_forward = (d * inner + inner) + (inner * d + d)
     layer_pairs = (attention + feed_forward) + (2 * attention + feed_forward)
     return source * d + target * d + d + layers * layer_pairs  # the output matrix is the target embedding; no bias
@@ -126,7 +126,7 @@ def test_number_of_parameters_of_the_base_model() -> None:
         ({"relu_dropout": math.nan}, r"model.relu_dropout must lie in \[0, 1\), got nan"),
     ],
 )
-def test_sizes_that_cannot_be(mistake: dict[str, Any], message: str) -> None:
+def test_invalid_sizes_are_refused(mistake: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sizes(**mistake)
 
@@ -174,26 +174,26 @@ def test_all_norms_start_from_the_same_weights(name: str) -> None:
             assert (value == float(not key.endswith(".bias"))).all(), key  # biases and gains
 
 
-# --- layers beside torch's
+# --- layers against torch's
 
 MASK = torch.arange(5) < torch.tensor([5, 1, 3, 4]).unsqueeze(1)
 CAUSAL = torch.ones(4, 4, dtype=torch.bool).triu(1)
 
 
-def give(theirs: nn.Module, values: dict[str, Tensor]) -> None:
-    theirs.double().load_state_dict({name: value.detach() for name, value in values.items()})
+def load(torch_layer: nn.Module, values: dict[str, Tensor]) -> None:
+    torch_layer.double().load_state_dict({name: value.detach() for name, value in values.items()})
 
 
 def map_of(prefix: str, site: Any) -> dict[str, Tensor]:
     return {f"{prefix}.weight": site.weight, f"{prefix}.bias": site.bias}
 
 
-def normalisers(theirs: Any, *ours: Any) -> dict[str, Tensor]:
-    """Their values; where ours has none (no norm), torch's gives way to the identity."""
+def normalisers(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
+    """Return the values of torch's norms; without a norm of ours, torch's is replaced by the identity."""
     values: dict[str, Tensor] = {}
     for number, residual in enumerate(ours, 1):
         if residual.norm.weight is None:
-            setattr(theirs, f"norm{number}", nn.Identity())
+            setattr(torch_layer, f"norm{number}", nn.Identity())
         else:
             values |= {f"norm{number}.weight": residual.norm.weight, f"norm{number}.bias": residual.norm.bias}
     return values
@@ -208,41 +208,41 @@ def of_self_attention(ours: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ["ln", "none"])
 def test_an_encoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     ours = fill(EncoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
-    theirs = nn.TransformerEncoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
-    values = normalisers(theirs, ours.attended, ours.fed) | of_self_attention(ours.attention)
+    torch_layer = nn.TransformerEncoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
+    values = normalisers(torch_layer, ours.attended, ours.fed) | of_self_attention(ours.attention)
     feed_forward = map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down)
-    give(theirs, values | feed_forward)
+    load(torch_layer, values | feed_forward)
     results, d = [], draw(4, 5, W, seed=7) * MASK.unsqueeze(-1)
-    for run in (lambda x: ours(x, MASK, None), lambda x: theirs(x, src_key_padding_mask=~MASK)):
+    for run in (lambda x: ours(x, MASK, None), lambda x: torch_layer(x, src_key_padding_mask=~MASK)):
         x = draw(4, 5, W).requires_grad_()
         y = run(x)
         y.backward(d)
         results.append((y[MASK], x.grad))
     close(*results)
-    close(ours.attention.joint.weight.grad, theirs.self_attn.in_proj_weight.grad)
+    close(ours.attention.joint.weight.grad, torch_layer.self_attn.in_proj_weight.grad)
 
 
 @PRE
 @pytest.mark.parametrize("name", ["ln", "none"])
 def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     ours = fill(DecoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
-    theirs = nn.TransformerDecoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
+    torch_layer = nn.TransformerDecoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
     source: Any = ours.to_source
-    values = normalisers(theirs, ours.attended, ours.informed, ours.fed) | of_self_attention(ours.attention)
+    values = normalisers(torch_layer, ours.attended, ours.informed, ours.fed) | of_self_attention(ours.attention)
     joint = (source.query, source.key, source.value)
     values |= {
         "multihead_attn.in_proj_weight": torch.cat([site.weight for site in joint]),
         "multihead_attn.in_proj_bias": torch.cat([site.bias for site in joint]),
         **map_of("multihead_attn.out_proj", source.output),
     }
-    give(theirs, values | map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down))
+    load(torch_layer, values | map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down))
     results, d = [], draw(4, 4, W, seed=7)
 
     def run_ours(x: Tensor, memory: Tensor) -> Tensor:
         return ours(x, None, *source.key_and_value(memory), MASK, None)[0]
 
     def run_theirs(x: Tensor, memory: Tensor) -> Tensor:
-        return theirs(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=~MASK)
+        return torch_layer(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=~MASK)
 
     for run in (run_ours, run_theirs):
         x, memory = draw(4, 4, W).requires_grad_(), draw(4, 5, W, seed=2).requires_grad_()
@@ -257,17 +257,17 @@ def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
 
 @pytest.mark.parametrize("start", [0, 7])
 def test_positions_are_sines_then_cosines(start: int) -> None:
-    found = positions(start, 4, 512, torch.zeros((), dtype=torch.float64))
-    assert found.shape == (4, 512)
+    encodings = positions(start, 4, 512, torch.zeros((), dtype=torch.float64))
+    assert encodings.shape == (4, 512)
     for row in range(4):
         angles = [(start + row) * 10_000 ** (-i / 255) for i in range(256)]
         expected = [*map(math.sin, angles), *map(math.cos, angles)]
-        torch.testing.assert_close(found[row], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=2e-6)
+        torch.testing.assert_close(encodings[row], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=2e-6)
     assert positions(0, 1, 512, torch.zeros(()))[0].tolist() == [0.0] * 256 + [1.0] * 256
 
 
-def test_what_enters_the_layers() -> None:
-    """Embeddings times the root of the width, plus the bias; a zero vector before the target's; then positions."""
+def test_the_input_of_the_layers() -> None:
+    """Embeddings times the root of the width, plus bias and positions; the target's first input is a zero vector."""
     model, batch = make(NORMS["ln"]), batch_of(pairs(RAGGED))
     entered: list[Tensor] = []
     for layers in (model.encoder, model.decoder):
@@ -298,7 +298,9 @@ def test_a_later_target_token_changes_no_earlier_logit(name: str, pre_norm: bool
     model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
     target = batch.target.clone()
     target[:, past] = (target[:, past] + 1) % TARGETS
-    before, after = (model(one).unflatten(0, batch.target.shape) for one in (batch, batch._replace(target=target)))
+    before, after = (
+        model(variant).unflatten(0, batch.target.shape) for variant in (batch, batch._replace(target=target))
+    )
     close(before[:, : past + 1], after[:, : past + 1])
     assert (before[:, past + 1] - after[:, past + 1]).abs().amax(-1).min() > 1e-3
 
@@ -320,12 +322,12 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
 
 @EVERY
 @PRE
-def test_what_lies_in_the_padding_has_no_part_in_training(name: str, pre_norm: bool) -> None:
+def test_tokens_on_padding_change_nothing_in_training(name: str, pre_norm: bool) -> None:
     assert_padding_has_no_part(make(NORMS[name], pre_norm=pre_norm))
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """Over all positions at once: the Transformer has no recurrence."""
+    """There is one statistic over all positions: the Transformer has no recurrence."""
     model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
     seen: list[Tensor] = []
     sites = (model.encoder[0].attended.norm, model.decoder[1].fed.norm)
@@ -350,7 +352,7 @@ def test_steps_of_the_decoder_are_the_forward_pass(name: str, pre_norm: bool) ->
 
 
 @EVERY
-def test_selected_rows_go_on_with_their_own_past(name: str) -> None:
+def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
     assert_select_reorders(model.eval())
@@ -360,7 +362,7 @@ def test_selected_rows_go_on_with_their_own_past(name: str) -> None:
 
 
 class CountingNoise:
-    """Notes where dropout is asked for: the last axis and the rate; a rate of the attention's as such."""
+    """Noise that records each call of dropout: size of the last axis and rate; for the attention the rate alone."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, float] | str] = []
@@ -377,7 +379,7 @@ class CountingNoise:
         self.asked.append("attention")
 
 
-def test_where_dropout_is() -> None:
+def test_the_places_of_dropout() -> None:
     noise = CountingNoise()
     model = make(NORMS["ln"], layers=2, dropout=0.1, attention_dropout=0.2, relu_dropout=0.3)
     with torch.random.fork_rng(devices=[]):
@@ -398,7 +400,7 @@ def test_dropout_is_a_function_of_its_stream(kind: str) -> None:
             return model(batch, StreamNoise(0, "noise", step, 0))
 
     first = run(0, 1)
-    assert torch.equal(run(0, 2), first)  # torch's own generator has no part
+    assert torch.equal(run(0, 2), first)  # the default generator has no effect
     other, without = run(1, 1), model(batch)
     for result in (other, without):
         assert (result - first).abs().max() > 1e-3
@@ -411,15 +413,15 @@ def test_dropout_of_the_attention_is_torch_s_from_the_stream_s_seed() -> None:
     noise = StreamNoise(3, "noise", 5, 0)
     for call in (1, 2):
         with torch.random.fork_rng(devices=[]):
-            found = attention(query, key, value, noise, mask=MASK)
+            attended = attention(query, key, value, noise, mask=MASK)
             torch.manual_seed(seed_of(3, "noise", 5, 0, "default", call))
             mask = MASK[:, None, None]
             expected = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=0.3)
-        close(found, attention.output(expected.transpose(1, 2).flatten(2)))
+        close(attended, attention.output(expected.transpose(1, 2).flatten(2)))
 
 
 def test_dropout_in_the_sublayers() -> None:
-    """Of the ReLU's result, and of a branch before it meets its input."""
+    """On the result of the ReLU, and on a residual branch before its input is added."""
     feed_forward, x = fill(FeedForward(NORMS["none"], "f", sizes(relu_dropout=0.4))), draw(4, 5, W)
     inner = torch.relu(feed_forward.up(x))
     close(feed_forward(x, StreamNoise(0, "a")), feed_forward.down(StreamNoise(0, "a").dropout(inner, 0.4)))
@@ -439,7 +441,7 @@ END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  #
 @EVERY
 @PRE
 def test_gradients_reach_every_parameter(name: str, pre_norm: bool) -> None:
-    """But biases that a softmax does not see, and those that a norm over the batch takes away."""
+    """Except biases that do not change a softmax, and those that a norm over the batch removes."""
     model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
     logits = model(batch)
     (logits * draw(*logits.shape, seed=5)).sum().backward()

@@ -48,7 +48,7 @@ def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> Examples:
-    """Training questions that can be told apart by the first word of passage and question alike."""
+    """Training questions; the first word of both passage and question is the number of the question."""
     rng = np.random.default_rng(0)
     rows = []
     for i in range(TRAIN):
@@ -66,19 +66,21 @@ def parts(batch: Batch) -> list[Tensor]:
     return list(vars(batch).values())
 
 
-def chosen(batch: Batch) -> list[int]:
-    """Which of the numbered questions are in a batch."""
+def numbers(batch: Batch) -> list[int]:
+    """Return the numbers of the numbered questions of a batch."""
     assert torch.equal(batch.passage[:, 0], batch.question[:, 0])
     return (batch.passage[:, 0] - FIRST).tolist()
 
 
-def order(task: Any, number: int) -> list[int]:
-    """Which of the numbered questions the batches of an epoch hold, one after the other."""
-    return [i for step in steps_of(task, number) for batch in task.batches(step) for i in chosen(batch)]
+def order(task: Any, epoch: int) -> list[int]:
+    """Return the numbers of the numbered questions in the order of the batches of an epoch."""
+    return [i for step in steps_of(task, epoch) for batch in task.batches(step) for i in numbers(batch)]
 
 
 def alone(split: Examples, i: int) -> Batch:
-    passage, question = (torch.from_numpy(of[i].astype("int64"))[None] for of in (split.passages, split.questions))
+    """Return one example as a batch without padding."""
+    texts = (split.passages, split.questions)
+    passage, question = (torch.from_numpy(sequences[i].astype("int64"))[None] for sequences in texts)
     masks = [torch.ones_like(words).bool() for words in (passage, question)]
     return Batch(passage, masks[0], question, masks[1], torch.tensor([int(split.answers[i])]))
 
@@ -92,39 +94,39 @@ def test_batches_follow_from_seed_and_step() -> None:
 
 @pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize(("size", "steps"), [(10, 7), (37, 2), (74, 1)])
-def test_an_epoch_has_each_question_once_but_for_what_fills_no_batch(size: int, steps: int) -> None:
+def test_an_epoch_has_each_question_once_except_an_incomplete_last_batch(size: int, steps: int) -> None:
     task, _ = make("attentive_reader", f"batch_size={size}")
     assert task.steps_per_epoch == steps
-    orders = [order(task, number) for number in (0, 3)]
-    for one in orders:
-        assert len(set(one)) == len(one) == size * steps
-        assert one != sorted(one)
+    orders = [order(task, epoch) for epoch in (0, 3)]
+    for questions in orders:
+        assert len(set(questions)) == len(questions) == size * steps
+        assert questions != sorted(questions)
     assert orders[0] != orders[1]
     assert [task.examples(batch) for step in steps_of(task, 0) for batch in task.batches(step)] == [size] * steps
 
 
-def test_entities_change_places_alike_in_a_whole_batch_and_other_words_never(numbered: Examples) -> None:
+def test_a_batch_permutes_entities_and_keeps_other_words(numbered: Examples) -> None:
     task, _ = make("attentive_reader", "batch_size=37")
     tables = []
     for step in range(4):
         (batch,) = task.batches(step)
         table: dict[int, int] = {}
-        for row, i in enumerate(chosen(batch)):
+        for row, i in enumerate(numbers(batch)):
             sides = (
                 (batch.passage[row][batch.passage_mask[row]], numbered.passages[i]),
                 (batch.question[row][batch.question_mask[row]], numbered.questions[i]),
                 (batch.answer[row : row + 1], numbered.answers[i : i + 1]),
             )
-            for seen, stored in sides:
-                for new, old in zip(seen.tolist(), stored.tolist(), strict=True):
+            for read, stored in sides:
+                for new, old in zip(read.tolist(), stored.tolist(), strict=True):
                     assert table.setdefault(old, new) == new
         assert sorted(table[entity] for entity in ENTITIES) == ENTITIES.tolist()
         assert {old for old, new in table.items() if old != new} <= set(ENTITIES.tolist())
         tables.append(tuple(table[entity] for entity in ENTITIES))
-    assert len({*tables, tuple(ENTITIES.tolist())}) == 5  # another one each step, none of them nothing
+    assert len({*tables, tuple(ENTITIES.tolist())}) == 5  # a different permutation at each step, and never the identity
 
 
-def test_padding_repeats_what_it_follows_and_is_masked(numbered: Examples) -> None:
+def test_padding_repeats_the_sequence_and_is_masked(numbered: Examples) -> None:
     task, _ = make("attentive_reader")
     (batch,) = task.batches(0)
     for words, mask, stored in (
@@ -133,7 +135,7 @@ def test_padding_repeats_what_it_follows_and_is_masked(numbered: Examples) -> No
     ):
         lengths = mask.sum(1)
         assert words.dtype == torch.int64
-        assert lengths.tolist() == [len(stored[i]) for i in chosen(batch)]
+        assert lengths.tolist() == [len(stored[i]) for i in numbers(batch)]
         assert lengths.min() < lengths.max() == words.shape[1]
         assert torch.equal(mask, torch.arange(words.shape[1]) < lengths[:, None])
         for row, length in zip(words.tolist(), lengths.tolist(), strict=True):
@@ -143,7 +145,7 @@ def test_padding_repeats_what_it_follows_and_is_masked(numbered: Examples) -> No
 
 @pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize("pool", [1, 3])
-def test_without_shuffling_questions_come_as_they_are_but_for_the_order_within_a_pool(pool: int) -> None:
+def test_without_shuffling_only_the_order_within_a_pool_changes(pool: int) -> None:
     task, _ = make("attentive_reader", "shuffle=false", f"pool={pool}")
     first = order(task, 0)
     assert order(task, 1) == first
@@ -164,58 +166,58 @@ def test_a_pool_is_sorted_by_length_longest_first(numbered: Examples, shuffle: s
 
 
 def test_the_objective_is_the_mean_of_its_plain_formula_and_the_loss_is_in_nats() -> None:
-    """From sure answers to ones whose probability is no number of float32."""
+    """For logits from certain answers to ones whose probability is 0 in float32."""
     task, _ = make("attentive_reader")
     (batch,) = task.batches(0)
     logits = torch.zeros(10, 50)
     logits[torch.arange(10), batch.answer % 50] = torch.tensor([30.0, 8, 2, 0.1, -4, -14, -18, -22, -90, -300])
     logits.requires_grad_()
     batch = Batch(*parts(batch)[:4], batch.answer % 50)
-    found = task.objective(lambda *_: logits, batch, StreamNoise(0))
+    objective = task.objective(lambda *_: logits, batch, StreamNoise(0))
     exact = logits.detach().double().requires_grad_()
     losses = -torch.log_softmax(exact, 1)[torch.arange(10), batch.answer]
     expected = -torch.log(torch.exp(-losses) + 1e-8).mean()
-    assert found.loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert found.sums["loss"].item() == pytest.approx(losses.sum().item(), rel=1e-6)
-    assert found.sums["error"] == 6
-    assert found.count == 10
-    (gradient,), (by_formula,) = torch.autograd.grad(found.loss, logits), torch.autograd.grad(expected, exact)
+    assert objective.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert objective.sums["loss"].item() == pytest.approx(losses.sum().item(), rel=1e-6)
+    assert objective.sums["error"] == 6
+    assert objective.count == 10
+    (gradient,), (by_formula,) = torch.autograd.grad(objective.loss, logits), torch.autograd.grad(expected, exact)
     torch.testing.assert_close(gradient.double(), by_formula, rtol=1e-4, atol=1e-8)
 
 
-def test_to_answer_that_a_word_is_unknown_is_an_error() -> None:
+def test_the_answer_unknown_word_is_an_error() -> None:
     task, _ = make("attentive_reader")
     (batch,) = task.batches(0)
     answers = torch.tensor([UNK, 5, 5, UNK, 6, 7, 8, 9, 10, 11])
-    said = torch.tensor([UNK, 5, UNK, 5, 6, 7, 8, 9, 10, 10])
-    logits = 20 * F.one_hot(said, 50).float()
-    found = task.objective(lambda *_: logits, Batch(*parts(batch)[:4], answers), StreamNoise(0))
-    assert found.sums["error"] == 4
-    assert found.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # that of the unknown word that was said is 0
+    predictions = torch.tensor([UNK, 5, UNK, 5, 6, 7, 8, 9, 10, 10])
+    logits = 20 * F.one_hot(predictions, 50).float()
+    objective = task.objective(lambda *_: logits, Batch(*parts(batch)[:4], answers), StreamNoise(0))
+    assert objective.sums["error"] == 4
+    assert objective.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # three wrong predictions: 20 each
 
 
 # Evaluation
 
 
-class Seer(nn.Module):
-    """Keeps what it is shown, and answers with the first word of the passage."""
+class Recorder(nn.Module):
+    """A model that records its batches and answers with the first word of the passage."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: list[Batch] = []
+        self.batches: list[Batch] = []
 
     def forward(self, batch: Batch) -> Tensor:
-        self.shown.append(batch)
+        self.batches.append(batch)
         return F.one_hot(batch.passage[:, 0], len(WORDS)).float()
 
 
-def test_held_out_questions_come_in_order_all_of_them_as_they_are(numbered: Examples) -> None:
+def test_evaluation_reads_all_held_out_questions_unchanged_and_in_order(numbered: Examples) -> None:
     task, _ = make("attentive_reader")
-    seer = Seer()
-    assert task.evaluate(seer)["valid"]["error"] == 1
-    shown = [(batch, row) for batch in seer.shown for row in range(len(batch.answer))]
-    assert len(shown) == TRAIN
-    for i, (batch, row) in enumerate(shown):
+    recorder = Recorder()
+    assert task.evaluate(recorder)["valid"]["error"] == 1
+    rows = [(batch, row) for batch in recorder.batches for row in range(len(batch.answer))]
+    assert len(rows) == TRAIN
+    for i, (batch, row) in enumerate(rows):
         expected = alone(numbered, i)
         assert torch.equal(batch.passage[row][batch.passage_mask[row]], expected.passage[0])
         assert torch.equal(batch.question[row][batch.question_mask[row]], expected.question[0])
@@ -223,8 +225,8 @@ def test_held_out_questions_come_in_order_all_of_them_as_they_are(numbered: Exam
 
 
 @torch.enable_grad()
-def trained(*overrides: str) -> tuple[Any, Any]:
-    """In float64, with weights whose answers are entities and differ, and running statistics; in evaluation mode."""
+def trained_model(*overrides: str) -> tuple[Any, Any]:
+    """Return task and model in float64 and evaluation mode, after two steps from weights that answer with entities."""
     task, model = make("attentive_reader", *overrides)
     shake(model)
     train(task, model, 2)
@@ -235,20 +237,21 @@ def trained(*overrides: str) -> tuple[Any, Any]:
 
 
 def by_hand(model: Any, batches: list[Batch]) -> dict[str, float]:
+    """Return mean loss and error over the batches."""
     logits, answers = torch.cat([model(batch) for batch in batches]), torch.cat([batch.answer for batch in batches])
     losses, wrong = F.cross_entropy(logits, answers, reduction="none"), logits.argmax(1) != answers
     assert losses.std() > 0.1
     return {"loss": losses.mean().item(), "error": wrong.double().mean().item()}
 
 
-def close(found: dict[str, float], expected: dict[str, float]) -> None:
-    assert found == pytest.approx(expected, rel=1e-5)
+def close(results: dict[str, float], expected: dict[str, float]) -> None:
+    assert results == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("norm", ["ln", "rms", "none"])
-def test_evaluation_is_that_of_each_question_alone(norm: str) -> None:
-    task, model = trained(f"norm={norm}")
+def test_evaluation_is_the_mean_over_questions_evaluated_alone(norm: str) -> None:
+    task, model = trained_model(f"norm={norm}")
     valid = task._cloze.splits["valid"]
     results = task.evaluate(model)
     assert list(results) == ["valid"]
@@ -257,17 +260,17 @@ def test_evaluation_is_that_of_each_question_alone(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])
 def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
-    task, model = trained(f"norm={norm}", "norm.min_examples=2")
+    task, model = trained_model(f"norm={norm}", "norm.min_examples=2")
     with torch.no_grad():
         first = task.evaluate(model)["valid"]
-        assert task.evaluate(model)["valid"] == first  # the statistics are put back
+        assert task.evaluate(model)["valid"] == first  # the running statistics are restored
         valid = task._cloze.splits["valid"]
         running = by_hand(model, [alone(valid, i) for i in range(VALID)])
         published, other = make("attentive_reader", f"norm={norm}", "norm.min_examples=2", "norm.eval=batch")
         other.eval().double().load_state_dict(model.state_dict())
-        seer = Seer()
-        published.evaluate(seer)
-        batch = by_hand(other, seer.shown)
+        recorder = Recorder()
+        published.evaluate(recorder)
+        batch = by_hand(other, recorder.batches)
         assert abs(batch["loss"] - running["loss"]) > 0.01
         close(first, running | {f"{name}_batch": value for name, value in batch.items()})
         close(published.evaluate(other)["valid"], batch | {f"{name}_running": value for name, value in running.items()})
@@ -281,29 +284,29 @@ def test_the_best_model_is_that_of_the_lowest_validation_error() -> None:
 # Chance
 
 
-def test_chance_is_to_name_an_entity_of_the_passage() -> None:
+def test_chance_is_a_random_entity_of_the_passage() -> None:
     task, _ = make("attentive_reader")
     valid, entities = task._cloze.splits["valid"], set(task._cloze.entities.tolist())
-    right = sum(Fraction(1, len(entities & set(valid.passages[i].tolist()))) for i in range(VALID))
-    expected = f"error of naming an entity of the passage at random: valid {float(1 - right / VALID):.2%}"
+    correct = sum(Fraction(1, len(entities & set(valid.passages[i].tolist()))) for i in range(VALID))
+    expected = f"error of naming an entity of the passage at random: valid {float(1 - correct / VALID):.2%}"
     assert task.notes["chance"] == expected
 
 
-def test_chance_where_the_passage_lacks_the_answer_and_a_test_set_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c, word = *map(int, ENTITIES[:3]), FIRST
     rows = [
         ([a, b, a, a], [word], a),  # one of two, however often they come
         ([a, b, c], [word], b),
         ([b, word], [c], c),  # the answer is elsewhere
-        ([word, word], [a], a),  # nobody to name
+        ([word, word], [a], a),  # no entity to name
     ]
     splits = {"train": examples(rows), "valid": examples(rows), "test": examples(rows[:1])}
     monkeypatch.setitem(attentive_reader.SOURCES, "stories", source(**splits))
-    said: list[str] = []
+    messages: list[str] = []
     task, model = make("attentive_reader", "batch_size=4")
-    task.prepare(said.append)
+    task.prepare(messages.append)
     assert task.notes["chance"].endswith(f": valid {1 - (1 / 2 + 1 / 3) / 4:.2%}; test 50.00%")
-    assert said == [task.notes["chance"]]
+    assert messages == [task.notes["chance"]]
     results = task.evaluate(model.eval())
     assert list(results) == ["valid", "test"]
     assert all(math.isfinite(metrics["loss"]) for metrics in results.values())
@@ -320,7 +323,8 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_shared_init_makes_the_lstms_begin_equal(shared: bool) -> None:
     task, model = make("attentive_reader", f"model.shared_init={str(shared).lower()}")
-    lstms = [lstm for one in (model.passage, model.question) for lstm in (one.forward_lstm, one.backward_lstm)]
+    readers = (model.passage, model.question)
+    lstms = [lstm for reader in readers for lstm in (reader.forward_lstm, reader.backward_lstm)]
     blocks = [block for lstm in lstms for site in (lstm.gates_x, lstm.gates_h) for block in site.weight.chunk(4)]
     assert len({digest(block) for block in blocks}) == (1 if shared else 32)
     before = [digest(block) for block in blocks]
@@ -336,5 +340,5 @@ def test_the_papers_reader() -> None:
     assert (optim.clip, optim.clipping) == (10, "by_root")
     assert (cfg.schedule.steps, cfg.eval_every, job.norm.eps) == (300_000, 1000, 1e-5)
     assert [cfg.schedule.at(step)["lr"] for step in (0, 299_999)] == [1, 1]
-    of_bn = config.job(["task=attentive_reader", "scale=paper", "norm=bn"]).norm
-    assert (of_bn.initial_gain, of_bn.eps, of_bn.everywhere) == (0.1, 1e-5, False)
+    bn = config.job(["task=attentive_reader", "scale=paper", "norm=bn"]).norm
+    assert (bn.initial_gain, bn.eps, bn.everywhere) == (0.1, 1e-5, False)

@@ -23,7 +23,7 @@ TRAIN, TEST = 5000, 1000
 
 
 def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, nn.Module]:
-    """A task with its data, and its model, initialised."""
+    """Return a task with its data, and its model, initialised."""
     job = config.job([f"norm={norm}", f"data.root={root}", *SMALL, *overrides])
     task = cifar10.Task(job.config, torch.device("cpu"))
     task.prepare(lambda _: None)
@@ -33,16 +33,16 @@ def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, 
 
 
 def weights(model: nn.Module) -> dict[str, str]:
-    """The digest of each map's own weight."""
+    """Return the digest of each layer's weight, before any weight normalisation."""
     return {name: digest(m.weight) for name, m in model.named_modules() if isinstance(m, Linear)}
 
 
 def rows_of(images: Tensor) -> list[bytes]:
-    """Something that tells the images of a batch apart."""
+    """Return a part of each image that identifies it."""
     return [image.tobytes() for image in images[:, :, 16, 12:20].contiguous().numpy()]
 
 
-# What runs with one seed share
+# Runs with the same seed
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
     labels = dict(
         zip(rows_of(torch.from_numpy(task._images.train_x.copy())), task._images.train_y.tolist(), strict=True)
     )
-    assert len(labels) == TRAIN  # they can be told apart
+    assert len(labels) == TRAIN  # all images can be identified
     epochs = []
     for epoch in range(2):
         order: list[bytes] = []
@@ -129,7 +129,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
         assert len(set(order)) == len(order) == 78 * 64
         epochs.append(order)
     assert epochs[0] != epochs[1]
-    assert set(epochs[0]) != set(epochs[1])  # other images are left out
+    assert set(epochs[0]) != set(epochs[1])  # the incomplete last batch has other images
 
 
 def test_images_are_in_the_memory_format_of_the_model(data_root: Path) -> None:

@@ -32,13 +32,13 @@ TRAIN, VALID, TEST = 46, 12, 14
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Image i has a one at place i, and its caption j is the word ``2 + 5 i + j`` up to seven times."""
+    """Image i is a one-hot vector of i; its caption j repeats the word ``2 + 5 i + j`` one to seven times."""
     rng = np.random.default_rng(0)
     captions = [[*[len(NAMES) + number] * int(rng.integers(1, 8)), EOS] for number in range(PER_IMAGE * TRAIN)]
     split = CaptionedImages(np.eye(TRAIN, dtype=np.float32), Sequences.from_lists(captions))
     words = [*NAMES, *(f"word{number}" for number in range(len(captions)))]
-    found = Captions(words, dict.fromkeys(("train", "valid", "test"), split))
-    source = Source("by hand", "0", False, lambda _: found)
+    captions_by_split = Captions(words, dict.fromkeys(("train", "valid", "test"), split))
+    source = Source("by hand", "0", False, lambda _: captions_by_split)
     monkeypatch.setitem(order_embedding.SOURCES, "scenes", lambda *_: source)
 
 
@@ -46,11 +46,11 @@ def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
 def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The built-in images with features in float64, as a model in float64 needs them."""
     source = scenes.scenes(TRAIN, VALID, TEST)
-    found = source.load(lambda _: None)
+    loaded = source.load(lambda _: None)
     splits = {
-        name: CaptionedImages(split.features.astype(float), split.captions) for name, split in found.splits.items()
+        name: CaptionedImages(split.features.astype(float), split.captions) for name, split in loaded.splits.items()
     }
-    wide = dataclasses.replace(source, load=lambda _: Captions(found.words, splits))
+    wide = dataclasses.replace(source, load=lambda _: Captions(loaded.words, splits))
     monkeypatch.setitem(order_embedding.SOURCES, "scenes", lambda *_: wide)
 
 
@@ -67,23 +67,23 @@ def test_batches_follow_from_seed_and_step() -> None:
 
 @pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize(("size", "steps"), [(9, 5), (12, 3), (23, 1), (45, 1)])
-def test_an_epoch_has_an_image_once_and_drops_the_batch_that_the_last_one_is_in(size: int, steps: int) -> None:
+def test_an_epoch_has_each_image_once_and_drops_the_last_batch(size: int, steps: int) -> None:
     task, _ = make("order_embedding", f"batch_size={size}")
     assert task.steps_per_epoch == steps
-    epochs = [[batch for step in steps_of(task, number) for batch in task.batches(step)] for number in (0, 3)]
+    epochs = [[batch for step in steps_of(task, epoch) for batch in task.batches(step)] for epoch in (0, 3)]
     orders = [[image for batch in batches for image in images_of(batch)] for batches in epochs]
-    for one in orders:
-        assert len(set(one)) == len(one) == size * steps
-        assert one != sorted(one)
+    for order in orders:
+        assert len(set(order)) == len(order) == size * steps
+        assert order != sorted(order)
     assert orders[0] != orders[1]
     assert [task.examples(batch) for batch in epochs[0]] == [size] * steps
 
 
 @pytest.mark.usefixtures("numbered")
-def test_a_caption_belongs_to_its_image_and_each_of_the_five_has_its_turn() -> None:
+def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
     task, _ = make("order_embedding")
     drawn = [task.batches(step)[0] for number in range(20) for step in steps_of(task, number)]
-    told: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for tokens, mask, features in drawn:
         lengths = mask.sum(1)
         assert tokens.dtype == torch.int64
@@ -94,13 +94,13 @@ def test_a_caption_belongs_to_its_image_and_each_of_the_five_has_its_turn() -> N
         number = tokens[:, 0] - len(NAMES)
         assert torch.equal(number // PER_IMAGE, features.argmax(1))
         assert torch.equal(features, torch.eye(TRAIN)[features.argmax(1)])
-        told.update((number % PER_IMAGE).tolist())
-    assert sorted(told) == list(range(PER_IMAGE))
-    assert min(told.values()) > 180 - 5 * math.sqrt(900 * 0.2 * 0.8)
+        counts.update((number % PER_IMAGE).tolist())
+    assert sorted(counts) == list(range(PER_IMAGE))
+    assert min(counts.values()) > 180 - 5 * math.sqrt(900 * 0.2 * 0.8)
     first = [
         drawn[step].tokens[images_of(drawn[step]).index(0), 0] for step in range(100) if 0 in images_of(drawn[step])
     ]
-    assert len(set(map(int, first))) == PER_IMAGE  # of one image too
+    assert len(set(map(int, first))) == PER_IMAGE  # also of a single image
 
 
 # The objective
@@ -110,12 +110,12 @@ def test_a_caption_belongs_to_its_image_and_each_of_the_five_has_its_turn() -> N
 def test_the_objective_is_the_sum_of_hinges_and_the_loss_is_per_pair(penalty: str) -> None:
     task, model = make("order_embedding", f"penalty={penalty}", "margin=0.3")
     (batch,) = task.batches(0)
-    found = task.objective(model, batch, StreamNoise(0))
+    objective = task.objective(model, batch, StreamNoise(0))
     with torch.no_grad():
         captions, images = model.captions(batch.tokens, batch.mask), model.images(batch.features)
     expected = plain_loss(plain_penalties(captions, images, penalty), 0.3)
-    assert found.loss.item() == pytest.approx(expected, rel=1e-5)
-    assert (found.sums["loss"].item(), found.count) == (found.loss.item(), 9)
+    assert objective.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert (objective.sums["loss"].item(), objective.count) == (objective.loss.item(), 9)
     assert (captions < 0).any() == (images < 0).any() == (penalty == "cosine")
 
 
@@ -139,20 +139,21 @@ def plain_loss(penalties: Tensor, margin: float) -> float:
 
 
 def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
-    """Of each caption's image and of each image's best caption; some captions of different images are alike."""
+    """Return the rank of each caption's image and of each image's best caption; captions of two images may be equal."""
     assert all(row.unique().numel() == row.numel() for row in penalties)
-    of_images = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
-    of_captions = []
+    image_ranks = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
+    caption_ranks = []
     for i, column in enumerate(penalties.T):
-        own = column[PER_IMAGE * i : PER_IMAGE * (i + 1)]
-        right = int((own == own.min()).sum())
-        wrong = int((column == own.min()).sum()) - right
-        of_captions.append(1 + int((column < own.min()).sum()) + wrong / (right + 1))
-    return of_images, of_captions
+        matching = column[PER_IMAGE * i : PER_IMAGE * (i + 1)]
+        best = matching.min()
+        right = int((matching == best).sum())
+        wrong = int((column == best).sum()) - right
+        caption_ranks.append(1 + int((column < best).sum()) + wrong / (right + 1))
+    return image_ranks, caption_ranks
 
 
 def summary(folds: list[Tensor]) -> dict[str, float]:
-    """The mean over folds, each given by its penalties."""
+    """Return the metrics, averaged over folds; ``folds`` has the penalties of each."""
     values: dict[str, list[float]] = {}
     for fold in folds:
         for name, ranks in zip(("image", "caption"), plain_ranks(fold), strict=True):
@@ -162,12 +163,12 @@ def summary(folds: list[Tensor]) -> dict[str, float]:
             row |= {"median_rank": float(math.floor(np.median(ranks)))}
             for key, value in row.items():
                 values.setdefault(f"{name}_{key}", []).append(value)
-    return {name: sum(of_folds) / len(of_folds) for name, of_folds in values.items()}
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
 
 @torch.enable_grad()
-def trained(*overrides: str) -> tuple[Any, Any]:
-    """In float64, with weights whose vectors differ, and running statistics; in evaluation mode."""
+def trained_model(*overrides: str) -> tuple[Any, Any]:
+    """Return task and model in float64 and evaluation mode, after two steps from weights with distinct vectors."""
     task, model = make("order_embedding", *overrides)
     shake(model)
     model.double()
@@ -176,9 +177,9 @@ def trained(*overrides: str) -> tuple[Any, Any]:
 
 
 def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
-    """Each caption and each image alone."""
+    """Return the vectors of captions and images, each computed alone."""
     tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
-    captions = [model.captions(one, torch.ones_like(one).bool()) for one in tokens]
+    captions = [model.captions(caption, torch.ones_like(caption).bool()) for caption in tokens]
     images = [model.images(torch.from_numpy(row)[None]) for row in split.features]
     return torch.cat(captions), torch.cat(images)
 
@@ -197,8 +198,8 @@ def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
 def test_evaluation_by_hand(
     norm: str, words: tuple[str, ...], sizes: tuple[int, list[range]], parts: tuple[list[int], ...]
 ) -> None:
-    """``parts``: sizes of the batches that the losses of valid and test are of."""
-    task, model = trained(f"norm={norm}", *words)
+    """``parts``: sizes of the batches over which the losses of valid and test are computed."""
+    task, model = trained_model(f"norm={norm}", *words)
     results, source = task.evaluate(model), scenes.scenes(TRAIN, VALID, TEST).load(lambda _: None).splits
     assert list(results) == ["valid", "test"]
     for name, folds, batches in (("valid", [range(sizes[0])], parts[0]), ("test", sizes[1], parts[1])):
@@ -208,9 +209,9 @@ def test_evaluation_by_hand(
         cut = [penalties[PER_IMAGE * fold.start : PER_IMAGE * fold.stop, fold.start : fold.stop] for fold in folds]
         total, start = 0.0, 0
         for size in batches:
-            for which in range(PER_IMAGE):
+            for caption in range(PER_IMAGE):
                 rows = torch.arange(start, start + size)
-                total += plain_loss(penalties[PER_IMAGE * rows + which][:, rows], task.config.margin)
+                total += plain_loss(penalties[PER_IMAGE * rows + caption][:, rows], task.config.margin)
             start += size
         expected = {"loss": total / (PER_IMAGE * start), **summary(cut)}
         assert results[name] == pytest.approx(expected, rel=1e-5)
@@ -220,7 +221,7 @@ def test_evaluation_by_hand(
 @torch.no_grad()
 @pytest.mark.parametrize("norm", ["rms", "bn"])
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
-def test_results_do_not_depend_on_how_many_captions_are_read_at_once(
+def test_results_do_not_depend_on_the_evaluation_batch(
     norm: str, wide: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if wide:
@@ -230,13 +231,13 @@ def test_results_do_not_depend_on_how_many_captions_are_read_at_once(
     with torch.enable_grad():
         train(task, model.double() if wide else model, 2)
     model.eval()
-    found = []
-    for number in (500, 7, 1):
-        monkeypatch.setattr(order_embedding, "ENCODED_AT_ONCE", number)
-        found.append(task.evaluate(model))
+    results = []
+    for size in (500, 7, 1):
+        monkeypatch.setattr(order_embedding, "ENCODED_AT_ONCE", size)
+        results.append(task.evaluate(model))
     for split in ("valid", "test"):
-        for other in found[1:]:
-            for metric, value in found[0][split].items():
+        for other in results[1:]:
+            for metric, value in results[0][split].items():
                 # in float32 two penalties may change places, and a median rank moves by a whole one
                 inexact = {"abs": 1.0} if metric.endswith("median_rank") else {"rel": 0.02}
                 assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
@@ -253,21 +254,21 @@ def test_the_best_model_is_that_of_the_highest_recall_of_images_on_the_validatio
     ("words", "valid", "test"),
     [((), VALID, TEST), (("data.fold=6", "data.valid_images=11"), 11, 6), (("data.fold=99",), VALID, TEST)],
 )
-def test_notes_tell_the_recall_of_chance(words: tuple[str, ...], valid: int, test: int) -> None:
+def test_notes_state_the_recall_of_chance(words: tuple[str, ...], valid: int, test: int) -> None:
     def expected(images: int) -> str:
         captions = PER_IMAGE * images
-        of_images = sum(min(1, k / images) for k in (1, 5, 10)) / 3
-        of_captions = 1 - sum(math.comb(captions - 5, k) / math.comb(captions, k) for k in (1, 5, 10)) / 3
+        image_recall = sum(min(1, k / images) for k in (1, 5, 10)) / 3
+        caption_recall = 1 - sum(math.comb(captions - 5, k) / math.comb(captions, k) for k in (1, 5, 10)) / 3
         return (
-            f"with {images} images chance has a mean recall of {of_images:.2%} of images "
-            f"and {of_captions:.2%} of captions"
+            f"with {images} images chance has a mean recall of {image_recall:.2%} of images "
+            f"and {caption_recall:.2%} of captions"
         )
 
     task, _ = make("order_embedding", *words)
     assert task.notes["retrieval"] == f"valid: {expected(valid)}; test: {expected(test)}"
-    said: list[str] = []
-    task.prepare(said.append)
-    assert said == [task.notes["retrieval"]]
+    messages: list[str] = []
+    task.prepare(messages.append)
+    assert messages == [task.notes["retrieval"]]
 
 
 # The optimiser

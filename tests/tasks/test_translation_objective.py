@@ -27,7 +27,7 @@ SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
 
 
 def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Objective:
-    """Of a model that puts out ``logits``."""
+    """Return the objective of a model whose output is ``logits``."""
     noise = StreamNoise(0, "noise")
 
     def model(given: Batch, given_noise: StreamNoise) -> Tensor:
@@ -40,33 +40,33 @@ def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Obje
 
 
 def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
-    """A batch and logits, in float32, in which losses are taken."""
+    """Return a batch and logits in float32, the type that losses are computed in."""
     batch = batch_of(pairs(lengths), padding=3)
     return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
 
 
 def cross_entropy(scores: list[float], target: int, true: float, other: float) -> float:
-    """Of one token against the probability ``true`` for the target and ``other`` for each other word."""
+    """Return that of a token for the target probabilities ``true`` of the token and ``other`` of each other word."""
     log_total = math.log(sum(math.exp(score) for score in scores))
     return -sum((true if word == target else other) * (score - log_total) for word, score in enumerate(scores))
 
 
 def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
-    """Scores and target of each token, a sentence at a time."""
+    """Return scores and target of each token, by sentence."""
     targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
     scores = [part.tolist() for part in by_sentence(logits, batch)]
     return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
 
 
 def nematus(batch: Batch, logits: Tensor, e: float) -> float:
-    """Summed over tokens, averaged over sentences; 1 - e + e / V for the true word, e / V for the others."""
+    """Sum over tokens, average over sentences; target probabilities 1 - e + e / V (true word) and e / V (others)."""
     true, other = 1 - e + e / TARGETS, e / TARGETS
     tokens = [token for sentence in sentences(batch, logits) for token in sentence]
     return sum(cross_entropy(*token, true, other) for token in tokens) / len(batch.target)
 
 
 def zero(batch: Batch, logits: Tensor, e: float) -> float:
-    """Averaged over a sentence's tokens, then over sentences; 1 - e and e / (V - 1), less the entropy of these."""
+    """Average over tokens, then sentences; target probabilities 1 - e and e / (V - 1), whose entropy is subtracted."""
     true, other = 1 - e, e / (TARGETS - 1)
     entropy = -sum(p * math.log(p) for p in [true, *[other] * (TARGETS - 1)] if p)
     means = [
@@ -83,30 +83,30 @@ FORMULAS: dict[str, Callable[[Batch, Tensor, float], float]] = {"rnnsearch": nem
 @SMOOTHINGS
 def test_the_objective_is_the_formula(task: str, smoothing: float) -> None:
     batch, logits = example()
-    found = objective(task, logits, batch, smoothing)
-    assert found.loss.item() == pytest.approx(FORMULAS[task](batch, logits, smoothing), rel=1e-5)
+    computed = objective(task, logits, batch, smoothing)
+    assert computed.loss.item() == pytest.approx(FORMULAS[task](batch, logits, smoothing), rel=1e-5)
 
 
 @BOTH
 @SMOOTHINGS
 def test_the_loss_is_the_plain_cross_entropy_per_token(task: str, smoothing: float) -> None:
     batch, logits = example()
-    found = objective(task, logits, batch, smoothing)
-    assert found.count == batch.target_mask.sum() == sum(target for _, target in RAGGED)
-    assert found.sums.keys() == {"loss"}
-    mean = found.sums["loss"] / found.count
+    computed = objective(task, logits, batch, smoothing)
+    assert computed.count == batch.target_mask.sum() == sum(target for _, target in RAGGED)
+    assert computed.sums.keys() == {"loss"}
+    mean = computed.sums["loss"] / computed.count
     torch.testing.assert_close(mean, F.cross_entropy(logits, batch.target[batch.target_mask]))
 
 
-def test_without_smoothing_the_two_differ_in_the_mean_alone() -> None:
+def test_without_smoothing_the_objectives_differ_in_the_mean_alone() -> None:
     batch, logits = example(EVEN)
-    of_sentence, of_token = (objective(task, logits, batch, 0.0).loss for task in TASKS)
-    torch.testing.assert_close(of_sentence, EVEN[0][1] * of_token)
+    per_sentence, per_token = (objective(task, logits, batch, 0.0).loss for task in TASKS)
+    torch.testing.assert_close(per_sentence, EVEN[0][1] * per_token)
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.3])
 def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
-    """For the Transformer its objective is 0, for RNNSearch the entropy; and there the gradient vanishes."""
+    """Its objective is 0 for the Transformer and the target's entropy for RNNSearch; its gradient is 0."""
     batch, _ = example()
     hot = F.one_hot(real_targets(batch), TARGETS).double()
     others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
@@ -121,8 +121,8 @@ def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> 
 
 
 @BOTH
-def test_each_sentence_weighs_alike_or_by_its_tokens(task: str) -> None:
-    """The gradient of a token's logits, at equal logits: 1 / (tokens x sentences) of it, or 1 / sentences."""
+def test_the_weight_of_a_token_in_the_objective(task: str) -> None:
+    """1 / (tokens of its sentence x sentences) for the Transformer, 1 / sentences for RNNSearch."""
     batch, _ = example()
     logits = torch.zeros(len(batch.real), TARGETS, requires_grad=True)
     (gradient,) = torch.autograd.grad(objective(task, logits, batch, 0.0).loss, logits)
@@ -133,11 +133,11 @@ def test_each_sentence_weighs_alike_or_by_its_tokens(task: str) -> None:
 
 
 @BOTH
-def test_losses_are_taken_in_float32(task: str) -> None:
+def test_losses_are_computed_in_float32(task: str) -> None:
     batch, logits = example()
-    found, wide = (objective(task, value, batch, 0.1) for value in (logits.bfloat16(), logits.bfloat16().float()))
-    assert found.loss.dtype == found.sums["loss"].dtype == torch.float32
-    assert torch.equal(found.loss, wide.loss)
+    computed, wide = (objective(task, value, batch, 0.1) for value in (logits.bfloat16(), logits.bfloat16().float()))
+    assert computed.loss.dtype == computed.sums["loss"].dtype == torch.float32
+    assert torch.equal(computed.loss, wide.loss)
 
 
 def test_real_targets_are_those_of_the_mask() -> None:
