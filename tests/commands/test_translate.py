@@ -121,7 +121,7 @@ def _beams(*sizes: int) -> list[list[str]]:
 @torch.no_grad()
 def by_argmax(loaded: trained.Trained, lines: list[str]) -> list[str]:
     """Greedy translations, one sentence and one token at a time."""
-    task, model = loaded.task, cast(Any, loaded.model)
+    task, model = loaded.task, cast("Any", loaded.model)
     assert not model.training
     found = []
     for ids in task.text.source.encode(lines):

@@ -1,0 +1,23 @@
+"""Settings of six norms, shared by the tests of comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import write_setting
+
+from rmsexp.compare import draw
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write_setting(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, drawn; not to be changed."""
+    results = write_setting(tmp_path_factory.mktemp("drawn"))
+    draw(results, "cifar10", "demo")
+    return results

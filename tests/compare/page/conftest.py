@@ -1,0 +1,55 @@
+"""A page of three settings, shared by the tests of its content and of its controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from helpers.comparisons import report
+from helpers.records import write_run
+
+from rmsexp.compare.page import html
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.tables.formats import NO_VALUE
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two settings of a task, four series with all that must be warned of and two plain ones, and another task."""
+    folder = tmp_path_factory.mktemp("results")
+    for seed in range(3):
+        write_run(folder, "ln", seed)
+    write_run(folder, "rms", 0, contention="contended")
+    write_run(folder, "rms+impl=fused", 0)
+    write_run(folder, "wn", 0, status="diverged", steps=120)
+    for series in ("none", "bn"):
+        write_run(folder, series, 0, setting="small", dataset={"name": "CIFAR-10", "digest": "0", "builtin": False})
+    write_run(folder, "rms", 0, setting="tiny", task="rnnsearch")
+    return folder
+
+
+TABLE = pd.DataFrame(
+    [
+        ["LayerNorm", "9.5 ± 0.2 %", "reference"],
+        ["RMSNorm", "10.1 %", "7.0 %"],
+        ["WeightNorm", NO_VALUE, f"{NO_VALUE} (diverged)"],
+    ],
+    columns=["norm", "test error", "saving"],
+)
+
+
+@pytest.fixture(scope="module")
+def reports(root: Path) -> list[SettingReport]:
+    said: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes twin)"]}
+    return [
+        report(root, tables={"Quality & time": TABLE}, **said),
+        report(root, setting="small", tables={"Summary": TABLE.iloc[:2]}),
+        report(root, "rnnsearch", "tiny"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(reports: list[SettingReport]) -> str:
+    return html.page(reports)

@@ -1,0 +1,69 @@
+"""The numbers and curves of the paper: in our names and units, and consistent with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmsexp import config
+from rmsexp.compare import paper
+from rmsexp.compare.records import names
+
+NUMBERS = paper.numbers()
+
+
+TIMED = ["rnnsearch", "transformer", "attentive_reader", "order_embedding", "cifar10"]
+
+
+def test_each_saving_that_is_printed_follows_from_the_times_that_are_printed() -> None:
+    times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["task", "framework", "norm"])["value"]
+    savings = NUMBERS[NUMBERS["metric"] == "saving_vs_ln"]
+    assert len(savings) == 14  # rms and prms, in the seven columns of tables 2, 3 (two), 4, 6, 8 and 10
+    for row in savings.itertuples():
+        place = (row.task, row.framework)
+        assert row.value == pytest.approx(1 - times[*place, row.norm] / times[*place, "ln"], abs=6e-4)
+        assert row.norm in ("rms", "prms")
+
+
+def test_the_range_of_the_abstract_is_that_of_the_tables() -> None:
+    savings = NUMBERS.loc[NUMBERS["metric"] == "saving_vs_ln", "value"]
+    ends = paper.select("all", "lowest saving_vs_ln")["value"], paper.select("all", "highest saving_vs_ln")["value"]
+    assert [round(float(end.iloc[0]), 2) for end in ends] == [round(savings.min(), 2), round(savings.max(), 2)]
+
+
+def test_names_and_units_are_ours() -> None:
+    assert set(NUMBERS["task"]) == {*config.options("task"), "invariance", "all"}
+    assert {names.norm_of(norm) for norm in NUMBERS["norm"]} <= {*config.options("norm"), ""}
+    fractions = NUMBERS[NUMBERS["unit"] == "fraction"]
+    assert fractions["value"].between(0, 1).all()
+    assert set(fractions["metric"]) >= {"error", "saving_vs_ln", "image_r1", "image_recall"}
+    assert NUMBERS["value"].notna().all()
+    assert (NUMBERS["spread"].dropna() >= 0).all()
+    assert not NUMBERS.duplicated(["table", "task", "framework", "norm", "metric", "data", "note"]).any()
+
+
+def test_some_numbers_as_they_are_printed() -> None:
+    """Of Tables 2, 6, 7, 8 and 10, in our units."""
+    times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["table", "norm"])["value"]
+    assert (times["Table 2", "ln"], times["Table 6", "rms"], times["Table 8", "prms"]) == (
+        665,
+        3330,
+        pytest.approx(43.4),
+    )
+    assert times["Table 10", "bn"] == 76  # 38 s an epoch of 500 steps
+    errors = paper.select("cifar10", "error").set_index("norm")["value"]
+    assert (errors["rms"], errors["prms"]) == (0.0883, 0.1037)
+    recall = paper.select("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]
+    assert recall["Theano", "rms"] == pytest.approx((0.390 + 0.748 + 0.863) / 3)
+    bleu = paper.select("rnnsearch", "bleu").set_index(["table", "framework", "norm", "data"])["value"]
+    assert bleu["Table 3", "Theano Nematus", "prms", "newstest2017"] == 24.0
+
+
+def test_curves_go_on_in_time_and_end_where_the_figure_does() -> None:
+    curves = paper.curves()
+    for _, one in curves.groupby(["figure", "norm"]):
+        assert one["x"].is_monotonic_increasing
+        assert one["x_unit"].nunique() == one["metric"].nunique() == 1
+    ends = curves.groupby(["figure", "norm"])[["x", "y"]].last()
+    assert tuple(ends.loc["Figure 1a", "none"]) == (10_000, pytest.approx(5.97, abs=0.01))
+    assert tuple(ends.loc["Figure 1b", "ln"]) == (pytest.approx(157.0, abs=0.1), pytest.approx(4.27, abs=0.01))
+    assert tuple(ends.loc["Figure 4", "rms"]) == (930_000, pytest.approx(16.43))

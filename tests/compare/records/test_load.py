@@ -1,0 +1,92 @@
+"""Records of runs are loaded; what cannot be read is a problem."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.comparisons import summary
+from helpers.records import write_run
+
+from rmsexp import record
+from rmsexp.compare import load
+
+
+def test_load_gives_one_row_a_run_and_one_an_event(results: Path) -> None:
+    records = load(results)
+    assert len(records.runs) == 11
+    assert records.problems == []
+    run = records.runs.set_index(["series", "seed"]).loc[("rms", 1)]
+    assert (run["task"], run["setting"], run["impl"], run["status"], run["step"]) == (
+        ("cifar10", "demo", "eager", "finished", 400)
+    )
+    rows = records.metrics.query("series == 'rms' and seed == 1 and split == 'train'")
+    assert list(rows["step"]) == list(range(4, 401, 4))
+    np.testing.assert_allclose(rows["time"], rows["step"] * 0.1)
+    np.testing.assert_allclose(rows["time"], rows["seconds_data"] + rows["seconds_train"])
+
+
+def test_nothing_to_load_is_an_empty_record(tmp_path: Path) -> None:
+    records = load(tmp_path / "missing")
+    assert records.runs.empty
+    assert records.metrics.empty
+    assert {"folder", "time_state"} <= set(records.runs)
+    assert {"step", "split", "time"} <= set(records.metrics)
+
+
+@pytest.mark.parametrize("name", [record.METRICS, record.STATUS])
+def test_a_missing_file_is_a_problem_and_no_more(results: Path, name: str) -> None:
+    path = results / "cifar10/demo/rms/seed0" / name
+    path.unlink()
+    records = load(results)
+    assert records.problems == [f"{path} is missing"]
+    assert len(records.runs) == 11
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"target": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize("name", [record.METRICS, record.STATUS, record.RUN])
+def test_a_damaged_file_is_a_problem_and_no_more(results: Path, name: str, content: bytes) -> None:
+    path = results / "cifar10/demo/rms/seed0" / name
+    path.write_bytes(content)
+    records = load(results)
+    assert len(records.problems) == (0 if name == record.METRICS and not content else 1)
+    assert all(str(path) in problem for problem in records.problems)
+    run = records.runs.set_index(["series", "seed"]).loc[("rms", 0)]
+    assert (run["task"], run["setting"]) == ("cifar10", "demo")
+    assert summary(results).loc["rms", "seeds"] == 2
+
+
+def test_a_half_written_last_line_is_left_out(results: Path) -> None:
+    path = results / "cifar10/demo/rms/seed0" / record.METRICS
+    whole = len(load(results).metrics)
+    path.write_bytes(path.read_bytes()[:-20])
+    records = load(results)
+    assert len(records.metrics) == whole - 1
+    assert len(records.problems) == 1
+    assert str(path) in records.problems[0]
+
+
+def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "rms", steps=40)
+    row = {"step": 44, "split": "train", "loss": None, "seconds": {"data": 1.0, "train": None}}
+    record.RunFolder(folder).append([row])
+    last = load(tmp_path).metrics.iloc[-1]
+    assert math.isnan(last["loss"])
+    assert math.isnan(last["time"])
+
+
+@pytest.mark.parametrize(
+    ("sessions", "state"),
+    [
+        ([{"contention": {"state": "clear"}, "comparable": True}] * 2, "clear"),
+        ([{"contention": {"state": "clear"}}, {"contention": {"state": "contended"}}], "contended"),
+        ([{"contention": {"state": "clear"}}, {"contention": {"state": "clear"}, "comparable": False}], "mixed"),
+        ([{"contention": {"state": "clear"}}, {}], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_time_counts_only_where_every_session_does(tmp_path: Path, sessions: list[object], state: str) -> None:
+    write_run(tmp_path, "rms", sessions=sessions)
+    assert load(tmp_path).runs["time_state"].tolist() == [state]

@@ -1,0 +1,57 @@
+"""Seconds per 1k steps, and unpaired savings with the reasons where there are none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import summary
+from helpers.records import write_run
+
+
+def test_time_per_1k_steps_and_unpaired_saving(tmp_path: Path) -> None:
+    for series, seconds in {"ln": 0.2, "rms": 0.15, "ln+impl=fused": 0.1, "rms+impl=fused": 0.09}.items():
+        write_run(tmp_path, series, seconds_per_step=seconds)
+    table = summary(tmp_path)
+    assert table["seconds_per_1k_steps"].to_dict() == pytest.approx(
+        {"ln": 200, "ln+impl=fused": 100, "rms": 150, "rms+impl=fused": 90}
+    )
+    assert table.loc["rms", "saving_vs_ln"] == pytest.approx(0.25)
+    assert table.loc["rms+impl=fused", "saving_vs_ln"] == pytest.approx(0.1)
+    assert table["saving_note"].tolist() == ["reference", "reference", "unpaired", "unpaired"]
+    assert table.loc["rms", "seconds_train"] == pytest.approx(400 * 0.15 * 0.75)
+
+
+def test_contended_runs_are_left_out_of_time(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", seconds_per_step=0.2)
+    write_run(tmp_path, "rms", 0, seconds_per_step=0.1)
+    write_run(tmp_path, "rms", 1, seconds_per_step=0.9, contention="contended")
+    write_run(tmp_path, "bn", seconds_per_step=0.3, contention="unknown")
+    table = summary(tmp_path)
+    assert table.loc["rms", "seconds_per_1k_steps"] == pytest.approx(100)
+    assert table.loc["rms", "time_state"] == "1 clear, 1 contended"
+    assert table.loc["bn", "seconds_per_1k_steps"] == pytest.approx(300)
+    assert math.isnan(table.loc["bn", "saving_vs_ln"])
+    assert table.loc["bn", "saving_note"] == "time does not count (1 unknown)"
+
+
+def test_a_run_that_has_not_trained_yet_has_no_saving(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    write_run(tmp_path, "rms", steps=0)
+    assert summary(tmp_path).loc["rms", "saving_note"] == "time does not count (nothing timed yet)"
+
+
+@pytest.mark.parametrize(
+    ("ln", "reason"),
+    [
+        (None, "no LN run of this impl"),
+        ({"contention": {"state": "contended"}, "device": "A"}, "LN's time does not count (1 contended)"),
+        ({"contention": {"state": "clear"}, "device": "B"}, "not all on one machine"),
+    ],
+)
+def test_no_saving_without_a_reference_of_the_same_machine(tmp_path: Path, ln: object, reason: str) -> None:
+    write_run(tmp_path, "rms", sessions=[{"contention": {"state": "clear"}, "device": "A"}])
+    if ln:
+        write_run(tmp_path, "ln", sessions=[ln])
+    assert summary(tmp_path).loc["rms", "saving_note"] == reason

@@ -1,0 +1,53 @@
+"""Means and intervals over seeds, the common step, the best evaluation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.comparisons import summary
+from helpers.records import write_run
+
+from rmsexp import record
+from rmsexp.compare import load
+from rmsexp.compare.records import statistics
+
+
+def test_interval_from_three_seeds_on() -> None:
+    assert statistics.estimate(np.array([1.0, 3.0])) == (
+        2.0,
+        pytest.approx(math.sqrt(2)),
+        pytest.approx(math.nan, nan_ok=True),
+    )
+    mean, sd, interval = statistics.estimate(np.array([1.0, 2.0, 3.0, math.nan]))
+    assert (mean, sd) == (2.0, 1.0)
+    assert interval == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees of freedom at 97.5 %
+
+
+def test_tables_compare_at_the_last_step_that_all_have(results: Path) -> None:
+    write_run(results, "rms+eps=0.1", steps=200, status="interrupted")
+    records = load(results).select("cifar10", "demo")
+    assert statistics.common_step(records) == 200  # the diverged run, which ended at 120, does not hold the others back
+    row = summary(results).loc["ln"]
+    at_200 = records.metrics.query("series == 'ln' and split == 'test' and step == 200")["error"]
+    assert row["final"] == pytest.approx(at_200.mean())
+    assert row["final_sd"] == pytest.approx(at_200.std())
+    assert row["compared_at_step"] == 200
+
+
+def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
+    folder = write_run(tmp_path, "rms", target=target)
+    valid = [{"step": step, "split": "valid", "error": abs(step - 80) / 1000} for step in range(0, 401, 40)]
+    record.RunFolder(folder).append(valid)
+    tests = load(tmp_path).metrics.query("split == 'test'").set_index("step")["error"]
+    row = summary(tmp_path).loc["rms"]
+    assert row["best_on_valid"] == tests[80]
+    assert row["final"] == tests[400]
+
+
+def test_no_best_where_the_selection_split_was_never_evaluated(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", target={"split": "test", "metric": "error", "mode": "min", "selection": "valid"})
+    assert math.isnan(summary(tmp_path).loc["rms", "best_on_valid"])

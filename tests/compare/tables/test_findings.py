@@ -1,0 +1,52 @@
+"""The sentence of the paper's Figure 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import evaluated, setting, training, write_rows
+from helpers.records import write_run
+
+from rmsexp.compare.tables import findings
+
+
+def write_losses(root: Path, series: str, slope: float, seconds_per_step: float, **run: object) -> None:
+    """Training loss falls by ``slope`` a step from 10, in rows of 10 steps; 200 steps."""
+    folder = write_run(root, series, steps=200, **run)
+    rows = [training(step, 10 - slope * step, seconds_per_step) for step in range(10, 201, 10)]
+    write_rows(folder, [*rows, evaluated(200, 0.5)])
+
+
+def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
+    write_losses(tmp_path, "none", 0.01, 0.1)
+    write_losses(tmp_path, "ln", 0.02, 0.2)
+    write_losses(tmp_path, "rms", 0.02, 0.05)
+    sentence, how = findings.figure_1(setting(tmp_path))
+    # the mean of the rows at 190 and 200: a trailing window of 20 steps
+    assert sentence == (
+        "When the model without norm reaches training loss 8.050 (at step 200, 20 seconds), "
+        "LayerNorm is at 6.100 after the same steps and at 8.100 after the same time; "
+        "RMSNorm is at 6.100 after the same steps and at its end before that time (10 seconds)."
+    )
+    assert "trailing mean over 10 % of the baseline's steps" in how
+    assert "unpaired" in how
+
+
+@pytest.mark.parametrize(("baseline", "reason"), [("diverged", "diverged or failed"), (None, "is missing")])
+def test_ln_is_the_baseline_where_no_norm_did_not_train(tmp_path: Path, baseline: str | None, reason: str) -> None:
+    if baseline:
+        write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
+    write_losses(tmp_path, "ln", 0.02, 0.2)
+    write_losses(tmp_path, "rms", 0.03, 0.1, contention="contended")
+    sentence, how = findings.figure_1(setting(tmp_path))
+    assert sentence.startswith(
+        "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
+    )
+    assert f"LayerNorm is the baseline, since the model without norm {reason}" in how
+    assert "times of RMSNorm are used although they do not count" in how
+
+
+def test_nothing_is_claimed_of_one_norm(tmp_path: Path) -> None:
+    write_losses(tmp_path, "rms", 0.02, 0.1)
+    assert findings.figure_1(setting(tmp_path)) == []

@@ -1,0 +1,37 @@
+"""Our quality beside the numbers of the paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import setting, training, write_errors, write_rows
+from helpers.records import write_run
+
+from rmsexp.compare import load
+from rmsexp.compare.records import statistics
+from rmsexp.compare.tables import versus_paper
+
+
+def test_our_error_beside_the_paper_s(tmp_path: Path) -> None:
+    for seed, last in enumerate([0.11, 0.13]):
+        write_errors(tmp_path, "ln", seed, [0.9, 0.10, last])
+    write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4])  # not in the paper
+    table = versus_paper.table(setting(tmp_path))
+    (row,) = table.to_dict("records")
+    assert (row["series"], row["table"], row["paper"]) == ("ln", "Table 10", 0.1049)
+    assert row["final_difference"] == pytest.approx(0.12 - 0.1049)
+    assert row["best_difference"] == pytest.approx(0.10 - 0.1049)
+    shown = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
+    assert shown["paper, its own setting"] == "10.49 %"
+    assert shown["last minus paper (points)"] == "+1.51"
+
+
+def test_a_second_test_set_has_its_own_number(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
+    folder = write_run(tmp_path, "rms", steps=100, task="rnnsearch", target=target)
+    splits = {"valid": 20.0, "test": 22.0, "test2017": 24.0}
+    write_rows(folder, [training(100, 1.0, 0.1) | {"split": split, "bleu": bleu} for split, bleu in splits.items()])
+    table = versus_paper.table(load(tmp_path))
+    assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
+    assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}

@@ -1,0 +1,45 @@
+"""The comparison folder of a setting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from helpers.records import write_run
+
+from rmsexp import record
+from rmsexp.compare import draw, load
+
+
+def test_draw_writes_every_file_and_they_can_be_read(drawn: Path) -> None:
+    folder = drawn / "cifar10/demo/comparison"
+    names = ["curves", "test_error", "test_loss", "train_loss"]
+    expected = {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")} | {"summary.csv", "summary.md"}
+    assert {path.name for path in folder.iterdir()} == expected
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
+        svg = ElementTree.fromstring((folder / f"{name}.svg").read_text())
+        assert any("RMSNorm" in (element.text or "") for element in svg.iter())
+    assert len(load(drawn).runs) == 11  # its own output is no run
+
+
+def test_the_same_records_give_the_same_figure(drawn: Path) -> None:
+    first = (drawn / "cifar10/demo/comparison/curves.svg").read_bytes()
+    assert (draw(drawn, "cifar10", "demo") / "curves.svg").read_bytes() == first
+
+
+def test_a_run_without_metrics_is_tolerated_and_a_setting_without_any_is_an_error(tmp_path: Path) -> None:
+    (write_run(tmp_path, "ln") / record.METRICS).unlink()
+    with pytest.raises(ValueError, match="no run has any metrics yet") as error:
+        draw(tmp_path, "cifar10", "demo")
+    assert "\n" not in str(error.value)
+    write_run(tmp_path, "rms")
+    assert (draw(tmp_path, "cifar10", "demo") / "curves.png").exists()
+
+
+def test_comparing_needs_no_torch() -> None:
+    code = "import sys, rmsexp.compare.overview, rmsexp.compare.setting_report; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,89 @@
+"""Synthetic settings, timing records and evaluations for tests of comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from helpers.records import write_run
+from rmsexp import record
+from rmsexp.compare import load
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.records import timing_records
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import summary as summary_table
+
+SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
+
+
+def write_setting(tmp_path: Path) -> Path:
+    """Six norms: one run contended, one diverged."""
+    for series in SERIES:
+        write_run(tmp_path, series, 0)
+    for series in SERIES[1:4]:
+        write_run(tmp_path, series, 1)
+    write_run(tmp_path, "wn", 1, contention="contended")
+    write_run(tmp_path, "none", 1, steps=120, status="diverged")
+    return tmp_path
+
+
+def summary(results: Path, setting: str = "demo") -> pd.DataFrame:
+    return summary_table.table(load(results), "cifar10", setting).set_index("series")
+
+
+def write_rows(folder: Path, rows: list[record.Row]) -> None:
+    (folder / record.METRICS).unlink()
+    record.RunFolder(folder).append(rows)
+
+
+def training(step: int, loss: float, seconds_per_step: float) -> record.Row:
+    seconds = {**dict.fromkeys(record.BUCKETS, 0.0), "train": step * seconds_per_step}
+    return {"step": step, "split": "train", "loss": loss, "seconds": seconds}
+
+
+def evaluated(step: int, error: float, seconds_per_step: float = 0.1) -> record.Row:
+    return training(step, error, seconds_per_step) | {"split": "test", "error": error}
+
+
+def write_errors(root: Path, series: str, seed: int, errors: list[float], **run: object) -> Path:
+    """A run whose test error at steps 0, 100, … is this."""
+    folder = write_run(root, series, seed, steps=100 * (len(errors) - 1), **run)
+    write_rows(folder, [evaluated(100 * number, error) for number, error in enumerate(errors)])
+    return folder
+
+
+def setting(root: Path) -> Records:
+    return load(root).select("cifar10", "demo")
+
+
+def timings(**changes: object) -> pd.DataFrame:
+    """A record of LN and RMSNorm: 20 % less time."""
+    shared = dict.fromkeys(timing_records.COLUMNS) | {
+        "folder": "x",
+        "task": "cifar10",
+        "setting": "demo",
+        "kind": "steps",
+    }
+    shared |= {"impl": "eager", "reference": "ln", "rounds": 30, "time_state": "clear", "started": "2026", **changes}
+    times = {"median_seconds_per_1k_steps": 50.0, "q25": 49.0, "q75": 52.0}
+    ln = {"series": "ln", "norm": "ln", "ratio": 1.0, "low": 1.0, "high": 1.0}
+    rms = {"series": "rms", "norm": "rms", "ratio": 0.8, "low": 0.78, "high": 0.83}
+    return pd.DataFrame([shared | times | one for one in (ln, rms)], columns=list(timing_records.COLUMNS))
+
+
+def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
+    return SettingReport(task, setting, str(root), load(root).select(task, setting), **more)
+
+
+def named(folder: Path, series: str) -> None:
+    """Lets a run call its series, and the reason of its end, what a folder could not be called."""
+    for file, key in (("run.json", "series"), ("status.json", "error")):
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {key: series}))
+
+
+def mean_of(panel: dict[str, Any], series: str) -> dict[str, Any]:
+    return next(one for one in panel["curves"] if one["series"] == series and "seed" not in one)
