@@ -1,4 +1,4 @@
-"""What the authors published: files of its layout are read, drawn beside our runs, and evaluated."""
+"""Files in the layout of the authors' published files are read, drawn beside our runs, and evaluated."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def python2_statistics() -> bytes:
 # CIFAR-10
 
 
-def test_results_csv_gives_a_training_and_a_test_row_an_epoch(tmp_path: Path) -> None:
+def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -> None:
     rows = authors_files.cifar10_rows(saved(tmp_path / "results.csv", CSV))
     assert [(row["step"], row["epoch"], row["examples"], row["split"], row["error"]) for row in rows] == [
         (500, 1, 50_000, "train", 0.5432),
@@ -108,7 +108,7 @@ def test_results_csv_gives_a_training_and_a_test_row_an_epoch(tmp_path: Path) ->
         ("epoch", "\N{LATIN SMALL LETTER E WITH ACUTE}poch", "line 1: not the header"),
     ],
 )
-def test_a_bad_line_of_results_csv_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_line_of_results_csv_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = saved(tmp_path / "results.csv", CSV.replace(old, new, 1))
     with pytest.raises(DataError, match=f"{path}.*{message}") as error:
         authors_files.cifar10_rows(path)
@@ -154,7 +154,7 @@ def test_a_value_that_is_not_finite_is_stored_as_null(tmp_path: Path) -> None:
         (pickle.dumps({name: [] for name in statistics()}, protocol=2), "not be empty .*valid_errs 0"),
     ],
 )
-def test_bad_statistics_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_statistics_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = saved(tmp_path / "stats.pkl", content)
     with pytest.raises(DataError, match=f"{path}.*{message}"):
         authors_files.reader_rows(path)
@@ -165,7 +165,7 @@ def test_bad_statistics_are_refused(tmp_path: Path, content: bytes, message: str
 
 def parameters(norm: str, prefix: str = "encoder") -> dict[str, np.ndarray]:
     """As train.py of order-embedding stores them, with random values."""
-    drawn = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     sizes = {1: 2 * HIDDEN, 2: HIDDEN, 3: 2 * HIDDEN, 4: HIDDEN}
     shapes: dict[str, tuple[int, ...]] = {
         "Wemb": (len(WORD_IDS) + 2, EMBEDDING),
@@ -180,7 +180,7 @@ def parameters(norm: str, prefix: str = "encoder") -> dict[str, np.ndarray]:
         "ff_image_W": (FEATURES, HIDDEN),
         "ff_image_b": (HIDDEN,),
     }
-    return {name: drawn.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def store(folder: Path, arrays: dict[str, np.ndarray], **changed: Any) -> Path:
@@ -248,11 +248,11 @@ def test_stored_parameters_give_the_published_vectors(tmp_path: Path, norm: str,
     features = torch.arange(12.0).reshape(2, FEATURES).sin()
     with torch.no_grad():
         vectors = model.captions(captions, torch.tensor([[True] * 3, [True, True, False]])).numpy()
-        shown = model.images(features).numpy()
+        vectors = model.images(features).numpy()
     np.testing.assert_allclose(vectors[0], published_caption(arrays, norm, [3, 4, 0]), rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(vectors[1], published_caption(arrays, norm, [1, 0]), rtol=2e-5, atol=1e-6)
     image = features.numpy() @ arrays["ff_image_W"] + arrays["ff_image_b"]
-    np.testing.assert_allclose(shown, np.abs(image / np.linalg.norm(image, axis=1, keepdims=True)), rtol=1e-5)
+    np.testing.assert_allclose(vectors, np.abs(image / np.linalg.norm(image, axis=1, keepdims=True)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +282,11 @@ def test_a_model_with_another_norm_is_refused(tmp_path: Path, norm: str, ours: N
         ({}, {"worddict": {"a": 2.5}}, "the id of 'a' in 'worddict' is 2.5"),
     ],
 )
-def test_a_bad_model_is_refused(
+def test_an_invalid_model_is_refused(
     tmp_path: Path, arrays: dict[str, Any], described: dict[str, Any], message: str
 ) -> None:
-    given = {name: array for name, array in (parameters("rms") | arrays).items() if array is not None}
-    path = store(tmp_path, given, **described)
+    stored = {name: array for name, array in (parameters("rms") | arrays).items() if array is not None}
+    path = store(tmp_path, stored, **described)
     with pytest.raises(DataError, match=message):
         authors_files.order_model(path)
 
@@ -313,8 +313,8 @@ def test_a_published_log_is_drawn_beside_our_runs(
         write_run(results, norm, steps=1500, every=50, setting="paper", scale="paper")
     assert command(monkeypatch, path, "--task", "cifar10", "--norm", "rms", "--results", results) == 0
     folder = results / "cifar10/paper/rms+published/seed0"
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
+    output = capsys.readouterr().out.splitlines()
+    assert output == [
         f"record  {folder}",
         f"curves  {results}/cifar10/paper/comparison/curves.png",
         f"next    python -m rmsexp task=cifar10 norm=rms scale=paper results={results}",
@@ -326,8 +326,8 @@ def test_a_published_log_is_drawn_beside_our_runs(
     records = load(results).select("cifar10", "paper")
     assert records.problems == []
     assert final_metric(records, 1500)[str(folder)] == 0.25
-    theirs = records.runs.set_index("series").loc["rms+published"]
-    assert (theirs["status"], theirs["step"], theirs["norm"], theirs["time_state"]) == (
+    published_run = records.runs.set_index("series").loc["rms+published"]
+    assert (published_run["status"], published_run["step"], published_run["norm"], published_run["time_state"]) == (
         "finished",
         1500,
         "rms",
@@ -357,13 +357,13 @@ def test_the_same_log_again_changes_nothing_and_another_is_refused(
     assert published.import_log(path, "cifar10", "ln", 3, results) == folder
     saved(path, CSV.replace("0.25", "0.2"))
     assert command(monkeypatch, path, "--norm", "ln", "--seed", 3, "--results", results) == 1
-    said = capsys.readouterr().err
-    assert said == f"rmsexp: {folder} contains another run; choose another --seed or --results\n"
+    output = capsys.readouterr().err
+    assert output == f"rmsexp: {folder} contains another run; choose another --seed or --results\n"
     assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
-    assert [one.name for one in folder.parent.iterdir() if not one.name.endswith(".lock")] == ["seed3"]
+    assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == ["seed3"]
 
 
-def test_the_log_of_the_reader_is_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_the_attentive_reader_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rmsexp.tasks.attentive_reader", exc_type=ImportError)
     path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
     assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
@@ -373,7 +373,7 @@ def test_the_log_of_the_reader_is_drawn_too(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "attentive_reader/paper/comparison/valid_error.png").exists()
 
 
-def test_mistakes_are_told_in_a_line_and_leave_nothing(
+def test_mistakes_give_an_error_message_and_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = saved(tmp_path / "results.csv", CSV)
@@ -389,17 +389,17 @@ def test_mistakes_are_told_in_a_line_and_leave_nothing(
         ([], 2, "required: file"),
     ):
         assert command(monkeypatch, *words, "--results", tmp_path / "results") == status
-        said = capsys.readouterr()
-        assert message in said.err
-        assert "Traceback" not in said.err
-        assert said.out == ""
+        output = capsys.readouterr()
+        assert message in output.err
+        assert "Traceback" not in output.err
+        assert output.out == ""
     assert not (tmp_path / "results").exists()
 
 
 def published_ranks(stored: dict[str, np.ndarray], captions: list[str], features: np.ndarray) -> list[list[float]]:
     """R@1, R@5, R@10, mean and median rank of captions, then of images, by the authors' evaluation.py."""
     ids = [[WORD_IDS.get(word, 1) for word in caption.split()] for caption in captions]
-    vectors = np.stack([published_caption(stored, "rms", [*one, 0]) for one in ids])
+    vectors = np.stack([published_caption(stored, "rms", [*words, 0]) for words in ids])
     images = features @ stored["ff_image_W"] + stored["ff_image_b"]
     images = np.abs(images / np.linalg.norm(images, axis=1, keepdims=True))
     errors = (np.maximum(0, vectors[:, None] - images) ** 2).sum(2)
@@ -411,7 +411,7 @@ def published_ranks(stored: dict[str, np.ndarray], captions: list[str], features
     ]
 
 
-def test_a_stored_model_is_set_beside_table_7(
+def test_a_stored_model_is_shown_above_table_7(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rmsexp.tasks.order_embedding", exc_type=ImportError)
@@ -439,7 +439,7 @@ def test_a_stored_model_is_set_beside_table_7(
     assert "do not fit: gru.gates_x.norm.bias is none" in capsys.readouterr().err
 
 
-def test_records_are_json_throughout(tmp_path: Path) -> None:
+def test_every_line_of_a_record_is_json(tmp_path: Path) -> None:
     path = saved(tmp_path / "results.csv", CSV)
     folder = published.import_log(path, "cifar10", "bn", 0, tmp_path)
     lines = (folder / record.METRICS).read_text().splitlines()

@@ -20,10 +20,10 @@ SERIES = ("none", "ln", "rms", "prms", "prms+p=0.5")
 FILES = (record.CONFIG, record.RUN, record.METRICS, record.STATUS)
 
 
-def write_setting(root: Path, seeds: int = 3, shown: Sequence[str] = SERIES, **run: object) -> Path:
-    for series in shown:
+def write_setting(root: Path, seeds: int = 3, series: Sequence[str] = SERIES, **run: object) -> Path:
+    for name in series:
         for seed in range(seeds):
-            folder = write_run(root, series, seed, steps=120, seconds_per_step=0.1 + 0.02 * len(series), **run)
+            folder = write_run(root, name, seed, steps=120, seconds_per_step=0.1 + 0.02 * len(name), **run)
             (folder / record.CONFIG).write_text("norm:\n  p: 0.0625\noptim:\n  lr: 0.003\n")
     return root / "cifar10"
 
@@ -51,15 +51,15 @@ def written(results: Path) -> Path:
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
-    """What the page is made of; making it takes a second."""
-    shown: list[SettingReport] = []
+    """The reports that a page would show; the page itself, which takes a second, is not made."""
+    reports: list[SettingReport] = []
 
     def page(settings: list[SettingReport]) -> str:
-        shown.extend(settings)
+        reports.extend(settings)
         return ""
 
     monkeypatch.setattr(html, "page", page)
-    return shown
+    return reports
 
 
 def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
@@ -74,8 +74,8 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
 def test_settings_of_two_machines_are_kept_apart(written: Path) -> None:
     table = pd.read_csv(written / "report/summary.csv")
     place = [str(written / root) for root in ("first", "second", "second")]
-    found = table[["root", "setting"]].drop_duplicates().to_numpy().tolist()
-    assert found == [list(one) for one in zip(place, ["demo", "demo", "demo+optim.lr=0.01"], strict=True)]
+    settings = table[["root", "setting"]].drop_duplicates().to_numpy().tolist()
+    assert settings == [list(pair) for pair in zip(place, ["demo", "demo", "demo+optim.lr=0.01"], strict=True)]
     assert table.groupby(["root", "setting"])["seeds"].max().tolist() == [3, 1, 1]
     first = table[table["root"] == place[0]].set_index("series")
     alone = compare.load(written / "first")
@@ -83,7 +83,7 @@ def test_settings_of_two_machines_are_kept_apart(written: Path) -> None:
     assert first["final"].to_dict() == pytest.approx(errors.to_dict())
 
 
-def test_the_text_says_what_the_tables_do(written: Path) -> None:
+def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) -> None:
     text = (written / "report/report.md").read_text()
     assert text.count("### Against LayerNorm, seed by seed") == 3
     assert "When the model without norm reaches training loss" in text
@@ -97,7 +97,7 @@ def test_the_text_says_what_the_tables_do(written: Path) -> None:
     assert "%2B" in links[-1]  # a plus sign is no plus in a link
 
 
-def test_latex_is_escaped_and_whole(written: Path) -> None:
+def test_latex_is_escaped_and_complete(written: Path) -> None:
     text = (written / "report/tables.tex").read_text()
     tables = text.count(r"\begin{tabular}")
     assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 6 * 3 + 1
@@ -114,8 +114,8 @@ def test_the_page_is_written_from_the_same_settings(written: Path) -> None:
 def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")
-    (one,) = pages
-    assert (one.task, one.setting, one.root) == ("cifar10", "demo+optim.lr=0.01", str(tmp_path / "second"))
+    (page,) = pages
+    assert (page.task, page.setting, page.root) == ("cifar10", "demo+optim.lr=0.01", str(tmp_path / "second"))
     assert not (tmp_path / "first/cifar10/demo/comparison").exists()
 
 
@@ -126,13 +126,15 @@ def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages
         (None, "dmeo", "has no setting dmeo; did you mean demo?"),
     ],
 )
-def test_what_is_not_there_is_said(results: Path, task: str | None, setting: str | None, message: str) -> None:
+def test_an_unknown_task_or_setting_is_an_error_with_a_suggestion(
+    results: Path, task: str | None, setting: str | None, message: str
+) -> None:
     with pytest.raises(ValueError, match="has no") as error:
         report.run(results, task, setting)
     assert message in str(error.value)
 
 
-def test_without_runs_one_line_says_what_makes_some(
+def test_without_runs_the_error_shows_a_command_that_trains_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "nothing")])
@@ -149,21 +151,21 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage"), [*((name, Path.unlink) for name in FILES), (record.METRICS, cut), (record.RUN, cut)]
 )
-def test_a_damaged_run_is_a_problem_and_all_else_is_reported(
+def test_a_damaged_run_is_listed_and_the_others_are_reported(
     name: str,
     damage: Callable[[Path], None],
     tmp_path: Path,
     pages: list[SettingReport],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_setting(tmp_path, seeds=2, shown=SERIES[1:3])
+    write_setting(tmp_path, seeds=2, series=SERIES[1:3])
     path = tmp_path / "cifar10/demo/rms/seed0" / name
     damage(path)
     report.run(tmp_path, None, None)
     assert str(path) in capsys.readouterr().err
     assert str(path) in (tmp_path / "report/report.md").read_text()
-    (one,) = pages
-    (problem,) = one.records.problems
+    (page,) = pages
+    (problem,) = page.records.problems
     assert problem.startswith(str(path))
     table = pd.read_csv(tmp_path / "report/summary.csv").set_index("series")
     assert table["seeds"].to_dict() == dict.fromkeys(SERIES[1:3], 2)
@@ -171,9 +173,9 @@ def test_a_damaged_run_is_a_problem_and_all_else_is_reported(
     assert table["impl"].eq("eager").all()
 
 
-def test_a_setting_without_a_single_run_json_is_a_problem(tmp_path: Path, pages: list[SettingReport]) -> None:
+def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, pages: list[SettingReport]) -> None:
     for name in ("whole", "damaged"):
-        write_setting(tmp_path / name, seeds=1, shown=SERIES[1:3])
+        write_setting(tmp_path / name, seeds=1, series=SERIES[1:3])
     for path in (tmp_path / "damaged").rglob(record.RUN):
         path.unlink()
     report.run(tmp_path, None, None)
@@ -192,20 +194,20 @@ def test_learning_rates_are_compared_without_a_damaged_setting(
         write_run(tmp_path, "rms", setting=setting)
     (tmp_path / "cifar10" / missing / "rms/seed0" / record.RUN).unlink()
     report.run(tmp_path, None, None)
-    (table,) = [one.tables["Learning rates"] for one in pages if "Learning rates" in one.tables]
+    (table,) = [page.tables["Learning rates"] for page in pages if "Learning rates" in page.tables]
     assert "best of 2 tried" in table["best rate"].iloc[0]
 
 
-def test_the_folder_of_a_setting_can_be_named_from_inside(
+def test_a_setting_can_be_reported_from_inside_its_folder(
     tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path, "rms")
     monkeypatch.chdir(tmp_path / "cifar10/demo")
     report.run(Path(), None, None)
-    assert [(one.task, one.setting, one.root) for one in pages] == [("cifar10", "demo", str(tmp_path))]
+    assert [(page.task, page.setting, page.root) for page in pages] == [("cifar10", "demo", str(tmp_path))]
 
 
-def test_runs_that_were_moved_aside_are_left_out(tmp_path: Path) -> None:
+def test_runs_that_were_moved_aside_are_ignored(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms")
     shutil.copytree(folder, folder.with_name("seed0.old1"))
     (folder.with_name("seed0.old1") / record.RUN).unlink()
@@ -222,6 +224,6 @@ def test_many_settings_are_drawn_by_processes(
     assert (tmp_path / "cifar10/demo/comparison/curves.svg").exists()
 
 
-def test_reporting_needs_no_torch() -> None:
+def test_the_report_command_does_not_import_torch() -> None:
     code = "import sys, rmsexp.report; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,7 @@ from rmsexp import record
 from rmsexp.compare import draw, load
 
 
-def test_draw_writes_every_file_and_they_can_be_read(drawn: Path) -> None:
+def test_draw_writes_all_files_and_they_are_readable(drawn: Path) -> None:
     folder = drawn / "cifar10/demo/comparison"
     names = ["curves", "test_error", "test_loss", "train_loss"]
     expected = {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")} | {"summary.csv", "summary.md"}
@@ -31,7 +31,7 @@ def test_the_same_records_give_the_same_figure(drawn: Path) -> None:
     assert (draw(drawn, "cifar10", "demo") / "curves.svg").read_bytes() == first
 
 
-def test_a_run_without_metrics_is_tolerated_and_a_setting_without_any_is_an_error(tmp_path: Path) -> None:
+def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path) -> None:
     (write_run(tmp_path, "ln") / record.METRICS).unlink()
     with pytest.raises(ValueError, match="no run has any metrics yet") as error:
         draw(tmp_path, "cifar10", "demo")
@@ -40,6 +40,6 @@ def test_a_run_without_metrics_is_tolerated_and_a_setting_without_any_is_an_erro
     assert (draw(tmp_path, "cifar10", "demo") / "curves.png").exists()
 
 
-def test_comparing_needs_no_torch() -> None:
+def test_reports_do_not_import_torch() -> None:
     code = "import sys, rmsexp.compare.overview, rmsexp.compare.setting_report; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,7 +20,7 @@ SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
 
 def write_setting(tmp_path: Path) -> Path:
-    """Six norms: one run contended, one diverged."""
+    """Write runs of six norms, one of them contended and one diverged."""
     for series in SERIES:
         write_run(tmp_path, series, 0)
     for series in SERIES[1:4]:
@@ -71,7 +71,7 @@ def timings(**changes: object) -> pd.DataFrame:
     times = {"median_seconds_per_1k_steps": 50.0, "q25": 49.0, "q75": 52.0}
     ln = {"series": "ln", "norm": "ln", "ratio": 1.0, "low": 1.0, "high": 1.0}
     rms = {"series": "rms", "norm": "rms", "ratio": 0.8, "low": 0.78, "high": 0.83}
-    return pd.DataFrame([shared | times | one for one in (ln, rms)], columns=list(timing_records.COLUMNS))
+    return pd.DataFrame([shared | times | row for row in (ln, rms)], columns=list(timing_records.COLUMNS))
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
@@ -86,4 +86,4 @@ def named(folder: Path, series: str) -> None:
 
 
 def mean_of(panel: dict[str, Any], series: str) -> dict[str, Any]:
-    return next(one for one in panel["curves"] if one["series"] == series and "seed" not in one)
+    return next(curve for curve in panel["curves"] if curve["series"] == series and "seed" not in curve)

@@ -29,7 +29,7 @@ def caveats(records: Records) -> list[str]:
         _run_list("failed (excluded from means that have other runs)", runs[status == "failed"], "{error}"),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
-            "excluded from times and savings (dashed; the machine was shared or unknown)",
+            "time does not count (dashed; excluded from savings)",
             runs[runs["time_state"] != "clear"],
             "{time_state}",
         ),

@@ -108,7 +108,7 @@ def notes(timings: pd.DataFrame) -> list[str]:
     data = "built-in data; the paper's setting: scale=paper" if row["builtin"] else "real data"
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {row['rounds']} rounds with the norms in random order, "
-        f"{row['steps_per_block']} steps per block; stopped: {row['stopped']}",
+        f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
         f"impl {', '.join(sorted(set(timings['impl'])))}; {row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
         f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",

@@ -17,7 +17,7 @@ from rmsexp.compare.tables.formats import NO_VALUE
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two settings of a task, four series with all that must be warned of and two plain ones, and another task."""
+    """Two settings of a task, four series of which some give warnings, two plain ones, and another task."""
     folder = tmp_path_factory.mktemp("results")
     for seed in range(3):
         write_run(folder, "ln", seed)
@@ -42,9 +42,9 @@ TABLE = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def reports(root: Path) -> list[SettingReport]:
-    said: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes twin)"]}
+    texts: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes twin)"]}
     return [
-        report(root, tables={"Quality & time": TABLE}, **said),
+        report(root, tables={"Quality & time": TABLE}, **texts),
         report(root, setting="small", tables={"Summary": TABLE.iloc[:2]}),
         report(root, "rnnsearch", "tiny"),
     ]

@@ -48,54 +48,51 @@ def address(page: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def window(browser: Browser, address: str) -> Iterator[tuple[Page, list[str]]]:
-    """The page, opened once, and all that went wrong in it: messages, exceptions and requests for other addresses."""
+    """The page, opened once, and its errors: console messages, exceptions and requests for other addresses."""
     context = browser.new_context(offline=True, color_scheme="light", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(SLOW)
-    page, wrong = context.new_page(), []
-    page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: wrong.append(request.url) if request.url != address else None)
+    page, errors = context.new_page(), []
+    page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: errors.append(request.url) if request.url != address else None)
     page.goto(address, timeout=SLOW)
-    yield page, wrong
+    yield page, errors
     context.close()
 
 
 @pytest.fixture
 def show(window: tuple[Page, list[str]]) -> Iterator[Callable[[str], Page]]:
-    """Shows a view of the page by the hash of its address; nothing may go wrong until the test's end."""
-    page, wrong = window
+    """Shows a view of the page by the hash of its address; no errors may occur until the test's end."""
+    page, errors = window
 
     def view(fragment: str = "") -> Page:
         page.evaluate("fragment => { location.hash = fragment || 'x=step'; }", fragment)
-        page.wait_for_function(
-            "() => new URLSearchParams(location.hash.slice(1)).has('task')" if False else "() => true"
-        )
-        page.evaluate("() => new Promise((done) => setTimeout(done))")  # hashchange comes later
-        shown(page).locator(".plot .xtitle").first.wait_for()
+        page.evaluate("() => new Promise((done) => setTimeout(done))")  # the event hashchange comes later
+        visible(page).locator(".plot .xtitle").first.wait_for()
         return page
 
     yield view
-    assert wrong == []
+    assert errors == []
 
 
-def shown(page: Page) -> Locator:
+def visible(page: Page) -> Locator:
     return page.locator("section.setting:not([hidden])")
 
 
 def axis_titles(page: Page) -> list[tuple[str, str]]:
-    plots = shown(page).locator("figure:not([hidden]) .plot")
+    plots = visible(page).locator("figure:not([hidden]) .plot")
     across, upward = plots.locator(".xtitle").all_text_contents(), plots.locator(".ytitle").all_text_contents()
     return list(zip(across, upward, strict=True))
 
 
 def lines(page: Page) -> int:
     """The curves that are drawn in the first chart."""
-    return shown(page).locator(".plot").first.locator("path.js-line").count()
+    return visible(page).locator(".plot").first.locator("path.js-line").count()
 
 
 def pixels(page: Page, colour: str) -> int:
     """How many pixels of the first chart have nearly this colour."""
-    seen = np.asarray(Image.open(BytesIO(shown(page).locator(".plot").first.screenshot())).convert("RGB"), float)
+    seen = np.asarray(Image.open(BytesIO(visible(page).locator(".plot").first.screenshot())).convert("RGB"), float)
     return int((np.abs(seen - 255 * np.array(colors.to_rgb(colour))).max(axis=-1) < 30).sum())
 
 
@@ -104,13 +101,13 @@ def rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(round(255 * part) for part in colors.to_rgb(colour)))
 
 
-def test_it_opens_with_all_quantities_against_steps(show: Callable[[str], Page]) -> None:
+def test_the_page_opens_with_all_quantities_against_steps(show: Callable[[str], Page]) -> None:
     page = show()
     expected = ["train loss (nats)", "test loss (nats)", "test error (%)"]
     assert axis_titles(page) == [("step", title) for title in expected]
     assert lines(page) == 6 + 4  # seeds and means
-    assert shown(page).count() == 1
-    assert shown(page).locator("h2").text_content() == "cifar10, demo"
+    assert visible(page).count() == 1
+    assert visible(page).locator("h2").text_content() == "cifar10, demo"
     assert min(pixels(page, style.colour(norm)) for norm in ("ln", "rms", "wn")) > 50
 
 
@@ -118,12 +115,12 @@ def test_another_task_brings_its_settings_and_the_papers_curves(show: Callable[[
     page = show("show=seeds")
     page.get_by_label("Task").select_option("rnnsearch")
     assert page.get_by_label("Scale and setting").locator("option").all_text_contents() == ["tiny"]
-    assert shown(page).locator("h2").text_content() == "rnnsearch, tiny"
+    assert visible(page).locator("h2").text_content() == "rnnsearch, tiny"
     assert axis_titles(page)[3:] == [("step", "train loss (nats)"), ("step", "BLEU")]
     assert "Figure 4 of the paper, at its own setting." in (
-        shown(page).locator("figcaption").nth(4).text_content() or ""
+        visible(page).locator("figcaption").nth(4).text_content() or ""
     )
-    assert shown(page).locator(".plot").nth(4).locator("path.js-line").count() == 2
+    assert visible(page).locator(".plot").nth(4).locator("path.js-line").count() == 2
     page.get_by_label("time", exact=True).check()
     assert axis_titles(page)[3:] == [("time in training (minutes)", "train loss (nats)")]
 
@@ -131,10 +128,10 @@ def test_another_task_brings_its_settings_and_the_papers_curves(show: Callable[[
 def test_a_norm_is_toggled_in_every_chart(show: Callable[[str], Page]) -> None:
     page = show("show=mean")
     assert lines(page) == 4
-    box = shown(page).get_by_label("LayerNorm")
+    box = visible(page).get_by_label("LayerNorm")
     box.uncheck()
     assert lines(page) == 3
-    assert shown(page).locator("path.js-line").count() == 9
+    assert visible(page).locator("path.js-line").count() == 9
     assert pixels(page, style.colour("ln")) == 0
     assert "hide=ln" in page.url
     box.check()
@@ -148,7 +145,7 @@ def test_axes_are_switched(show: Callable[[str], Page]) -> None:
     page.get_by_label("time", exact=True).check()
     assert {across for across, _ in axis_titles(page)} == {"time in training (seconds)"}
     kinds = (
-        "() => [...document.querySelectorAll('section:not([hidden]) .plot')].map((one) => one._fullLayout.yaxis.type)"
+        "() => [...document.querySelectorAll('section:not([hidden]) .plot')].map((plot) => plot._fullLayout.yaxis.type)"
     )
     assert page.evaluate(kinds) == ["linear"] * 3
     page.get_by_label("logarithmic").check()
@@ -160,17 +157,17 @@ def test_axes_are_switched(show: Callable[[str], Page]) -> None:
 def test_seeds_and_means_are_shown_together_or_alone(show: Callable[[str], Page]) -> None:
     page = show("show=seeds")
     assert lines(page) == 6
-    assert shown(page).locator(".plot").first.locator("path.js-fill").count() == 0
+    assert visible(page).locator(".plot").first.locator("path.js-fill").count() == 0
     page.get_by_label("mean", exact=True).check()
     assert lines(page) == 4
-    assert shown(page).locator(".plot").first.locator("path.js-fill").count() == 1  # three seeds of LayerNorm
-    assert "band: 95 %" in (shown(page).locator(".reading").text_content() or "")
+    assert visible(page).locator(".plot").first.locator("path.js-fill").count() == 1  # three seeds of LayerNorm
+    assert "band: 95 %" in (visible(page).locator(".reading").text_content() or "")
 
 
 def test_a_diverged_run_ends_in_a_cross(show: Callable[[str], Page]) -> None:
     page = show("show=seeds")
-    assert shown(page).locator(".plot").first.locator(".points path").count() == 1
-    assert "x: diverged" in (shown(page).locator(".reading").text_content() or "")
+    assert visible(page).locator(".plot").first.locator(".points path").count() == 1
+    assert "x: diverged" in (visible(page).locator(".reading").text_content() or "")
 
 
 def test_smoothing_is_an_exponential_moving_average_along_the_axis(show: Callable[[str], Page]) -> None:
@@ -182,25 +179,25 @@ def test_smoothing_is_an_exponential_moving_average_along_the_axis(show: Callabl
     assert axis_titles(page)[0] == ("step", "train loss (nats), smoothed")
     assert "smooth=5" in page.url
     curve = mean_of(page.evaluate("() => contents.get(sections[0]).charts[0].panels.step"), "rms")
-    drawn = page.evaluate("() => document.querySelector('.plot').data.find((one) => one.meta.series === 'rms').y")
+    drawn = page.evaluate("() => document.querySelector('.plot').data.find((trace) => trace.meta.series === 'rms').y")
     expected = curve["y"][:1]
     for before, at, value in zip(curve["x"], curve["x"][1:], curve["y"][1:], strict=False):
-        kept = math.exp(-(at - before) / (0.05 * 400))
-        expected.append(kept * expected[-1] + (1 - kept) * value)
+        weight = math.exp(-(at - before) / (0.05 * 400))
+        expected.append(weight * expected[-1] + (1 - weight) * value)
     assert drawn == pytest.approx(expected)
     assert drawn != pytest.approx(curve["y"], rel=1e-3)
 
 
 def test_the_value_under_the_pointer_is_shown(show: Callable[[str], Page]) -> None:
     page = show()
-    shown(page).locator(".plot .nsewdrag").first.hover()
-    label = shown(page).locator(".plot").first.locator(".hoverlayer")
+    visible(page).locator(".plot .nsewdrag").first.hover()
+    label = visible(page).locator(".plot").first.locator(".hoverlayer")
     label.get_by_text("RMSNorm").first.wait_for()
     assert re.search(r"LayerNorm : \d\.\d+", " ".join(label.locator("text").all_text_contents()))
 
 
 def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None:
-    table = shown(show()).locator("table").first
+    table = visible(show()).locator("table").first
     norms = table.locator("tbody th")
     assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]
     header, button = table.locator("thead th").nth(1), table.get_by_role("button", name="test error")
@@ -215,12 +212,12 @@ def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None
     assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]
 
 
-def test_a_keyboard_is_enough(show: Callable[[str], Page]) -> None:
+def test_the_page_works_with_the_keyboard_alone(show: Callable[[str], Page]) -> None:
     page = show()
     page.locator("select[name=task]").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
-    assert shown(page).locator("h2").text_content() == "cifar10, small"
+    assert visible(page).locator("h2").text_content() == "cifar10, small"
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     assert axis_titles(page)[0][0] == "time in training (seconds)"
@@ -237,13 +234,13 @@ def test_a_keyboard_is_enough(show: Callable[[str], Page]) -> None:
     assert lines(page) == before - 2  # its seed and its mean
 
 
-def test_a_view_is_restored_from_its_address_and_nonsense_is_ignored(show: Callable[[str], Page]) -> None:
+def test_a_view_is_restored_from_its_address_and_invalid_values_are_ignored(show: Callable[[str], Page]) -> None:
     page = show("task=cifar10&setting=small&x=time&y=log&show=mean&hide=bn")
-    assert shown(page).locator("h2").text_content() == "cifar10, small"
+    assert visible(page).locator("h2").text_content() == "cifar10, small"
     assert lines(page) == 1
     assert page.get_by_label("logarithmic").is_checked()
     page = show("task=nothing&setting=%3Cb%3E&x=1&y=&show=all&smooth=abc&theme=pink")
-    assert shown(page).locator("h2").text_content() == "cifar10, demo"
+    assert visible(page).locator("h2").text_content() == "cifar10, demo"
     assert axis_titles(page)[0] == ("step", "train loss (nats)")
     assert lines(page) == 10
 
@@ -251,7 +248,7 @@ def test_a_view_is_restored_from_its_address_and_nonsense_is_ignored(show: Calla
 def test_colours_follow_the_system_and_the_readers_choice(show: Callable[[str], Page]) -> None:
     page = show()
     ground = "() => getComputedStyle(document.body).backgroundColor"
-    line = "() => document.querySelector('.plot').data.find((one) => one.meta.series === 'wn').line.color"
+    line = "() => document.querySelector('.plot').data.find((trace) => trace.meta.series === 'wn').line.color"
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
     assert page.evaluate(line) == rgb(style.colour("wn"))
     try:
@@ -267,20 +264,20 @@ def test_colours_follow_the_system_and_the_readers_choice(show: Callable[[str], 
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 
-def test_nothing_is_wider_than_a_phone(show: Callable[[str], Page]) -> None:
+def test_the_page_fits_a_phone(show: Callable[[str], Page]) -> None:
     page = show()
     try:
         page.set_viewport_size({"width": 360, "height": 740})
-        shown(page).locator("details").first.click()
+        visible(page).locator("details").first.click()
         page.wait_for_function("() => document.querySelector('.plot .main-svg').clientWidth <= 360")
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
-        wide = "(all) => all.filter((one) => one.getBoundingClientRect().right > 360).length"
+        wide = "(elements) => elements.filter((element) => element.getBoundingClientRect().right > 360).length"
         assert page.locator("input:visible, select:visible, .plot:visible, .scroll:visible").evaluate_all(wide) == 0
     finally:
         page.set_viewport_size({"width": 1280, "height": 900})
 
 
-def test_without_scripts_all_tables_can_be_read(browser: Browser, address: str) -> None:
+def test_tables_are_readable_without_javascript(browser: Browser, address: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address, timeout=SLOW)
@@ -290,8 +287,8 @@ def test_without_scripts_all_tables_can_be_read(browser: Browser, address: str) 
     context.close()
 
 
-def test_labels_from_records_stay_text_in_the_charts(browser: Browser, tmp_path: Path) -> None:
-    """Plotly reads some HTML in what it writes."""
+def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: Path) -> None:
+    """Plotly renders some HTML tags in labels."""
     label = '<a href="x">link</a>'
     named(write_run(tmp_path, "evil"), f"evil+{label}")
     path = tmp_path / "report.html"

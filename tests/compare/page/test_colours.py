@@ -8,9 +8,11 @@ from rmsexp.compare.page import colours
 from rmsexp.compare.plots import style
 
 
-def test_every_colour_stands_out_on_a_dark_ground() -> None:
-    every = [*style.COLOURS.values(), *style.OTHER_COLOURS]
-    assert min(colours.contrast(colours.on_dark(one), colours.DARK) for one in every) >= colours.CONTRAST
+def test_every_colour_stands_out_on_a_dark_background() -> None:
+    colours_of_norms = [*style.COLOURS.values(), *style.OTHER_COLOURS]
+    assert (
+        min(colours.contrast(colours.on_dark(colour), colours.DARK) for colour in colours_of_norms) >= colours.CONTRAST
+    )
     assert colours.on_dark(style.colour("prms")).lower() == style.colour("prms").lower()
     assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known pair

@@ -29,30 +29,30 @@ class Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self._open: list[int] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), []))
+        self.elements.append((tag, dict(attrs), []))
         if tag not in VOID:
-            self._open.append(len(self.found) - 1)
+            self._open.append(len(self.elements) - 1)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), []))
+        self.elements.append((tag, dict(attrs), []))
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.found[self._open.pop()][0] == tag
+        assert self.elements[self._open.pop()][0] == tag
 
     def handle_data(self, data: str) -> None:
         if self._open:
-            self.found[self._open[-1]][2].append(data)
+            self.elements[self._open[-1]][2].append(data)
 
     def texts(self, tag: str, **attributes: str) -> list[str]:
         return [
             "".join(text).strip()
-            for name, found, text in self.found
-            if name == tag and attributes.items() <= found.items()
+            for name, own_attributes, text in self.elements
+            if name == tag and attributes.items() <= own_attributes.items()
         ]
 
 
@@ -61,19 +61,23 @@ def embedded(page: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in Elements(page).texts("script", type="application/json")]
 
 
-def test_the_page_is_whole_and_refers_to_nothing_outside(page: str) -> None:
+def test_the_page_is_self_contained(page: str) -> None:
     elements = Elements(page)
-    assert not [attributes for _, attributes, _ in elements.found if {"src", "href", "srcset"} & attributes.keys()]
+    assert not [attributes for _, attributes, _ in elements.elements if {"src", "href", "srcset"} & attributes.keys()]
     assert not elements.texts("link")
     assert "@import" not in elements.texts("style")[0]
     assert "url(" not in elements.texts("style")[0]
-    policy = next(found["content"] for tag, found, _ in elements.found if tag == "meta" and "http-equiv" in found)
+    policy = next(
+        attributes["content"]
+        for tag, attributes, _ in elements.elements
+        if tag == "meta" and "http-equiv" in attributes
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none'; ")
     assert not re.search(r"https?:|\*", policy)
 
 
-def test_each_setting_has_its_words_warnings_and_tables(page: str) -> None:
+def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
     elements = Elements(page)
     assert elements.texts("h2") == ["cifar10, demo", "cifar10, small", "rnnsearch, tiny"]
     assert "LayerNorm is ahead." in elements.texts("p")
@@ -85,7 +89,7 @@ def test_each_setting_has_its_words_warnings_and_tables(page: str) -> None:
     assert {"9.5 ± 0.2 %", "the loss is not finite", "AMD EPYC"} <= set(elements.texts("td"))
 
 
-def test_runs_shorter_than_the_recipe_and_damaged_records_are_warned_of(tmp_path: Path) -> None:
+def test_short_runs_and_damaged_records_give_warnings(tmp_path: Path) -> None:
     short = write_run(tmp_path, "rms", steps=200, status="interrupted")
     (write_run(tmp_path, "ln") / "metrics.jsonl").write_text('{"step": 4\n')
     elements = Elements(html.page([report(tmp_path)]))
@@ -97,11 +101,11 @@ def test_runs_shorter_than_the_recipe_and_damaged_records_are_warned_of(tmp_path
 
 def test_a_plain_setting_has_no_warnings(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", dataset={"name": "CIFAR-10", "digest": "0", "builtin": False})
-    assert not [found for tag, found, _ in Elements(html.page([report(tmp_path)])).found if tag == "li"]
+    assert not [tag for tag, _, _ in Elements(html.page([report(tmp_path)])).elements if tag == "li"]
 
 
 def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
-    """Seeds of one pace in steps: the mean at each step is that of the recorded values."""
+    """All seeds have rows at the same steps: the mean at each step is that of the recorded values."""
     chart = embedded(page)[0]["charts"][2]
     assert chart["title"] == "test error (%)"
     mean = mean_of(chart["panels"]["step"], "ln")
@@ -115,11 +119,11 @@ def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
     assert mean["high"] == pytest.approx((expected["mean"] + half).tolist(), rel=1e-5)
 
 
-def test_time_that_does_not_count_is_marked_on_the_time_axis_alone(page: str) -> None:
+def test_uncounted_time_is_marked_only_on_the_time_axis(page: str) -> None:
     chart = embedded(page)[0]["charts"][0]
     assert chart["panels"]["time"]["title"] == "time in training (seconds)"
     marked = {
-        axis: {one["series"] for one in chart["panels"][axis]["curves"] if one["uncounted"]}
+        axis: {curve["series"] for curve in chart["panels"][axis]["curves"] if curve["uncounted"]}
         for axis in ("step", "time")
     }
     assert marked == {"step": set(), "time": {"rms"}}
@@ -127,12 +131,12 @@ def test_time_that_does_not_count_is_marked_on_the_time_axis_alone(page: str) ->
 
 
 def test_variants_of_a_norm_share_its_colour_and_differ_in_dashes(page: str) -> None:
-    series = {one["series"]: one for one in embedded(page)[0]["series"]}
+    series = {look["series"]: look for look in embedded(page)[0]["series"]}
     assert list(series) == ["ln", "rms", "rms+impl=fused", "wn"]
     assert series["rms"]["colour"] == series["rms+impl=fused"]["colour"] == style.colour("rms")
     assert series["rms"]["dash"] == "solid"
     assert re.fullmatch(r"[\d.]+px(,[\d.]+px)+", series["rms+impl=fused"]["dash"])
-    assert [one["seeds"] for one in series.values()] == [3, 1, 1, 1]
+    assert [look["seeds"] for look in series.values()] == [3, 1, 1, 1]
 
 
 def test_a_loss_over_many_decades_is_shown_on_a_logarithmic_axis(tmp_path: Path) -> None:
@@ -146,21 +150,21 @@ def test_a_loss_over_many_decades_is_shown_on_a_logarithmic_axis(tmp_path: Path)
     assert embedded(html.page([report(tmp_path)]))[0]["charts"][0]["log"]
 
 
-def test_two_roots_with_one_setting_are_told_apart(tmp_path: Path) -> None:
+def test_equal_settings_of_two_roots_have_different_names(tmp_path: Path) -> None:
     for machine in ("one", "two"):
         write_run(tmp_path / machine, "rms")
     elements = Elements(html.page([report(tmp_path / "one"), report(tmp_path / "two")]))
     assert elements.texts("h2") == [f"cifar10, demo ({tmp_path / machine})" for machine in ("one", "two")]
 
 
-def test_what_records_say_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+def test_text_from_records_is_escaped(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", dataset={"name": HOSTILE, "digest": "0", "builtin": True})
     named(write_run(tmp_path, "evil", status="failed"), f"evil+{HOSTILE}")
     text = html.page(
         [report(tmp_path, tables={HOSTILE: pd.DataFrame({HOSTILE: [HOSTILE]})}, sentences=[HOSTILE], notes=[HOSTILE])]
     )
     elements = Elements(text)
-    assert [tag for tag, _, _ in elements.found].count("script") == 3  # the data, plotly and our own
+    assert [tag for tag, _, _ in elements.elements].count("script") == 3  # the data, plotly and our own
     assert not elements.texts("img")
     for tag in ("p", "li", "td", "button", "caption"):
         assert HOSTILE in elements.texts(tag)
@@ -171,33 +175,35 @@ def test_a_setting_without_any_readable_run_has_no_charts(tmp_path: Path) -> Non
     (write_run(tmp_path, "rms") / "run.json").write_text("{")
     text = html.page([report(tmp_path)])
     assert embedded(text)[0]["charts"] == []
-    assert any("run.json" in one for one in Elements(text).texts("li"))
+    assert any("run.json" in line for line in Elements(text).texts("li"))
 
 
-def test_a_page_of_nothing_is_refused() -> None:
+def test_a_page_needs_a_setting() -> None:
     with pytest.raises(ValueError, match="no setting"):
         html.page([])
 
 
-def test_the_papers_curves_stand_beside_runs_of_their_task(page: str) -> None:
+def test_the_papers_curves_are_shown_with_runs_of_their_task(page: str) -> None:
     data = embedded(page)[2]
-    assert not any(one["source"] for one in embedded(page)[0]["charts"])
-    charts = {one["source"]: one for one in data["charts"] if one["source"]}
+    assert not any(chart["source"] for chart in embedded(page)[0]["charts"])
+    charts = {chart["source"]: chart for chart in data["charts"] if chart["source"]}
     assert list(charts) == ["Figure 1 of the paper, at its own setting.", "Figure 4 of the paper, at its own setting."]
-    first, fourth = (one["panels"] for one in charts.values())
-    assert {one["series"] for one in first["time"]["curves"]} == {"none", "ln"}
+    first, fourth = (chart["panels"] for chart in charts.values())
+    assert {curve["series"] for curve in first["time"]["curves"]} == {"none", "ln"}
     assert "time" not in fourth
     curves = paper.curves()
     bleu = curves[(curves["figure"] == "Figure 4") & (curves["norm"] == "rms")]
     assert mean_of(fourth["step"], "rms")["y"] == pytest.approx(bleu["y"].tolist())
-    assert {one["series"]: one["seeds"] for one in data["series"]} == {"none": 0, "ln": 0, "rms": 1}
+    assert {look["series"]: look["seeds"] for look in data["series"]} == {"none": 0, "ln": 0, "rms": 1}
 
 
-def test_long_runs_are_thinned_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_are_thinned_as_described_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "POINTS", 120)
     for seed in range(2):
         write_run(tmp_path, "rms", seed)
     text = html.page([report(tmp_path)])
-    sizes = [len(one["x"]) for one in embedded(text)[0]["charts"][0]["panels"]["step"]["curves"]]
-    assert sizes[0] <= 60 < sizes[2] <= 100  # 100 training rows a run; two seeds share 120 points, one mean has them
-    assert any("thinned to at most 120 points per mean and 60 per seed" in one for one in Elements(text).texts("p"))
+    sizes = [len(curve["x"]) for curve in embedded(text)[0]["charts"][0]["panels"]["step"]["curves"]]
+    assert (
+        sizes[0] <= 60 < sizes[2] <= 100
+    )  # 100 training rows per run; 120 points are shared by two seeds, and all belong to one mean
+    assert any("thinned to at most 120 points per mean and 60 per seed" in text for text in Elements(text).texts("p"))

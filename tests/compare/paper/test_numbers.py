@@ -14,7 +14,7 @@ NUMBERS = paper.numbers()
 TIMED = ["rnnsearch", "transformer", "attentive_reader", "order_embedding", "cifar10"]
 
 
-def test_each_saving_that_is_printed_follows_from_the_times_that_are_printed() -> None:
+def test_printed_savings_follow_from_printed_times() -> None:
     times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["task", "framework", "norm"])["value"]
     savings = NUMBERS[NUMBERS["metric"] == "saving_vs_ln"]
     assert len(savings) == 14  # rms and prms, in the seven columns of tables 2, 3 (two), 4, 6, 8 and 10
@@ -24,7 +24,7 @@ def test_each_saving_that_is_printed_follows_from_the_times_that_are_printed() -
         assert row.norm in ("rms", "prms")
 
 
-def test_the_range_of_the_abstract_is_that_of_the_tables() -> None:
+def test_the_range_in_the_abstract_is_that_of_the_tables() -> None:
     savings = NUMBERS.loc[NUMBERS["metric"] == "saving_vs_ln", "value"]
     ends = paper.select("all", "lowest saving_vs_ln")["value"], paper.select("all", "highest saving_vs_ln")["value"]
     assert [round(float(end.iloc[0]), 2) for end in ends] == [round(savings.min(), 2), round(savings.max(), 2)]
@@ -41,7 +41,7 @@ def test_names_and_units_are_ours() -> None:
     assert not NUMBERS.duplicated(["table", "task", "framework", "norm", "metric", "data", "note"]).any()
 
 
-def test_some_numbers_as_they_are_printed() -> None:
+def test_a_sample_of_numbers_is_as_printed() -> None:
     """Of Tables 2, 6, 7, 8 and 10, in our units."""
     times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["table", "norm"])["value"]
     assert (times["Table 2", "ln"], times["Table 6", "rms"], times["Table 8", "prms"]) == (
@@ -58,11 +58,11 @@ def test_some_numbers_as_they_are_printed() -> None:
     assert bleu["Table 3", "Theano Nematus", "prms", "newstest2017"] == 24.0
 
 
-def test_curves_go_on_in_time_and_end_where_the_figure_does() -> None:
+def test_curves_increase_in_x_and_end_where_the_figure_ends() -> None:
     curves = paper.curves()
-    for _, one in curves.groupby(["figure", "norm"]):
-        assert one["x"].is_monotonic_increasing
-        assert one["x_unit"].nunique() == one["metric"].nunique() == 1
+    for _, curve in curves.groupby(["figure", "norm"]):
+        assert curve["x"].is_monotonic_increasing
+        assert curve["x_unit"].nunique() == curve["metric"].nunique() == 1
     ends = curves.groupby(["figure", "norm"])[["x", "y"]].last()
     assert tuple(ends.loc["Figure 1a", "none"]) == (10_000, pytest.approx(5.97, abs=0.01))
     assert tuple(ends.loc["Figure 1b", "ln"]) == (pytest.approx(157.0, abs=0.1), pytest.approx(4.27, abs=0.01))

@@ -12,7 +12,9 @@ from rmsexp.compare.plots import panels, paper_curves, setting_curves
 
 
 @pytest.mark.parametrize(("setting", "count"), [("paper", 2), ("demo", 0), ("paper+optim.lr=0.1", 0)])
-def test_the_paper_s_losses_lie_over_ours_in_its_own_setting(tmp_path: Path, setting: str, count: int) -> None:
+def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(
+    tmp_path: Path, setting: str, count: int
+) -> None:
     write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
     by_step, by_time = setting_curves.draw(load(tmp_path), [panels.Quantity("train", "loss")]).axes
     over = [line for line in by_step.lines if "(paper)" in str(line.get_label())]
@@ -21,7 +23,7 @@ def test_the_paper_s_losses_lie_over_ours_in_its_own_setting(tmp_path: Path, set
     assert not any("(paper)" in str(line.get_label()) for line in by_time.lines)
 
 
-def test_the_paper_s_curves_are_figures_of_their_own() -> None:
+def test_the_papers_curves_have_figures_of_their_own() -> None:
     drawn = paper_curves.figures("rnnsearch")
     assert list(drawn) == ["Figure 1", "Figure 4"]
     steps, minutes = drawn["Figure 1"].axes

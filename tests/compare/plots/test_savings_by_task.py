@@ -28,7 +28,7 @@ def record(
     return pd.DataFrame(rows).reindex(columns=list(timing_records.COLUMNS))
 
 
-def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
+def test_the_figure_has_the_newest_savings_of_all_tasks_beside_the_papers() -> None:
     timings = pd.concat(
         [
             record("transformer", rms=0.97, none=0.9),
@@ -39,19 +39,19 @@ def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
         ],
         ignore_index=True,
     )
-    shown = savings_by_task.rows(timings)
-    assert list(zip(shown["task"], shown["series"], shown["ratio"], strict=True)) == [
+    rows = savings_by_task.rows(timings)
+    assert list(zip(rows["task"], rows["series"], rows["ratio"], strict=True)) == [
         ("cifar10", "rms", 0.8),
         ("cifar10", "prms", 0.7),
         ("transformer", "rms", 0.97),
     ]
     (axes,) = savings_by_task.draw(timings).axes
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == ["transformer, small: RMSNorm", "cifar10, small: pRMSNorm", "cifar10, small: RMSNorm"]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["transformer, small: RMSNorm", "cifar10, small: pRMSNorm", "cifar10, small: RMSNorm"]
     points = [container[0].get_xdata()[0] for container in axes.containers]
     assert points == pytest.approx([3, 30, 20])
-    theirs = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "D"]
-    assert [pytest.approx(one) for one in theirs] == [[6.9], [23.1], [20.5], []]
+    published = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "D"]
+    assert [pytest.approx(values) for values in published] == [[6.9], [23.1], [20.5], []]
     segments = [container[2][0].get_segments()[0][:, 0] for container in axes.containers]
     assert list(segments[2]) == pytest.approx([18, 21])  # a ratio from 0.79 to 0.82
 
@@ -59,13 +59,15 @@ def test_one_figure_has_every_task_s_newest_savings_beside_the_papers() -> None:
 def test_machines_share_a_line_of_the_figure() -> None:
     older = record("transformer", rms=0.9, prms=0.8, started="2026-01-01", device="an older processor")
     (axes,) = savings_by_task.draw(pd.concat([record("transformer", rms=0.97), older], ignore_index=True)).axes
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == ["transformer, small: pRMSNorm", "transformer, small: RMSNorm"]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["transformer, small: pRMSNorm", "transformer, small: RMSNorm"]
     points = [tuple(float(value[0]) for value in container[0].get_data()) for container in axes.containers]
     step = savings_by_task.OFFSET
     expected = [(20, -step), (10, 1 - step), (3, 1)]
     assert sorted(points) == [pytest.approx(point) for point in sorted(expected)]
-    theirs = [float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "D" and len(line.get_ydata())]
-    assert theirs == pytest.approx([-2 * step, 1 - 2 * step])
+    published = [
+        float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "D" and len(line.get_ydata())
+    ]
+    assert published == pytest.approx([-2 * step, 1 - 2 * step])
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["a processor", "an older processor", "paper, each framework"]

@@ -17,7 +17,7 @@ from rmsexp.compare.plots import panels, setting_curves, style
 from rmsexp.compare.tables import summary as summary_table
 
 
-def test_a_setting_where_all_diverged_has_a_table_and_curves(tmp_path: Path) -> None:
+def test_a_setting_whose_runs_all_diverged_has_a_table_and_curves(tmp_path: Path) -> None:
     write_run(tmp_path, "none", steps=120, status="diverged")
     assert math.isnan(summary(tmp_path).loc["none", "final"])
     records = load(tmp_path)
@@ -28,10 +28,10 @@ def thick(figure: Figure, panel: int) -> list[str]:
     return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == style.THICK]
 
 
-def test_a_figure_has_a_thin_line_a_run_and_a_thick_one_a_series(results: Path) -> None:
+def test_a_figure_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
     records = load(results)
-    shown = panels.quantities(records)
-    figure = setting_curves.draw(records, shown)
+    quantities = panels.quantities(records)
+    figure = setting_curves.draw(records, quantities)
     assert [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes] == [
         (title, x)
         for title in ("train loss (nats)", "test loss (nats)", "test error (%)")
@@ -44,35 +44,35 @@ def test_a_figure_has_a_thin_line_a_run_and_a_thick_one_a_series(results: Path) 
     assert figure.axes[4].get_ylim()[1] > 50  # percent
 
 
-def test_a_task_has_its_own_unit_of_loss_and_its_recalls_are_in_percent(tmp_path: Path) -> None:
+def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "image_recall", "mode": "max", "selection": "valid", "loss_unit": "per pair"}
     folder = write_run(tmp_path, "rms", target=target)
     for split in ("valid", "test"):
         record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
     records = load(tmp_path)
     assert records.runs["target_loss_unit"].tolist() == ["per pair"]
-    shown = panels.quantities(records)
-    assert [one.title for one in shown] == [
+    quantities = panels.quantities(records)
+    assert [quantity.title for quantity in quantities] == [
         "train loss (per pair)",
         "valid loss (per pair)",
         "test image recall@1,5,10 (%)",
     ]
-    assert [one.name for one in shown] == ["train_loss", "valid_loss", "test_image_recall"]
-    (axes, _) = setting_curves.draw(records, shown[2:]).axes
+    assert [quantity.name for quantity in quantities] == ["train_loss", "valid_loss", "test_image_recall"]
+    (axes, _) = setting_curves.draw(records, quantities[2:]).axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [[43.21]] * 2
     table = summary_table.table(records, "cifar10", "demo")
     assert table["final"].tolist() == table["best_on_valid"].tolist() == [0.4321]
     assert summary_table.readable(table).loc[0, "test image recall@1,5,10 at step 400"] == "43.21 %"
 
 
-def test_contended_runs_are_dashed_against_time_alone(results: Path) -> None:
+def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
     figure = setting_curves.draw(load(results), panels.quantities(load(results))[:1])
     by_step, by_time = ([line for line in axes.lines if line.is_dashed()] for axes in figure.axes)
     assert by_step == []
     assert [to_hex(line.get_color()) for line in by_time] == [style.colour("wn").lower()]
 
 
-def test_band_from_three_seeds_on(tmp_path: Path) -> None:
+def test_bands_need_three_seeds(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, "rms", seed)
     write_run(tmp_path, "rms+eps=0.1")
@@ -85,7 +85,7 @@ def test_band_from_three_seeds_on(tmp_path: Path) -> None:
     assert variant.is_dashed()
 
 
-def test_an_error_with_dollars_and_newlines_is_only_text(tmp_path: Path) -> None:
+def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms", steps=120, status="failed")
     stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
     record.write_json(folder / record.STATUS, stored)

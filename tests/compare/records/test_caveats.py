@@ -12,14 +12,14 @@ from rmsexp.compare import load
 from rmsexp.compare.records import caveats
 
 
-def test_diverged_runs_are_named_and_not_averaged(results: Path) -> None:
+def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
     row = summary(results).loc["none"]
     assert row["status"] == "1 finished, 1 diverged at step 120"
     assert math.isnan(row["final_sd"])
     assert any("diverged" in line and "no norm seed 1 (at step 120)" in line for line in caveats.caveats(load(results)))
 
 
-def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
+def test_caveats_name_data_machine_and_runs_that_do_not_count(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", steps=120, contention="contended")
     text = "\n".join(caveats.caveats(load(tmp_path)))
     assert "built-in data (shapes twin); the paper's setting: scale=paper" in text

@@ -11,7 +11,7 @@ import pytest
 from rmsexp.compare.records import curves
 
 
-def test_seeds_are_put_on_one_grid_before_averaging() -> None:
+def test_seeds_are_interpolated_onto_a_common_grid() -> None:
     first = np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 4.0])
     second = np.array([1.0, 3.0, 6.0]), np.array([2.0, 4.0, 7.0])
     mean = curves.mean_curve([first, second])
@@ -21,7 +21,7 @@ def test_seeds_are_put_on_one_grid_before_averaging() -> None:
     assert curves.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
 
 
-def test_runs_of_different_pace_are_averaged_at_the_same_time() -> None:
+def test_runs_of_different_speed_are_averaged_at_equal_times() -> None:
     slow = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 0.0])
     quick = np.array([0.0, 4.0, 8.0, 12.0]), np.array([4.0, 3.0, 2.0, 1.0])
     mean = curves.mean_curve([slow, quick]).set_index("x")["mean"]
@@ -34,16 +34,16 @@ def test_runs_of_different_pace_are_averaged_at_the_same_time() -> None:
 def test_thinning_keeps_ends_and_extremes(count: int) -> None:
     values = np.sin(np.arange(count) * 1.7) + np.arange(count) / count
     values[count // 3] = 9.0
-    kept = curves.thinned(values, 10)
-    assert len(kept) <= 10
-    assert (np.diff(kept) > 0).all()
-    assert {0, count - 1, count // 3} <= set(kept.tolist())
+    indices = curves.thinned(values, 10)
+    assert len(indices) <= 10
+    assert (np.diff(indices) > 0).all()
+    assert {0, count - 1, count // 3} <= set(indices.tolist())
 
 
-def test_curves_of_all_runs_leave_gaps_out() -> None:
+def test_curves_skip_missing_values() -> None:
     rows = pd.DataFrame({"folder": ["a", "b", "a", "c"], "step": [1, 1, 2, 1], "loss": [3.0, 4.0, 5.0, math.nan]})
-    found = curves.curves(rows, "step", "loss")
-    assert {folder: (x.tolist(), y.tolist()) for folder, (x, y) in found.items()} == {
+    points = curves.curves(rows, "step", "loss")
+    assert {folder: (x.tolist(), y.tolist()) for folder, (x, y) in points.items()} == {
         "a": ([1, 2], [3, 5]),
         "b": ([1], [4]),
     }

@@ -14,7 +14,7 @@ from rmsexp import record
 from rmsexp.compare import load
 
 
-def test_load_gives_one_row_a_run_and_one_an_event(results: Path) -> None:
+def test_load_returns_one_row_per_run_and_one_per_event(results: Path) -> None:
     records = load(results)
     assert len(records.runs) == 11
     assert records.problems == []
@@ -28,7 +28,7 @@ def test_load_gives_one_row_a_run_and_one_an_event(results: Path) -> None:
     np.testing.assert_allclose(rows["time"], rows["seconds_data"] + rows["seconds_train"])
 
 
-def test_nothing_to_load_is_an_empty_record(tmp_path: Path) -> None:
+def test_a_folder_without_runs_gives_empty_frames(tmp_path: Path) -> None:
     records = load(tmp_path / "missing")
     assert records.runs.empty
     assert records.metrics.empty
@@ -37,7 +37,7 @@ def test_nothing_to_load_is_an_empty_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [record.METRICS, record.STATUS])
-def test_a_missing_file_is_a_problem_and_no_more(results: Path, name: str) -> None:
+def test_a_missing_file_is_listed_and_the_run_is_loaded(results: Path, name: str) -> None:
     path = results / "cifar10/demo/rms/seed0" / name
     path.unlink()
     records = load(results)
@@ -47,7 +47,7 @@ def test_a_missing_file_is_a_problem_and_no_more(results: Path, name: str) -> No
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"target": 3}', b"\xff\xfe"])
 @pytest.mark.parametrize("name", [record.METRICS, record.STATUS, record.RUN])
-def test_a_damaged_file_is_a_problem_and_no_more(results: Path, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_listed_and_the_run_is_loaded(results: Path, name: str, content: bytes) -> None:
     path = results / "cifar10/demo/rms/seed0" / name
     path.write_bytes(content)
     records = load(results)
@@ -58,7 +58,7 @@ def test_a_damaged_file_is_a_problem_and_no_more(results: Path, name: str, conte
     assert summary(results).loc["rms", "seeds"] == 2
 
 
-def test_a_half_written_last_line_is_left_out(results: Path) -> None:
+def test_a_truncated_last_line_is_ignored(results: Path) -> None:
     path = results / "cifar10/demo/rms/seed0" / record.METRICS
     whole = len(load(results).metrics)
     path.write_bytes(path.read_bytes()[:-20])
@@ -87,6 +87,6 @@ def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
         ([], "unknown"),
     ],
 )
-def test_time_counts_only_where_every_session_does(tmp_path: Path, sessions: list[object], state: str) -> None:
+def test_time_counts_only_if_every_session_was_undisturbed(tmp_path: Path, sessions: list[object], state: str) -> None:
     write_run(tmp_path, "rms", sessions=sessions)
     assert load(tmp_path).runs["time_state"].tolist() == [state]

@@ -23,7 +23,7 @@ def test_time_per_1k_steps_and_unpaired_saving(tmp_path: Path) -> None:
     assert table.loc["rms", "seconds_train"] == pytest.approx(400 * 0.15 * 0.75)
 
 
-def test_contended_runs_are_left_out_of_time(tmp_path: Path) -> None:
+def test_contended_runs_are_excluded_from_times(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", seconds_per_step=0.2)
     write_run(tmp_path, "rms", 0, seconds_per_step=0.1)
     write_run(tmp_path, "rms", 1, seconds_per_step=0.9, contention="contended")
@@ -36,7 +36,7 @@ def test_contended_runs_are_left_out_of_time(tmp_path: Path) -> None:
     assert table.loc["bn", "saving_note"] == "time does not count (1 unknown)"
 
 
-def test_a_run_that_has_not_trained_yet_has_no_saving(tmp_path: Path) -> None:
+def test_an_untrained_run_has_no_saving(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     write_run(tmp_path, "rms", steps=0)
     assert summary(tmp_path).loc["rms", "saving_note"] == "time does not count (nothing timed yet)"
@@ -50,7 +50,7 @@ def test_a_run_that_has_not_trained_yet_has_no_saving(tmp_path: Path) -> None:
         ({"contention": {"state": "clear"}, "device": "B"}, "not all on one machine"),
     ],
 )
-def test_no_saving_without_a_reference_of_the_same_machine(tmp_path: Path, ln: object, reason: str) -> None:
+def test_savings_need_a_reference_on_the_same_machine(tmp_path: Path, ln: object, reason: str) -> None:
     write_run(tmp_path, "rms", sessions=[{"contention": {"state": "clear"}, "device": "A"}])
     if ln:
         write_run(tmp_path, "ln", sessions=[ln])

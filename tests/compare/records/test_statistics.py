@@ -15,7 +15,7 @@ from rmsexp.compare import load
 from rmsexp.compare.records import statistics
 
 
-def test_interval_from_three_seeds_on() -> None:
+def test_intervals_need_three_seeds() -> None:
     assert statistics.estimate(np.array([1.0, 3.0])) == (
         2.0,
         pytest.approx(math.sqrt(2)),
@@ -26,7 +26,7 @@ def test_interval_from_three_seeds_on() -> None:
     assert interval == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees of freedom at 97.5 %
 
 
-def test_tables_compare_at_the_last_step_that_all_have(results: Path) -> None:
+def test_tables_compare_at_the_last_common_step(results: Path) -> None:
     write_run(results, "rms+eps=0.1", steps=200, status="interrupted")
     records = load(results).select("cifar10", "demo")
     assert statistics.common_step(records) == 200  # the diverged run, which ended at 120, does not hold the others back
@@ -48,6 +48,6 @@ def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
     assert row["final"] == tests[400]
 
 
-def test_no_best_where_the_selection_split_was_never_evaluated(tmp_path: Path) -> None:
+def test_no_best_without_evaluations_of_the_selection_split(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", target={"split": "test", "metric": "error", "mode": "min", "selection": "valid"})
     assert math.isnan(summary(tmp_path).loc["rms", "best_on_valid"])

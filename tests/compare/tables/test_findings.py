@@ -34,7 +34,7 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("baseline", "reason"), [("diverged", "diverged or failed"), (None, "is missing")])
-def test_ln_is_the_baseline_where_no_norm_did_not_train(tmp_path: Path, baseline: str | None, reason: str) -> None:
+def test_ln_is_the_baseline_if_the_model_without_norm_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
     if baseline:
         write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
     write_losses(tmp_path, "ln", 0.02, 0.2)
@@ -47,6 +47,6 @@ def test_ln_is_the_baseline_where_no_norm_did_not_train(tmp_path: Path, baseline
     assert "times of RMSNorm are used although they do not count" in how
 
 
-def test_nothing_is_claimed_of_one_norm(tmp_path: Path) -> None:
+def test_a_single_norm_gives_no_sentence(tmp_path: Path) -> None:
     write_losses(tmp_path, "rms", 0.02, 0.1)
     assert findings.figure_1(setting(tmp_path)) == []

@@ -12,7 +12,7 @@ from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import learning_rates
 
 
-def test_each_norm_at_its_recipe_s_rate_and_at_the_best(tmp_path: Path) -> None:
+def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: Path) -> None:
     tried = {"demo": {"ln": 0.30, "rms": 0.25}, "demo+optim.lr=0.01": {"ln": 0.20, "rms": 0.28}}
     for name, errors in tried.items():
         for series, error in errors.items():
@@ -22,15 +22,15 @@ def test_each_norm_at_its_recipe_s_rate_and_at_the_best(tmp_path: Path) -> None:
     settings = load(tmp_path).settings()
     table = learning_rates.table(settings)
     assert len(table) == 5
-    shown = learning_rates.readable(table, statistics.target(setting(tmp_path))).set_index("norm")
-    assert shown.loc["LayerNorm"].tolist() == [
+    text = learning_rates.readable(table, statistics.target(setting(tmp_path))).set_index("norm")
+    assert text.loc["LayerNorm"].tolist() == [
         *("0.003", "30.00 %", "0.01 (best of 3 tried, by test error)", "20.00 %", "1")
     ]
-    assert shown.loc["RMSNorm"].tolist() == [
+    assert text.loc["RMSNorm"].tolist() == [
         *("0.003", "25.00 %", "0.003 (best of 2 tried, by test error)", "25.00 %", "0")
     ]
 
 
-def test_settings_that_differ_in_their_rate_alone_are_one_family() -> None:
+def test_settings_that_differ_only_in_the_learning_rate_are_one_family() -> None:
     folder = Path("results/cifar10/demo+batch_size=8+optim.lr=0.01+model.width=4")
     assert learning_rates.family(folder) == Path("results/cifar10/demo+batch_size=8+model.width=4")

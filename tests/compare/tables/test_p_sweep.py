@@ -12,7 +12,7 @@ from rmsexp.compare import load
 from rmsexp.compare.tables import p_sweep as p_table
 
 
-def test_p_is_read_from_the_name_or_the_config(tmp_path: Path) -> None:
+def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     write_run(tmp_path, "rms")
     write_run(tmp_path, "prms+p=0.5", seconds_per_step=0.2)
     write_run(tmp_path, "prms+eps=0.1+p=0.5")  # differs in more than p

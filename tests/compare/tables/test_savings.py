@@ -21,13 +21,13 @@ def test_a_timing_record_replaces_unpaired_savings(tmp_path: Path) -> None:
     assert table["kind"].to_dict() == {"ln": "reference", "rms": "paired", "wn": "unpaired"}
     assert table.loc["rms", ["saving", "low", "high"]].tolist() == pytest.approx([0.2, 0.17, 0.22])
     assert table.loc["rms", "seconds_per_1k_steps"] == 50
-    shown = savings_table.readable(table.reset_index(), "cifar10").set_index("norm")
-    assert shown.loc["RMSNorm", "saving vs LayerNorm"] == "20.0 % (17.0 to 22.0 %), paired, 30 rounds"
-    assert shown.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
-    assert shown.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
+    text = savings_table.readable(table.reset_index(), "cifar10").set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"] == "20.0 % (17.0 to 22.0 %), paired, 30 rounds"
+    assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
+    assert text.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
 
 
-def test_a_timing_record_against_another_norm_says_nothing_of_ln(tmp_path: Path) -> None:
+def test_a_timing_record_with_another_reference_gives_no_saving_over_ln(tmp_path: Path) -> None:
     write_run(tmp_path, "rms")
     table = savings_table.table(setting(tmp_path), timings(reference="none"))
     assert table[["series", "kind", "note"]].to_numpy().tolist() == [["rms", "unknown", "no LN run of this impl"]]

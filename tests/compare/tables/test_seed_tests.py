@@ -15,9 +15,9 @@ from rmsexp.compare.tables import seed_tests
 
 def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:
     ln, rms = [0.30, 0.34, 0.31, 0.36], [0.29, 0.31, 0.32, 0.33]
-    for seed, (one, other) in enumerate(zip(ln, rms, strict=True)):
-        write_errors(tmp_path, "ln", seed, [0.9, one])
-        write_errors(tmp_path, "rms", seed, [0.9, other])
+    for seed, (ln_error, rms_error) in enumerate(zip(ln, rms, strict=True)):
+        write_errors(tmp_path, "ln", seed, [0.9, ln_error])
+        write_errors(tmp_path, "rms", seed, [0.9, rms_error])
     write_errors(tmp_path, "rms", 9, [0.9, 0.0])  # no LN of this seed
     (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
     difference = np.array(rms) - np.array(ln)
@@ -27,25 +27,25 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert row["difference"] == pytest.approx(difference.mean())
     assert row["interval"] == pytest.approx((high - low) / 2)
     assert row["p"] == pytest.approx(test.pvalue)
-    shown = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
-    assert shown == ["RMSNorm", "4", "-1.5 ± 3", f"{test.pvalue:.3g}"]
+    text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
+    assert text == ["RMSNorm", "4", "-1.5 ± 3", f"{test.pvalue:.3g}"]
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
-def test_no_test_with_few_seeds_or_one_difference(tmp_path: Path, seeds: int, reason: str) -> None:
+def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: int, reason: str) -> None:
     for seed in range(seeds):
         write_errors(tmp_path, "ln", seed, [0.9, 0.3 + seed / 100])
         write_errors(tmp_path, "rms", seed, [0.9, 0.2 + seed / 100])
     table = seed_tests.table(setting(tmp_path))
     assert table["difference"].tolist() == pytest.approx([-0.1])
     assert math.isnan(table["p"].iloc[0])
-    shown = seed_tests.readable(table).iloc[0]
-    assert shown["common seeds"] == str(seeds)
-    assert "no test" in shown["p, paired t-test"]
-    assert reason in shown["p, paired t-test"]
+    text = seed_tests.readable(table).iloc[0]
+    assert text["common seeds"] == str(seeds)
+    assert "no test" in text["p, paired t-test"]
+    assert reason in text["p, paired t-test"]
 
 
-def test_each_implementation_is_set_against_its_own_ln(tmp_path: Path) -> None:
+def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None:
     for series, error in {"ln": 0.3, "rms": 0.2, "ln+impl=fused": 0.5, "rms+impl=fused": 0.6}.items():
         write_errors(tmp_path, series, 0, [0.9, error])
     table = seed_tests.table(setting(tmp_path)).set_index("series")["difference"]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rmsexp.compare.tables import summary as summary_table
 
 
-def test_the_same_numbers_in_every_form(drawn: Path) -> None:
+def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:
     folder = drawn / "cifar10/demo/comparison"
     written = pd.read_csv(folder / "summary.csv")
     assert written["series"].tolist() == list(SERIES)

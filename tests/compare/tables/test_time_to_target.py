@@ -24,11 +24,11 @@ def test_steps_and_seconds_to_a_level(tmp_path: Path) -> None:
     assert table["reached"].to_dict() == {"ln": 1, "rms": 2, "wn": 0}
     assert table.loc["ln", ["steps", "seconds"]].tolist() == pytest.approx([200, 20])
     assert table.loc["rms", ["steps", "seconds", "timed"]].tolist() == pytest.approx([200, 10, 1])
-    shown = time_to_target.readable(table.reset_index()).set_index("norm")
-    assert shown.loc["WeightNorm"].tolist() == ["0 of 1", NO_VALUE, NO_VALUE]
+    text = time_to_target.readable(table.reset_index()).set_index("norm")
+    assert text.loc["WeightNorm"].tolist() == ["0 of 1", NO_VALUE, NO_VALUE]
 
 
-def test_without_ln_the_worst_norm_sets_the_level(tmp_path: Path) -> None:
+def test_without_ln_the_worst_norm_determines_the_level(tmp_path: Path) -> None:
     write_errors(tmp_path, "rms", 0, [0.9, 0.3])
     write_errors(tmp_path, "wn", 0, [0.8, 0.6])
     goal = time_to_target.level(setting(tmp_path))

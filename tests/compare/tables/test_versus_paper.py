@@ -13,7 +13,7 @@ from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import versus_paper
 
 
-def test_our_error_beside_the_paper_s(tmp_path: Path) -> None:
+def test_our_error_stands_beside_the_papers_error(tmp_path: Path) -> None:
     for seed, last in enumerate([0.11, 0.13]):
         write_errors(tmp_path, "ln", seed, [0.9, 0.10, last])
     write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4])  # not in the paper
@@ -22,12 +22,12 @@ def test_our_error_beside_the_paper_s(tmp_path: Path) -> None:
     assert (row["series"], row["table"], row["paper"]) == ("ln", "Table 10", 0.1049)
     assert row["final_difference"] == pytest.approx(0.12 - 0.1049)
     assert row["best_difference"] == pytest.approx(0.10 - 0.1049)
-    shown = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
-    assert shown["paper, its own setting"] == "10.49 %"
-    assert shown["last minus paper (points)"] == "+1.51"
+    text = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
+    assert text["paper, its own setting"] == "10.49 %"
+    assert text["last minus paper (points)"] == "+1.51"
 
 
-def test_a_second_test_set_has_its_own_number(tmp_path: Path) -> None:
+def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
     folder = write_run(tmp_path, "rms", steps=100, task="rnnsearch", target=target)
     splits = {"valid": 20.0, "test": 22.0, "test2017": 24.0}
