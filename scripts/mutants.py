@@ -35,10 +35,10 @@ AREAS = {  # share of the faults, and the files that they are planted in
     "models": (10, r"models/\w+\.py"),
     "loop": (8, r"train/(loop|step|optim|schedule|clock|randomness|device)\.py"),
     "checkpoint": (6, r"(train/(checkpoint|interrupt)|record|runner|run_folder)\.py"),
-    "statistics": (6, r"compare/(stats|paired|rates|targets|records/statistics|tables/\w+)\.py"),
+    "statistics": (6, r"compare/(stats|paired|rates|targets|records/(statistics|curves|speed)|tables/\w+)\.py"),
     "timing": (
         5,
-        r"(train/(interleaved|contention)|norms/calls|measure/\w+|compare/timing|compare/records/tim\w+)\.py",
+        r"(train/(interleaved|contention)|norms/calls|measure/\w+|compare/timing|compare/records/(tim\w+|ratios))\.py",
     ),
     "readers": (5, r"(data/\w+|compare/load|compare/records/load)\.py"),
     "kernels": (5, r"kernels/(\w+/)?(?!__init__)\w+\.py"),

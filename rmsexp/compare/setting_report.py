@@ -29,7 +29,7 @@ from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
 
 P_TITLE = "The fraction of units p"
-FIGURES = {"curves": "Curves", "saving": "Time saved over LayerNorm", "p": P_TITLE}
+FIGURES = {"curves": "Curves", "saving": "Time saved relative to LayerNorm", "p": P_TITLE}
 
 
 class Written(NamedTuple):
@@ -114,7 +114,9 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
     if len(published):
         yield Part("paper", "Beside the paper", published, versus_paper.readable(published, aim))
     savings = savings_table.table(records, timings)
-    yield Part("saving", "Time per step, and savings over LayerNorm", savings, savings_table.readable(savings, task))
+    yield Part(
+        "saving", "Time per step, and savings relative to LayerNorm", savings, savings_table.readable(savings, task)
+    )
     goal = time_to_target.level(records)
     if goal:
         times = time_to_target.table(records, goal)
@@ -144,7 +146,7 @@ def _figures(records: Records, numbers: dict[str, pd.DataFrame]) -> dict[str, Ca
     task, setting = records.names
     figures: dict[str, Callable[[], Figure]] = {}
     if numbers["saving"]["kind"].isin(["paired", "unpaired"]).any():
-        title = f"{task}, {setting}: time saved over LayerNorm"
+        title = f"{task}, {setting}: time saved relative to LayerNorm"
         figures["saving"] = partial(savings_plot.draw, numbers["saving"], task, title, caveats(records)[:2])
     if "p" in numbers:
         title = f"{task}, {setting}: the fraction of units p"

@@ -178,16 +178,16 @@ function update() {
   document.documentElement.dataset.theme = form.theme.value;
   const share = Number(form.smooth.value);
   document.getElementById("smoothing").textContent = share ? `Smoothing: ${share} % of the axis` : "Smoothing: none";
-  const shown = sectionsOfTask().find((section) => section.dataset.name === form.setting.value);
+  const current = sectionsOfTask().find((section) => section.dataset.name === form.setting.value);
   for (const section of sections) {
-    if (section === shown) continue;
+    if (section === current) continue;
     section.hidden = true;
     section.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
     section.querySelector(".charts").replaceChildren();
   }
-  shown.hidden = false;
-  for (const box of shown.querySelectorAll(".norms input")) box.checked = !hidden.has(box.value);
-  drawCharts(shown);
+  current.hidden = false;
+  for (const box of current.querySelectorAll(".norms input")) box.checked = !hidden.has(box.value);
+  drawCharts(current);
 }
 
 function sort(button) {

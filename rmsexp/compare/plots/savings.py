@@ -1,4 +1,4 @@
-"""The figure of what norms save over LayerNorm in one setting."""
+"""The figure of what norms save relative to LayerNorm in one setting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figu
     if marks.paper_savings(axes, task, heights):
         marks.legend_outside(axes)
     marks.zero_line(axes)
-    axes.set_xlabel("time saved over LayerNorm (%)")
+    axes.set_xlabel("time saved relative to LayerNorm (%)")
     return figure
 
 

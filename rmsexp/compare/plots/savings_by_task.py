@@ -1,4 +1,4 @@
-"""The figure of what norms save over LayerNorm on all timed tasks: the central question of the paper."""
+"""The figure of what norms save relative to LayerNorm on all timed tasks: the central question of the paper."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(timings: pd.DataFrame) -> Figure:
     table = rows(timings).iloc[::-1].reset_index(drop=True)
     table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(names.label)
     machines = sorted(table["device"].unique())
-    figure, axes = canvas.bars(list(table["label"].unique()), "Time saved over LayerNorm", _caption(table))
+    figure, axes = canvas.bars(list(table["label"].unique()), "Time saved relative to LayerNorm", _caption(table))
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
         for row in line.to_dict("records"):
             machine = machines.index(row["device"])

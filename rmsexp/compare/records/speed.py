@@ -1,4 +1,4 @@
-"""Times of training runs: seconds per 1k steps, and what a series saves over LN, from separate runs."""
+"""Times of training runs: seconds per 1k steps, and what a series saves relative to LN, from separate runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time per step and what a norm saves over LN: paired if there is a timing record, else from separate runs."""
+"""Time per step and what a norm saves relative to LN: paired if there is a timing record, else from separate runs."""
 
 from __future__ import annotations
 
