@@ -1,4 +1,4 @@
-"""The paper's analyses beside its training curves: ``python -m rmsexp.analysis NAME``, one module an analysis.
+"""The paper's analyses other than training curves: ``python -m rmsexp.analysis NAME``, one module per analysis.
 
 An analysis returns a :class:`rmsexp.analysis.finding.Finding`; :mod:`rmsexp.analysis.__main__` writes and prints it.
 """

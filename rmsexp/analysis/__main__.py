@@ -1,12 +1,12 @@
 """``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV) and a figure (PNG, SVG).
 
-invariance     Table 1: which change of weights or data leaves which norm's output as it was
+invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
 gradients      section 4.2: how gradients scale with weights and data, and how that adapts the learning rate
 p_sweep        Figure 3: quality and time of pRMSNorm against p, from runs
-init_center    Figure 4: validation BLEU with weights drawn around another centre, from runs of task=rnnsearch
-hidden_stats   Table 5: the decoder's hidden-to-hidden mapping by target position, of trained runs of task=rnnsearch
+init_center    Figure 4: validation BLEU with initial weights not centred on 0, from runs of task=rnnsearch
+hidden_stats   Table 5: statistics of the decoder's hidden-to-hidden map by target position, from runs of task=rnnsearch
 
-The exit status is 1 where what is measured contradicts the paper, and it is said where.
+If a result contradicts the paper, a message names it and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def main() -> int:
     arguments = _parser().parse_args()
     try:
         finding = _analyse(arguments)
-        finding.publish(arguments.out or _folder(arguments))
+        finding.publish(arguments.out or _default_folder(arguments))
     except (ConfigError, DataError, ValueError, OSError) as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     for line in finding.contradictions:
-        print(f"rmsexp: otherwise than the paper says: {line}", file=sys.stderr)
+        print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
 
 
@@ -43,16 +43,16 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("invariance", "gradients"):
         commands.add_parser(name)
     for name in ("p_sweep", "init_center"):
-        commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="a folder with runs below")
-    commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="runs' folders")
+        commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
+    commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="its folder")
     for name, command in commands.choices.items():
-        own = "the folder of a single RUN, else " if name == "hidden_stats" else ""
-        command.add_argument("--out", type=Path, help=f"where it is written ({own}{OUT / name})")
+        single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
+        command.add_argument("--out", type=Path, help=f"folder for tables and figures; default: {single}{OUT / name}")
     return parser
 
 
 def _analyse(arguments: argparse.Namespace) -> Finding:
-    """Each import stands where it is needed: those that read records alone import no torch."""
+    """Run the analysis; only its own module is imported, so that those that only read records import no torch."""
     match arguments.analysis:
         case "invariance":
             from rmsexp.analysis import invariance
@@ -76,7 +76,7 @@ def _analyse(arguments: argparse.Namespace) -> Finding:
             return hidden_stats.analyse(arguments.runs)
 
 
-def _folder(arguments: argparse.Namespace) -> Path:
+def _default_folder(arguments: argparse.Namespace) -> Path:
     if arguments.analysis == "hidden_stats" and len(arguments.runs) == 1:
         return Path(arguments.runs[0])
     return OUT / str(arguments.analysis)

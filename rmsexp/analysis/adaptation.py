@@ -1,7 +1,7 @@
-"""The implicit learning-rate adaptation of section 4.2, watched: plain SGD with one learning rate on one layer.
+"""The implicit learning-rate adaptation of section 4.2: SGD with a constant learning rate on one layer.
 
-Where scaling W does not change the output, its gradient is orthogonal to W: each step makes W longer, a longer W has a
-smaller gradient, and so the steps become small beside W by themselves.
+If scaling W does not change the output, the gradient of W is orthogonal to W. Each step then increases the norm of W; a
+larger W has a smaller gradient; so the steps become smaller relative to W although the learning rate is constant.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rmsexp.compare.records import names
 from rmsexp.norms import Norm
 
 STEPS = 500
-LEARNING_RATE = 15.0  # constant, and large, so that few steps show what it does
-SMOOTHED = 20  # steps that are averaged: in the figure, and at the start and the end in the table
+LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
+SMOOTHED = 20  # steps averaged: the running mean of the figure, the first and last steps of the table
 
 
 def train(norm: Norm, steps: int) -> pd.DataFrame:
-    """A row a step, ``step weight relative_step cosine``, of regression on noisy answers of a drawn teacher.
+    """Train a regression on noisy targets of a random teacher, with a new batch per step; return a row per step.
 
-    ``weight``: the Frobenius norm of W before the step; ``relative_step``: that of what the step adds to W, over it;
-    ``cosine``: of the angle between W and its gradient. Every batch is new.
+    Columns ``step weight relative_step cosine``. ``weight``: |W| before the step (Frobenius norm); ``relative_step``:
+    |change of W| / |W|; ``cosine``: of the angle between W and its gradient.
     """
     layer, teacher = site(norm, "student"), SPREAD * draw((N_OUT, N_IN), "teacher")
     rows = []
@@ -39,21 +39,22 @@ def train(norm: Norm, steps: int) -> pd.DataFrame:
         loss = F.mse_loss(layer(x), torch.tanh(x @ teacher.T) + noise)
         (gradient,) = torch.autograd.grad(loss, layer.weight)
         with torch.no_grad():
-            rows.append((step, *_state(layer.weight, gradient)))
+            rows.append((step, *_geometry(layer.weight, gradient)))
             layer.weight.sub_(LEARNING_RATE * gradient)
     return pd.DataFrame(rows, columns=["step", "weight", "relative_step", "cosine"])
 
 
-def _state(weight: Tensor, gradient: Tensor) -> tuple[float, float, float]:
-    size, of_gradient = float(weight.norm()), float(gradient.norm())
-    return size, LEARNING_RATE * of_gradient / size, float((gradient * weight).sum()) / (of_gradient * size)
+def _geometry(weight: Tensor, gradient: Tensor) -> tuple[float, float, float]:
+    size, gradient_size = float(weight.norm()), float(gradient.norm())
+    return size, LEARNING_RATE * gradient_size / size, float((gradient * weight).sum()) / (gradient_size * size)
 
 
 def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """A row a norm, of its :func:`train`.
+    """Return a row per norm, from the rows of :func:`train`.
 
-    Columns: ``weight_growth``, the last norm of W over the first; ``growing``, the share of steps that made W longer;
-    ``largest_cosine`` between W and its gradient; ``relative_step_first`` and ``_last``, means of ``SMOOTHED`` steps.
+    Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|;
+    ``largest_cosine``, the largest absolute value; ``relative_step_first`` and ``relative_step_last``, means over the
+    first and last ``SMOOTHED`` steps.
     """
     rows = [
         {
@@ -73,30 +74,32 @@ def analyse() -> Finding:
     runs = {name: train(norm(name), STEPS) for name in NORMS}
     table = summary(runs)
     adapted = (table["growing"] == 1) & (table["relative_step_last"] < table["relative_step_first"])
-    wrong = table.loc[~adapted & (table["norm"] != "none"), "norm"]
-    shown = table.map(lambda value: value if isinstance(value, str) else f"{value:.3g}")
-    shown["norm"] = shown["norm"].map(names.label)
-    shown.columns = shown.columns.str.replace("_", " ")
-    title = f"{STEPS} steps of SGD with learning rate {LEARNING_RATE:g}: |W|, and the step beside it"
+    not_adapted = table.loc[~adapted & (table["norm"] != "none"), "norm"]
+    text = table.map(lambda value: value if isinstance(value, str) else f"{value:.3g}")
+    text["norm"] = text["norm"].map(names.label)
+    text.columns = text.columns.str.replace("_", " ")
+    title = f"{STEPS} steps of SGD with learning rate {LEARNING_RATE:g}: |W|, and |step| / |W|"
     contradictions = [
-        f"{names.label(name)}: |W| does not grow at every step, or steps beside it do not fall" for name in wrong
+        f"{names.label(name)}: |W| does not grow at every step, or |step| / |W| does not fall" for name in not_adapted
     ]
-    return Finding([Table("adaptation", title, table, shown)], {"adaptation": draw_runs(runs)}, (), contradictions)
+    return Finding([Table("adaptation", title, table, text)], {"adaptation": draw_runs(runs)}, (), contradictions)
 
 
 def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
-    """The norm of W over its first value, and the relative step, against steps."""
+    """Draw |W| relative to its first value, and |step| / |W|, against steps."""
     caption = (
-        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift held, {EXAMPLES} new examples a step, "
+        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift constant, {EXAMPLES} new examples per step, "
         f"learning rate {LEARNING_RATE:g}. Right: running mean over {SMOOTHED} steps."
     )
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
     weight, relative = figure.subplots(1, 2)
-    for (name, run), width in zip(runs.items(), np.linspace(4, 1, len(runs)), strict=True):  # lines may coincide
+    for (name, run), width in zip(
+        runs.items(), np.linspace(4, 1, len(runs)), strict=True
+    ):  # thinner ones on top: lines may coincide
         look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": names.label(name)}
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
         relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
-    for axes, title in ((weight, "|W|, over its first value"), (relative, "|step| / |W|")):
+    for axes, title in ((weight, "|W| / first |W|"), (relative, "|step| / |W|")):
         canvas.add_grid(axes)
         axes.set_xlabel("step")
         axes.set_ylabel(title)

@@ -1,4 +1,4 @@
-"""What an analysis finds, and how it is written and printed."""
+"""The result of an analysis, and how it is written and printed."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from typing import NamedTuple
 import pandas as pd
 import rich
 from matplotlib.figure import Figure
-from rich import box, table
+from rich import box
+from rich import table as rich_table
 
 from rmsexp import record
 from rmsexp.compare import Records, load
 from rmsexp.compare.plots import canvas
 
-HEAD = 9  # characters
+HEADING_WIDTH = 9  # characters
 
 
 class Table(NamedTuple):
-    """``values`` are written as ``<name>.csv``; ``shown``, all text, is what a person reads on the terminal.
+    """``values`` are written to ``<name>.csv``; ``text`` is the same table as text, printed on the terminal.
 
-    ``folder``: where the file goes if not into that of the output.
+    ``folder``: where the file goes, if not to the output folder.
     """
 
     name: str
     title: str
     values: pd.DataFrame
-    shown: pd.DataFrame
+    text: pd.DataFrame
     folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Tables, and figures by their files' names; names are paths below the output's folder, without the end.
+    """Tables, and figures by file name; names are paths below the output folder, without the suffix.
 
-    ``remarks`` are said after them. ``contradictions``: what is found otherwise than the paper says.
+    ``remarks``: lines printed after them. ``contradictions``: a line for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]
@@ -46,16 +47,16 @@ class Finding:
     contradictions: Sequence[str] = ()
 
     def publish(self, out: Path) -> None:
-        """Writes all of it, as CSV, PNG and SVG, and prints it.
+        """Write tables and figures as CSV, PNG and SVG to the folder ``out``; print the tables and all paths.
 
-        Raises: OSError where it cannot be written.
+        Raises: OSError if a file cannot be written.
         """
-        for one in self.tables:
-            path = (one.folder or out) / f"{one.name}.csv"
+        for table in self.tables:
+            path = (table.folder or out) / f"{table.name}.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
-            record.write_atomic(path, one.values.to_csv(index=False))
-            print(one.title)
-            rich.print(for_terminal(one.shown))
+            record.write_atomic(path, table.values.to_csv(index=False))
+            print(table.title)
+            rich.print(for_terminal(table.text))
             print(f"written {path}")
         for name, figure in self.figures.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,18 +66,18 @@ class Finding:
             print(line)
 
 
-def for_terminal(shown: pd.DataFrame) -> table.Table:
-    """Heads are broken, at hyphens too, so that many columns fit into 80 characters."""
-    text = table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in shown:
-        text.add_column(textwrap.fill(str(column), HEAD, break_long_words=False))
-    for row in shown.to_numpy().tolist():
-        text.add_row(*row)
-    return text
+def for_terminal(text: pd.DataFrame) -> rich_table.Table:
+    """Return the table for printing; its headings are wrapped, at hyphens too, so that it fits 80 characters."""
+    printable = rich_table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in text:
+        printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
+    for row in text.to_numpy().tolist():
+        printable.add_row(*row)
+    return printable
 
 
 def captioned(title: str, caption: str, width: float, height: float) -> Figure:
-    """An empty figure of so many inches, its title above, its caption below, that lays out the axes it is given."""
+    """Return an empty figure, of a width and height in inches, with its title above and its caption below."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold")
     figure.supxlabel(textwrap.fill(caption, int(width * 14)), x=0.01, ha="left", size=8.5, color="#444444")
@@ -84,8 +85,9 @@ def captioned(title: str, caption: str, width: float, height: float) -> Figure:
 
 
 def settings(results: Path) -> Iterator[tuple[Path, Records]]:
-    """The records of each setting whose runs say what they aim at, and where its files go below the output's folder:
-    as the setting lies below ``results``.
+    """Yield, for each setting whose runs have a target metric, its folder relative to ``results``, and its records.
+
+    The folder is empty if the setting is not below ``results``. Output files keep this layout.
     """
     for folder, records in load(results).settings().items():
         if records.runs["target_metric"].notna().any():
@@ -93,5 +95,5 @@ def settings(results: Path) -> Iterator[tuple[Path, Records]]:
 
 
 def built_in(records: Records) -> str:
-    """What a title must say of the data."""
+    """Return the suffix of a title for built-in data, otherwise nothing."""
     return " (built-in data)" if records.runs["builtin"].eq(True).any() else ""

@@ -1,7 +1,7 @@
 """Section 4.2 of the paper, measured: how gradients scale with weights and data, and how that adapts the learning rate.
 
-The loss is ``sum(D * y)`` with a drawn D, so that its gradient with respect to the output y stays as it is, and what
-changes is the layer's own doing. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
+The loss is ``sum(D * y)`` with a random constant D. Its gradient with respect to the output y is D, so only the layer
+changes the gradients. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from rmsexp.norms import Linear
 DELTAS = np.logspace(-2, 2, 9)
 CHANGED, OF = ("W", "x"), ("W", "x", "g", "b")
 PARAMETERS = {"bias": "b", "norm.bias": "b", "norm.weight": "g", "reparametrisation.gain": "g"}
-EXPECTED = {  # RMSNorm: the gradient of the second goes with delta to this power where the first is scaled by delta
+EXPECTED = {  # RMSNorm: the exponent of delta in the gradient of the second when the first is scaled by delta
     **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
 WIDTHS = np.linspace(7.5, 1, len(NORMS))  # of lines
-TOLERANCE = 1e-6  # of an exponent
+TOLERANCE = 1e-6  # of exponents
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
-    """Norms of the loss's gradients with respect to W and x, and to g and b where the layer has them."""
+    """Return the norms of the loss's gradients with respect to W and x, and to g and b if the layer has them."""
     weight, x = (value.detach().requires_grad_() for value in (weight, x))
-    own = {PARAMETERS[name]: value for name, value in layer.named_parameters() if name in PARAMETERS}
-    wanted = {"W": weight, "x": x, **own}
+    parameters = {PARAMETERS[name]: value for name, value in layer.named_parameters() if name in PARAMETERS}
+    leaves = {"W": weight, "x": x, **parameters}
     loss = (functional_call(layer, {"weight": weight}, (x,)) * upstream).sum()
-    gradients = torch.autograd.grad(loss, list(wanted.values()))
-    return {name: float(gradient.norm()) for name, gradient in zip(wanted, gradients, strict=True)}
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return {name: float(gradient.norm()) for name, gradient in zip(leaves, gradients, strict=True)}
 
 
 def measure() -> pd.DataFrame:
-    """Columns ``norm changed delta of size``: of the gradient ``of``, over that without a change, with
-    ``changed`` (W or x) multiplied by ``delta``.
+    """Return the size of the gradient of ``of`` with ``changed`` (W or x) multiplied by ``delta``.
+
+    It is relative to its size for delta = 1. Columns ``norm changed delta of size``.
     """
     x, upstream = draw((EXAMPLES, N_IN), "x"), draw((EXAMPLES, N_OUT), "upstream")
     rows = []
@@ -55,13 +56,13 @@ def measure() -> pd.DataFrame:
         for changed, delta in product(CHANGED, DELTAS):
             scaled = {"W": layer.weight, "x": x}
             scaled[changed] = scaled[changed] * delta
-            found = sizes(layer, scaled["W"], scaled["x"], upstream)
-            rows += [(name, changed, delta, of, size / unchanged[of]) for of, size in found.items()]
+            changed_sizes = sizes(layer, scaled["W"], scaled["x"], upstream)
+            rows += [(name, changed, delta, of, size / unchanged[of]) for of, size in changed_sizes.items()]
     return pd.DataFrame(rows, columns=["norm", "changed", "delta", "of", "size"])
 
 
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
-    """The slopes of log(size) over log(delta): columns ``norm changed of exponent paper``, the last for RMSNorm."""
+    """Fit log(size) against log(delta); columns ``norm changed of exponent paper``, the last for RMSNorm only."""
     rows = [
         (norm, changed, of, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
         for (norm, changed, of), rows in table.groupby(["norm", "changed", "of"], sort=False)
@@ -73,35 +74,35 @@ def exponents(table: pd.DataFrame) -> pd.DataFrame:
 def analyse() -> Finding:
     table = measure()
     fitted = exponents(table)
-    known = fitted.dropna(subset="paper")
-    wrong = known[(known["exponent"] - known["paper"]).abs() > TOLERANCE]
-    said = [
-        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} goes with delta to the power of {row['exponent']:.3f}"
-        for row in wrong.to_dict("records")
+    in_paper = fitted.dropna(subset="paper")
+    different = in_paper[(in_paper["exponent"] - in_paper["paper"]).abs() > TOLERANCE]
+    contradictions = [
+        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} is proportional to delta^{row['exponent']:.3f}"
+        for row in different.to_dict("records")
     ]
     trained = adaptation.analyse()
     return Finding(
-        [Table("gradients", "gradients go with delta to the power of", fitted, _shown(fitted)), *trained.tables],
+        [Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted)), *trained.tables],
         {"gradients": draw_grid(table), **trained.figures},
-        contradictions=[*said, *trained.contradictions],
+        contradictions=[*contradictions, *trained.contradictions],
     )
 
 
-def _shown(fitted: pd.DataFrame) -> pd.DataFrame:
-    """A row a gradient and change, a column a norm, and what section 4.2 says of RMSNorm."""
+def _text(fitted: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per change and gradient, a column per norm, and a column with section 4.2's values for RMSNorm."""
     rows = []
     for changed, of in product(CHANGED, OF):
-        found = fitted[(fitted["changed"] == changed) & (fitted["of"] == of)].set_index("norm")["exponent"]
-        cells = {name: f"{found[name].round(2) + 0.0:g}" if name in found else "" for name in NORMS}
+        exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == of)].set_index("norm")["exponent"]
+        cells = {name: f"{exponent[name].round(2) + 0.0:g}" if name in exponent else "" for name in NORMS}
         rows.append({"scaled": changed, "gradient": f"dL/d{of}", **cells, "paper, rms": str(EXPECTED[changed, of])})
     return pd.DataFrame(rows)
 
 
 def draw_grid(table: pd.DataFrame) -> Figure:
-    """A panel for each gradient under each change; lines that coincide lie on each other, the thinner above."""
+    """Draw a panel per change and gradient, with a line per norm; where lines coincide, thinner ones are on top."""
     caption = (
-        "Over what it is at delta = 1. eps = 0, double precision; the loss's gradient with respect to the output is "
-        "held. Lines that coincide lie on each other, the thinner above."
+        "Relative to delta = 1. eps = 0, double precision; the loss's gradient with respect to the output is constant. "
+        "Where lines coincide, the thinner one is on top."
     )
     figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)
     grid = figure.subplots(len(CHANGED), len(OF), sharex=True, sharey=True)

@@ -1,4 +1,4 @@
-"""Table 5 of the paper: mean and standard deviation of the decoder's hidden-to-hidden mapping by target position."""
+"""Table 5 of the paper: mean and standard deviation of the decoder's hidden-to-hidden map by target position."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.step import autocast
 
-POSITIONS = 4  # of the target, as in Table 5; the last row is over all positions
-MARKERS = "osD^v"  # tell runs of one norm apart
+POSITIONS = 4  # of the target, as in Table 5, which also has a row for all positions
+MARKERS = "osD^v"  # one per run, since runs of one norm have the same colour
 MAPPINGS = ("gates", "candidate", "both")
-STATISTICS = {"mean": "mean", "std": "standard deviation"}  # ours by Table 5's
+STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column: its name in Table 5
 
 
 def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
-    """Statistics of ``N(U h)``, gain and bias included, of the decoder's first GRU, with the true words as its input.
+    """Return statistics of ``N(U h)``, with gain and bias, in the decoder's first GRU under teacher forcing.
 
-    Columns: ``mapping`` (gates, candidate, or both side by side), ``position`` (from 1, or "all"), ``vectors``, and
-    ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over the vectors.
+    Columns: ``mapping`` (gates, candidate, or both concatenated), ``position`` (from 1, or "all"), ``vectors`` (their
+    number), and ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over vectors.
     """
-    seen: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
+    outputs: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
     gru, rows = model.first_gru, []
     hooks = [
         site.norm.register_forward_hook(lambda _module, _inputs, output, store=store: store.append(output))
-        for site, store in ((gru.gates_h, seen["gates"]), (gru.candidate_h, seen["candidate"]))
+        for site, store in ((gru.gates_h, outputs["gates"]), (gru.candidate_h, outputs["candidate"]))
     ]
     try:
         for batch in batches:
             with torch.no_grad():
                 model(batch)
-            gates, candidate = (torch.stack(outputs, 1) for outputs in seen.values())
-            real = batch.target_mask.nonzero()[:, 1].cpu() + 1
+            gates, candidate = (torch.stack(steps, 1) for steps in outputs.values())
+            position = batch.target_mask.nonzero()[:, 1].cpu() + 1
             for mapping, values in zip(MAPPINGS, (gates, candidate, torch.cat([gates, candidate], -1)), strict=True):
-                vectors = values[batch.target_mask].double().cpu()
-                of_vectors = {"mean": vectors.mean(1).numpy(), "std": vectors.std(1, unbiased=False).numpy()}
-                rows.append(pd.DataFrame({"mapping": mapping, "position": real.numpy(), **of_vectors}))
-            for outputs in seen.values():
-                outputs.clear()
+                values = values[batch.target_mask].double().cpu()
+                statistics = {"mean": values.mean(1).numpy(), "std": values.std(1, unbiased=False).numpy()}
+                rows.append(pd.DataFrame({"mapping": mapping, "position": position.numpy(), **statistics}))
+            for steps in outputs.values():
+                steps.clear()
     finally:
         for hook in hooks:
             hook.remove()
-    every = pd.concat(rows)
-    first = every[every["position"] <= POSITIONS]
-    table = pd.concat([first, every.assign(position="all")]).groupby(["mapping", "position"], sort=False)
+    vectors = pd.concat(rows)
+    first = vectors[vectors["position"] <= POSITIONS]
+    table = pd.concat([first, vectors.assign(position="all")]).groupby(["mapping", "position"], sort=False)
     return table.agg(vectors=("mean", "size"), mean=("mean", "mean"), std=("std", "mean")).reset_index()
 
 
 def analyse(runs: Sequence[Path]) -> Finding:
-    """A table a run, in its folder, of its best model on the validation set; one figure of all runs.
+    """Return a table per run, written to its folder, of its best model on the validation set; and one figure of all.
 
-    Raises: config.ConfigError for what is no run of task=rnnsearch; data.DataError, ValueError and OSError for runs
-    that cannot be loaded.
+    Raises: config.ConfigError if a folder is not a run of task=rnnsearch; data.DataError, ValueError and OSError if a
+    run cannot be loaded.
     """
     device, tables = torch.device("cpu"), []
     for run in runs:
@@ -83,7 +83,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
 
 
 def published_table() -> pd.DataFrame:
-    """Table 5: columns ``norm position mean std``; positions are text."""
+    """Return the paper's Table 5, with columns ``norm position mean std``; positions are text."""
     rows = paper.numbers().query("table == 'Table 5'")
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
@@ -92,12 +92,12 @@ def published_table() -> pd.DataFrame:
 
 
 def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
-    """A panel a statistic and mapping, a line a run; Table 5, which does not say of which mapping it is, in each."""
+    """Draw a panel per statistic and mapping, with a line per run, and the paper's lines in each panel."""
     caption = (
-        "Of N(U h) with gain and bias in the decoder's first GRU: over the units of a vector, averaged over vectors "
-        "of the validation set. Dashed: the paper's Table 5, which does not say of which mapping it is."
+        "N(U h) with gain and bias in the decoder's first GRU: statistics over the units of a vector, averaged over "
+        "vectors of the validation set. Dashed: the paper's Table 5, which does not state the mapping."
     )
-    figure = captioned("The decoder's hidden-to-hidden mapping by target position (Table 5)", caption, 13.5, 6.4)
+    figure = captioned("The decoder's hidden-to-hidden map by target position (Table 5)", caption, 13.5, 6.4)
     grid = figure.subplots(len(STATISTICS), len(MAPPINGS), sharex=True, sharey="row")
     published = published_table()
     for (statistic, mapping), axes in zip(product(STATISTICS, MAPPINGS), grid.flat, strict=True):
@@ -106,10 +106,10 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
             look: dict[str, Any] = {"color": style.colour(norm), "linestyle": style.PAPER, "marker": "x"}
             axes.plot(rows["position"], rows[statistic], label=f"{names.label(norm)} (paper)", linewidth=1.2, **look)
         for (run, table), marker in zip(tables.items(), cycle(MARKERS)):
-            own, series = table[table["mapping"] == mapping], _series(run)
+            rows, series = table[table["mapping"] == mapping], _series(run)
             look = {"color": style.colour(names.norm_of(series)), "linewidth": style.THICK, "marker": marker}
             label = textwrap.fill(f"{names.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
-            axes.plot(own["position"].astype(str), own[statistic], markersize=5, label=label, **look)
+            axes.plot(rows["position"].astype(str), rows[statistic], markersize=5, label=label, **look)
         canvas.add_grid(axes)
     for axes, mapping in zip(grid[0], MAPPINGS, strict=True):
         axes.set_title(mapping)

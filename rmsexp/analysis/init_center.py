@@ -1,6 +1,6 @@
-"""Figure 4 of the paper from runs of task=rnnsearch whose weights are drawn around another centre than 0.
+"""Figure 4 of the paper from runs of task=rnnsearch whose initial weights are not centred on 0.
 
-Records alone, no torch.
+Reads records only; imports no torch.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ TASK, KEY = "rnnsearch", "+model.init_center="  # as in the name of a setting
 
 
 def analyse(results: Path) -> Finding:
-    """A table and a figure for each setting below ``results`` with such runs.
+    """Return a table and a figure for each setting below ``results`` with such runs.
 
-    Raises: ValueError where there is none that has been evaluated.
+    Raises: ValueError if no such run has been evaluated.
     """
-    tables, drawn, remarks = [], {}, []
+    tables, plots, remarks = [], {}, []
     for folder, records in settings(results):
         task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
         if task != TASK or KEY not in setting or (rows := validation(records)).empty:
             continue
         name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"
         table = summary(rows)
-        tables.append(Table(name, f"{title}, on the validation set", table, _shown(table)))
-        drawn[name] = draw(rows, statistics.target(records), title)
+        tables.append(Table(name, f"{title}, on the validation set", table, _text(table)))
+        plots[name] = draw(rows, statistics.target(records), title)
         remarks += records.problems
     if not tables:
         raise ValueError(
-            f"{results} has no evaluated runs of task={TASK} with another centre of the initial weights; make them: "
+            f"{results} has no evaluated runs of task={TASK} with model.init_center; make them: "
             f"python -m rmsexp -m task={TASK} model.init_center=0.2 norm=ln,rms"
         )
-    return Finding(tables, drawn, remarks)
+    return Finding(tables, plots, remarks)
 
 
 def validation(records: Records) -> pd.DataFrame:
-    """The target metric and the loss on the validation set: columns ``folder series step value metric``, in the order
-    of steps, of the runs that neither diverged nor failed.
+    """Return the target metric and the loss on the validation set, of runs that neither diverged nor failed, by step.
+
+    Columns ``folder series step value metric``.
     """
     aim = statistics.target(records)
     parts = [
@@ -54,9 +55,9 @@ def validation(records: Records) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a metric and series, ``metric series runs step last lowest highest``: means over its runs.
+    """Return a row per metric and series, with means over runs: ``metric series runs step last lowest highest``.
 
-    ``step`` is the latest at which one of them was evaluated.
+    ``step`` is the last step at which any of the runs was evaluated.
     """
     of_runs = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
         step=("step", "last"), last=("value", "last"), lowest=("value", "min"), highest=("value", "max")
@@ -69,19 +70,19 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return table.loc[[key for key in order if key in table.index]].reset_index()
 
 
-def _shown(table: pd.DataFrame) -> pd.DataFrame:
+def _text(table: pd.DataFrame) -> pd.DataFrame:
     named = table.assign(metric=table["metric"].map(names.metric_label), series=table["series"].map(names.label))
     text = named.rename(columns={"series": "norm"})
     return text.map(lambda value: value if isinstance(value, str) else f"{value:.4g}")
 
 
 def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
-    """A panel a metric, a thin line a seed and a thick one their mean; the paper's curves in the last."""
+    """Draw a panel per metric, with thin lines of seeds and thick lines of means, and a last panel of the paper."""
     caption = (
-        f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, at its own scale."
+        f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, with its own axes."
     )
     metrics = sorted(rows["metric"].unique(), key=lambda metric: metric == "loss")
-    figure = captioned("Weights drawn around another centre (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
+    figure = captioned("Initial weights not centred on 0 (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
     *ours, published = figure.subplots(1, len(metrics) + 1)
     for axes, metric in zip(ours, metrics, strict=True):
         of_metric = rows[rows["metric"] == metric]

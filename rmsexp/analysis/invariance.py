@@ -1,6 +1,6 @@
-"""Table 1 of the paper, measured: which change of weights or data leaves which norm's output as it was.
+"""Table 1 of the paper, measured: which changes of weights or data leave the output of which norm unchanged.
 
-Shapes: W ``(N_OUT, N_IN)``, the data set ``(EXAMPLES, N_IN)``, which is one batch for norms with statistics over it.
+Shapes: W ``(N_OUT, N_IN)``; the data set ``(EXAMPLES, N_IN)``, which is a single batch for batch norms.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rmsexp.models import init
 from rmsexp.norms import Norm
 
 DRAWS = 8
-THRESHOLD = 1e-6  # of the relative change: rounding gives about 1e-15, a norm that is not invariant 1e-1
-FLOOR = 1e-17  # no change at all, on a logarithmic scale
+THRESHOLD = 1e-6  # of the relative change: about 1e-15 by rounding, about 1e-1 if not invariant
+FLOOR = 1e-17  # stands for no change on the logarithmic scale
 TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
 Transformation = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-# From W and the data set, with positive factors (N_OUT,) and a vector (N_IN,); named as in Table 1.
+# Map W and the data set to changed ones, given positive factors (N_OUT,) and a vector (N_IN,); named as in Table 1.
 TRANSFORMATIONS: dict[str, Transformation] = {
     "weight matrix re-scaling": lambda weight, x, factors, _: (factors[0] * weight, x),
     "weight matrix re-centering": lambda weight, x, _, vector: (weight + vector, x),
@@ -43,8 +43,8 @@ TRANSFORMATIONS: dict[str, Transformation] = {
 
 @torch.no_grad()
 def changes(norm: Norm) -> dict[str, float]:
-    """By transformation, how far the outputs on the whole data set move: ``|y' - y| / |y|``, the mean over draws."""
-    moved: dict[str, list[float]] = {name: [] for name in TRANSFORMATIONS}
+    """Return, by transformation, the relative change of the output, ``|y' - y| / |y|``, averaged over draws."""
+    relative: dict[str, list[float]] = {name: [] for name in TRANSFORMATIONS}
     for number in range(DRAWS):
         layer, x = site(norm, number), draw((EXAMPLES, N_IN), number, "x")
         factors = 4 * 2 ** draw((N_OUT,), number, "factors", kind=init.uniform(1.0))  # from 2 to 8
@@ -52,14 +52,14 @@ def changes(norm: Norm) -> dict[str, float]:
         for name, transform in TRANSFORMATIONS.items():
             weight, data = transform(layer.weight, x, factors, vector)
             after = functional_call(layer, {"weight": weight}, (data,))
-            moved[name].append(float((after - before).norm() / before.norm()))
-    return {name: float(np.mean(values)) for name, values in moved.items()}
+            relative[name].append(float((after - before).norm() / before.norm()))
+    return {name: float(np.mean(values)) for name, values in relative.items()}
 
 
 def measure() -> pd.DataFrame:
-    """Every norm of ``configs/norm``, the paper's rows first.
+    """Return the changes of every norm of ``configs/norm``, those of the paper's Table 1 first.
 
-    Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that Table 1 does not have.
+    Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that are not in Table 1.
     """
     table_1 = paper.numbers().query("table == 'Table 1'")
     norms = dict.fromkeys([*table_1["norm"], *names.in_order(config.options("norm"))])
@@ -74,21 +74,21 @@ def measure() -> pd.DataFrame:
 
 def analyse() -> Finding:
     table = measure()
-    known = table.dropna(subset="paper")
-    wrong = known[known["invariant"] != known["paper"].astype(bool)]
-    agree = f"{len(known) - len(wrong)} of {len(known)} entries agree with the paper's Table 1"
+    in_paper = table.dropna(subset="paper")
+    different = in_paper[in_paper["invariant"] != in_paper["paper"].astype(bool)]
+    agreement = f"{len(in_paper) - len(different)} of {len(in_paper)} entries agree with the paper's Table 1"
     title = (
         f"relative change of the output, mean of {DRAWS} draws (eps = 0, double precision); "
-        f"{TICK} below {THRESHOLD:g}: invariant"
+        f"{TICK} invariant: below {THRESHOLD:g}"
     )
-    shown = _by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
+    text = _by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
     return Finding(
-        [Table("invariance", title, table, shown)],
-        {"invariance": draw_grid(table, f"{title}; {agree}")},
-        [agree],
+        [Table("invariance", title, table, text)],
+        {"invariance": draw_grid(table, f"{title}; {agreement}")},
+        [agreement],
         [
             f"{names.label(row['norm'])}, {row['transformation']}: changes by {row['change']:.1g}"
-            for row in wrong.to_dict("records")
+            for row in different.to_dict("records")
         ],
     )
 
@@ -107,16 +107,16 @@ def _by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
 
 
 def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
-    """A cell a norm and transformation, coloured by its change; the paper's tick stands below the measured one."""
+    """Draw a cell per norm and transformation, coloured by the change; the paper's tick is below the measured one."""
     change = _by_norm(table, "change")
     figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
     axes = figure.subplots()
     exponents = np.log10(change.clip(lower=FLOOR))
     cells = axes.pcolormesh(exponents, cmap="cividis", vmin=np.log10(FLOOR), vmax=1, edgecolors="white", linewidth=1)
     figure.colorbar(cells, label="log10 of the relative change of the output", pad=0.01)
-    heads = [textwrap.fill(name, 16, break_on_hyphens=False) for name in change.columns]
+    headings = [textwrap.fill(name, 16, break_on_hyphens=False) for name in change.columns]
     axes.set_yticks(np.arange(len(change)) + 0.5, [names.label(name) for name in change.index])
-    axes.set_xticks(np.arange(len(heads)) + 0.5, heads)
+    axes.set_xticks(np.arange(len(headings)) + 0.5, headings)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.invert_yaxis()
     words = _by_norm(table.assign(text=_cells(table) + ("\npaper " + _ticks(table["paper"])).fillna("")), "text")

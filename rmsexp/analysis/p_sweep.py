@@ -1,6 +1,6 @@
-"""Figure 3 of the paper from runs: quality and time of pRMSNorm against p, the share of units in its mean.
+"""Figure 3 of the paper from runs: quality and time of pRMSNorm against p, the share of units that enter the mean.
 
-Records alone, no torch; table and figure are those of :mod:`rmsexp.compare.ablation`.
+Reads records only; imports no torch. The numbers and the figure are those of the report.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rmsexp.compare.tables import p_sweep as p_table
 
 
 def analyse(results: Path) -> Finding:
-    """A table and a figure for each setting below ``results`` that has runs of pRMSNorm with at least two p.
+    """Return a table and a figure for each setting below ``results`` with runs of pRMSNorm for at least two p.
 
-    Raises: ValueError where no setting has.
+    Raises: ValueError if there is no such setting.
     """
-    found, drawn, remarks = [], {}, []
+    tables, plots, remarks = [], {}, []
     for folder, records in settings(results):
         if (records.runs["norm"] == p_table.PARTIAL).sum() < 2:
             continue
@@ -30,26 +30,26 @@ def analyse(results: Path) -> Finding:
         if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
-        found.append(Table(name, title, table, shown(table, aim)))
-        drawn[name] = p_plot.draw(table, aim, title)
+        tables.append(Table(name, title, table, as_text(table, aim)))
+        plots[name] = p_plot.draw(table, aim, title)
         remarks += records.problems
-    if not found:
+    if not tables:
         raise ValueError(
             f"{results} has no setting with runs of pRMSNorm with several p; make them: "
             "python -m rmsexp -m task=cifar10 norm=prms norm.p=0.25,0.5,1.0 (sweep=p: ten of them), and norm=rms"
         )
-    return Finding(found, drawn, remarks)
+    return Finding(tables, plots, remarks)
 
 
-def shown(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """A row a series: means over seeds, the metric in the unit it is shown in, and times of runs whose time counts."""
+def as_text(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
+    """Return a row per series with means over seeds, as text; contended runs do not count for the time."""
     factor, unit = names.scale_and_unit(aim.metric)
     metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
-    counted = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
-    of_series = table.assign(seconds=counted).groupby(["p", "series"], sort=False)
-    means = of_series[["final", "best", "seconds"]].mean() * [factor, factor, 1.0]
+    seconds = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
+    groups = table.assign(seconds=seconds).groupby(["p", "series"], sort=False)
+    means = groups[["final", "best", "seconds"]].mean() * [factor, factor, 1.0]
     means.columns = pd.Index([f"last {metric}", f"best {metric} (on {aim.selection})", "seconds per 1k steps"])
     text = means.map(lambda value: formats.NO_VALUE if pd.isna(value) else f"{value:.4g}").reset_index()
-    text.insert(1, "runs", of_series.size().astype(str).to_list())
+    text.insert(1, "runs", groups.size().astype(str).to_list())
     text["p"] = (text["p"] * 100).map("{:g} %".format)
     return text.assign(series=text["series"].map(names.norm_of).map(names.label)).rename(columns={"series": "norm"})

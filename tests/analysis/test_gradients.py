@@ -159,7 +159,7 @@ def test_what_contradicts_the_paper_is_named(
     monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
     said = capsys.readouterr().err.splitlines()
-    assert said[0].endswith("RMSNorm, x scaled: dL/dx goes with delta to the power of -1.000")
+    assert said[0].endswith("RMSNorm, x scaled: dL/dx is proportional to delta^-1.000")
     assert [line.split(": ")[2] for line in said[1:]] == [
         *("LayerNorm", "RMSNorm", "pRMSNorm", "BatchNorm", "WeightNorm")
     ]

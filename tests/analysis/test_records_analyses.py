@@ -75,11 +75,11 @@ def test_p_sweep_has_every_run_by_p(tmp_path: Path) -> None:
         for seed in (0, 1)
     ]
     last = table.values["final"].groupby(table.values["series"]).mean() * 100
-    assert table.shown["norm"].tolist() == ["pRMSNorm", "pRMSNorm", "pRMSNorm", "RMSNorm"]
-    assert table.shown["p"].tolist() == ["12.5 %", "50 %", "100 %", "100 %"]
-    assert table.shown["runs"].tolist() == ["2"] * 4
-    assert table.shown["last error %"].astype(float).tolist() == pytest.approx(last.tolist(), rel=1e-3)
-    assert table.shown["seconds per 1k steps"].astype(float).tolist() == pytest.approx([100] * 4)
+    assert table.text["norm"].tolist() == ["pRMSNorm", "pRMSNorm", "pRMSNorm", "RMSNorm"]
+    assert table.text["p"].tolist() == ["12.5 %", "50 %", "100 %", "100 %"]
+    assert table.text["runs"].tolist() == ["2"] * 4
+    assert table.text["last error %"].astype(float).tolist() == pytest.approx(last.tolist(), rel=1e-3)
+    assert table.text["seconds per 1k steps"].astype(float).tolist() == pytest.approx([100] * 4)
     quality, time = only(finding.figures).axes
     assert lines(quality)["pRMSNorm"] == pytest.approx(last.tolist()[:3])
     assert lines(quality)["RMSNorm (p = 100 %)"] == pytest.approx([last["rms"]] * 2)
@@ -100,7 +100,7 @@ def test_p_sweep_keeps_tasks_settings_and_machines_apart(tmp_path: Path) -> None
     assert [("built-in data" in table.title) for table in finding.tables] == [True, True, False]
     assert set(finding.tables[0].values["time_state"]) == {"contended"}
     assert set(finding.tables[1].values["time_state"]) == {"clear"}
-    assert [table.shown["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
+    assert [table.text["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
         [formats.NO_VALUE] * 2,  # what was disturbed does not count
         ["100", "100"],
     ]
@@ -147,7 +147,7 @@ def test_init_center_shows_every_series_and_the_paper(tmp_path: Path) -> None:
         {"metric": "loss", "series": "ln", "runs": 1, "step": 20, "last": 3, "lowest": 3, "highest": 5},
         {"metric": "loss", "series": "rms", "runs": 2, "step": 20, "last": 3, "lowest": 3, "highest": 5},
     ]
-    assert table.shown.iloc[1].tolist() == ["BLEU", "RMSNorm", "2", "20", "9", "0", "9"]
+    assert table.text.iloc[1].tolist() == ["BLEU", "RMSNorm", "2", "20", "9", "0", "9"]
     bleu, loss, published = only(finding.figures).axes
     assert lines(bleu)["LayerNorm"] == [0, 1, 2]
     assert lines(bleu)["RMSNorm"] == [0, 3, 9]
