@@ -19,7 +19,7 @@ ROUNDING = ("ceil", "floor")
 class RMSNorm(PerExampleNorm):
     """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, RMSNorm (Zhang & Sennrich 2019, Eq. 4).
 
-    A drop-in for ``torch.nn.RMSNorm``. With ``p < 1`` it is pRMSNorm (section 5): the mean is over the first
+    A drop-in for ``torch.nn.RMSNorm``. With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first
     ``k = ceil(n * p)`` of the n normalised units, in row-major order of the normalised axes.
 
     Args:

@@ -1,6 +1,6 @@
 """Norms over the last axis, or over the positions of each channel of feature maps, as Triton kernels.
 
-Zhang & Sennrich (2019), section 4; Ba et al. (2016). A *row* is a set of n units that share a statistic. Each program
+Zhang & Sennrich (2019); Ba et al. (2016). A *row* is a set of n units that share a statistic. Each program
 computes BLOCK_ROWS rows, BLOCK_N units of each at a time.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
