@@ -1,8 +1,37 @@
-"""``python -m rmsexp``."""
+"""The command ``rmsexp``, also ``python -m rmsexp``: the first word chooses another command; else runs are done."""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
-from rmsexp.app import main
+from rmsexp import app, config
+from rmsexp.checks import nearest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
+        return app.main(words)
+    command, *others = words
+    if command not in app.COMMANDS:
+        names = ", ".join(app.COMMANDS)
+        problem = f"{command!r} is no command and no KEY=VALUE{_suggestion(command)} (commands: {names})"
+        print(f"rmsexp: {problem}", file=sys.stderr)
+        return 2
+    # only the command's own imports: rmsexp --help and rmsexp report do not load torch
+    module = import_module("rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}")
+    status: int = module.main(others)
+    return status
+
+
+def _suggestion(word: str) -> str:
+    """Return "; did you mean …?" for a word that is almost a command, or the choice of a group."""
+    choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
+    return f"; did you mean {choices[0]}?" if choices else nearest(word, app.COMMANDS)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -27,22 +27,22 @@ from rmsexp.checks import at_least, choice, nearest, not_empty
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = {
-    "task": "what is trained",
+    "task": "the model and its data",
     "norm": "the normaliser",
-    "scale": "built-in data, real data in minutes, or the paper's setting",
-    "recipe": "sizes and schedule of a task at a scale (follows task and scale)",
-    "pair": "what one norm needs on one task (follows task and norm)",
-    "logger": "views of the record beside it; several as logger=[wandb,tensorboard]",
-    "sweep": "a ready-made set of runs",
+    "scale": "how large model and data are",
+    "recipe": "sizes and schedule of a task at a scale; chosen by task and scale",
+    "pair": "settings that one norm needs on one task; chosen by task and norm",
+    "logger": "other places to which metrics are written; several as logger=[wandb,tensorboard]",
+    "sweep": "a prepared set of runs",
 }
-# What a run is computed with or shown by, but not what it computes.
+# Keys that never change results, only where, how fast and how long a run computes, and what it records.
 NEVER_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
     "norm_eps",  # the norm's own eps has its value
 }
 
-LONGEST_SUFFIX = 200  # bytes, of what a folder's name says of a setting or a series
+LONGEST_SUFFIX = 200  # bytes of the options in the name of a setting's or series' folder
 
 
 class ConfigError(ValueError):

@@ -1,31 +1,37 @@
-"""``python -m rmsexp.prepare task=… scale=…``: downloads, verifies and preprocesses what a run would."""
+"""``python -m rmsexp.prepare task=cifar10 scale=small``: download, verify and preprocess the data set of a run.
+
+It takes the same words as ``python -m rmsexp``; the run then starts at once and needs no network.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from rmsexp import config, tasks
+from rmsexp import config
 
 
-def main() -> int:
-    if {"-h", "--help"} & set(sys.argv):
+def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else list(argv)
+    if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
     import torch
 
+    from rmsexp import tasks
     from rmsexp.data import DataError
 
     try:
-        job = config.job([config.expand_home(word) for word in sys.argv[1:]])
+        job = config.job([config.expand_home(word) for word in words])
         task = tasks.make(job, torch.device("cpu"))
         task.prepare(print)
     except config.ConfigError as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 2
-    except (DataError, ValueError) as error:
+    except (DataError, ValueError, OSError) as error:
         print(f"rmsexp: {error}", file=sys.stderr)
         return 1
-    print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, under {job.config.data.root}")
+    print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")
     return 0
 
 

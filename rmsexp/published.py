@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,7 +187,7 @@ def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
     return table
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rmsexp.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="distinguishes several logs of one norm (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records (%(default)s)")
     parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="data sets (%(default)s)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     task = arguments.task or TASKS.get(arguments.file.suffix)
     if task is None:
         parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; set --task")

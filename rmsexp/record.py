@@ -210,6 +210,13 @@ def find_runs(root: Path) -> Iterator[Path]:
             yield folder
 
 
+def metrics_text(row: Row) -> str:
+    """Return the finite metrics of an evaluation's row for printing, such as "loss 0.5432, error 0.1234"."""
+    others = ("step", "epoch", "examples", "split", "seconds")
+    values = {key: value for key, value in row.items() if key not in others and value is not None}
+    return ", ".join(f"{key} {value:.4f}" for key, value in values.items())
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file so that it has either the old content or all of the new one, even if the power fails."""
     data = content.encode() if isinstance(content, str) else content

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -82,14 +83,14 @@ def _pool(runs: int) -> Executor:
     return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rmsexp.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("results", type=Path, help="the root of all records, or any folder below it")
     parser.add_argument("--task", help="report this task only")
     parser.add_argument("--setting", help="report this setting only, named as its folder, as in small+optim.lr=0.01")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     try:
         paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)
     except (ValueError, OSError) as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding
@@ -22,8 +23,8 @@ from rmsexp.data import DataError
 OUT = Path("results/analysis")
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
     try:
         finding = _analyse(arguments)
         finding.publish(arguments.out or _default_folder(arguments))

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,44 +7,34 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from rmsexp.record import Row
+from rmsexp.record import Row, metrics_text
 
 
 class ProgressDisplay:
-    """Shows step, loss, rate and the time left."""
+    """Shows step, loss, speed and the remaining time."""
 
     def __init__(self, label: str, steps: int) -> None:
         self._label, self._steps = label, steps
         self._console = Console(file=sys.stderr)
-        self._bar: Progress | None = None
-        if self._console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            )
-            self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self._console)
-            self._task = self._bar.add_task(label, total=steps, text="")
-            self._bar.start()
+        self._bar = _Bar(label, steps, self._console) if self._console.is_terminal else None
 
     def update(self, row: Row, steps_per_second: float) -> None:
-        """Shows a training row."""
+        """Show a training row."""
         step, loss = row["step"], row["loss"]
-        left = (self._steps - step) / steps_per_second if steps_per_second else 0.0
-        shown = "not finite" if loss is None else f"{loss:.4f}"
-        text = f"loss {shown}  {steps_per_second:.1f} steps/s  {_duration(left)} left"
+        remaining = (self._steps - step) / steps_per_second if steps_per_second else 0.0
+        loss_text = "not finite" if loss is None else f"{loss:.4f}"
+        text = f"loss {loss_text}  {steps_per_second:.1f} steps/s  {_duration(remaining)} left"
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, text=text)
+            self._bar.update(step, text)
         else:
             self.say(f"{self._label}  step {step}/{self._steps}  {text}")
 
     def evaluated(self, row: Row) -> None:
-        """Shows an evaluation row."""
-        numbers = ", ".join(f"{key} {row[key]:.4f}" for key in row if key not in _NOT_SHOWN and row[key] is not None)
-        self.say(f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {numbers}")
+        """Show an evaluation row."""
+        self.say(f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row)}")
 
     def say(self, text: str) -> None:
-        """Writes one line above the bar."""
+        """Print one line, above the bar if there is one."""
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -52,7 +42,23 @@ class ProgressDisplay:
             self._bar.stop()
 
 
-_NOT_SHOWN = ("step", "epoch", "examples", "split", "seconds")
+class _Bar:
+    def __init__(self, label: str, steps: int, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[text]}"),
+        )
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task(label, total=steps, text="")
+        self._progress.start()
+
+    def update(self, step: int, text: str) -> None:
+        self._progress.update(self._task, completed=step, text=text)
+
+    def stop(self) -> None:
+        self._progress.stop()
 
 
 def _duration(seconds: float) -> str:

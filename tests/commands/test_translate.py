@@ -76,7 +76,7 @@ def test_the_records_score_is_found_again(runs: dict[str, Path], translated: Tra
     sources, references = held_out("valid")
     done = translated("\n".join(sources) + "\n", runs[task], "--beam", "3")
     assert done.status == 0
-    assert f"16 lines, the model of step {best['step']}" in done.err
+    assert f"translating 16 lines with the model of step {best['step']}" in done.err
     scores = bleu.score(done.out.splitlines(), references)
     (row,) = [row for row in record.read(runs[task]).metrics if (row["step"], row["split"]) == (best["step"], "valid")]
     assert scores.bleu > 0
@@ -95,7 +95,7 @@ def test_the_last_checkpoint_is_what_the_samples_are_of(
     sources, references = held_out("test")
     done = translated("\n".join(sources), runs[task], "--checkpoint", "last")
     steps = int(LEARNT[task][0].partition("=")[2])
-    assert f"16 lines, the model of step {steps}" in done.err
+    assert f"translating 16 lines with the model of step {steps}" in done.err
     samples = (runs[task] / "translations.txt").read_text()
     lines = done.out.splitlines()
     for i in (0, 15):

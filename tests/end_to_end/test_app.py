@@ -695,7 +695,7 @@ def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeyp
         assert f"failed: {bench.folder('ln', seed)}: RuntimeError: of the test's making" in listed
         assert f"diverged: {bench.folder('l2', seed)}: the loss of step 3 is not finite" in listed
     assert f"{bench.folder('rms')}:" not in listed
-    assert "the same command again runs what is missing" in listed
+    assert "repeat the command to do the runs that are missing" in listed
 
     order.clear()
     monkeypatch.setattr(Task, "build", recorded)

@@ -1,0 +1,108 @@
+"""The first word of ``rmsexp``: it chooses a command, or it belongs to a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rmsexp
+from rmsexp import app
+from rmsexp.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def module_of(command: str) -> str:
+    return "rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}"
+
+
+@pytest.mark.parametrize("command", app.COMMANDS)
+def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+
+    def record_call(argv: Sequence[str] | None = None) -> int:
+        calls.append(list(argv or []))
+        return 3
+
+    monkeypatch.setattr(import_module(module_of(command)), "main", record_call)
+    assert main([command, "-m", "norm=ln,rms", "timing"]) == 3
+    monkeypatch.setattr(sys, "argv", ["rmsexp", command])
+    assert main() == 3
+    assert calls == [["-m", "norm=ln,rms", "timing"], []]
+
+
+@pytest.mark.parametrize("command", app.COMMANDS)
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main([command, "--help"])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status == 0
+    assert f"python -m rmsexp.{command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["norm=ln", "timing"],
+        ["-m", "norm=ln,rms"],
+        ["-m", "timing"],
+        ["--help"],
+        ["+norm.p=1"],
+        ["~norm"],
+        ["hydra/launcher=joblib"],
+    ],
+    ids=" ".join,
+)
+def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Sequence[str]] = []
+    monkeypatch.setattr(app, "main", lambda argv: calls.append(argv) or 0)
+    assert main(words) == 0
+    assert calls == [words]
+
+
+@pytest.mark.parametrize(
+    ("word", "suggestion"),
+    [
+        ("timings", "; did you mean timing?"),
+        ("raport", "; did you mean report?"),
+        ("rms", "; did you mean norm=rms?"),
+        ("transformer", "; did you mean task=transformer?"),
+        ("xyz", ""),
+        ("", ""),
+    ],
+)
+def test_an_unknown_command_is_answered_in_one_line(
+    word: str, suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "norm=ln"]) == 2
+    out, err = capsys.readouterr()
+    names = "timing, bench, report, analysis, translate, prepare, published"
+    assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
+
+
+def test_help_lists_each_command_in_one_line() -> None:
+    lines = app.help_text().splitlines()
+    for command, meaning in app.COMMANDS.items():
+        assert f"  {command:20}{meaning}" in lines
+
+
+def test_python_m_and_the_console_script_are_the_same_function() -> None:
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rmsexp"]
+    module, _, function = script.partition(":")
+    assert getattr(import_module(module), function) is main
+    command = [sys.executable, "-m", "rmsexp", "report", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "reading nowhere\n")
+    assert done.stderr.startswith("rmsexp: nowhere ")
+
+
+def test_type_hints_are_for_users_of_the_package_too() -> None:
+    assert (Path(rmsexp.__file__).parent / "py.typed").exists()
