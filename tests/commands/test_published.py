@@ -248,18 +248,18 @@ def test_stored_parameters_give_the_published_vectors(tmp_path: Path, norm: str,
     features = torch.arange(12.0).reshape(2, FEATURES).sin()
     with torch.no_grad():
         vectors = model.captions(captions, torch.tensor([[True] * 3, [True, True, False]])).numpy()
-        vectors = model.images(features).numpy()
+        image_vectors = model.images(features).numpy()
     np.testing.assert_allclose(vectors[0], published_caption(arrays, norm, [3, 4, 0]), rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(vectors[1], published_caption(arrays, norm, [1, 0]), rtol=2e-5, atol=1e-6)
     image = features.numpy() @ arrays["ff_image_W"] + arrays["ff_image_b"]
-    np.testing.assert_allclose(vectors, np.abs(image / np.linalg.norm(image, axis=1, keepdims=True)), rtol=1e-5)
+    np.testing.assert_allclose(image_vectors, np.abs(image / np.linalg.norm(image, axis=1, keepdims=True)), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("norm", "ours", "message"),
     [
-        ("none", RMS(name="rms"), r"gru.gates_x.norm.weight is none, where .* has \(8,\); --norm"),
-        ("ln", RMS(name="rms"), r"norm.bias is \(8,\), where .* has none; --norm"),
+        ("none", RMS(name="rms"), r"gru.gates_x.norm.weight is none, but .* has \(8,\); set --norm"),
+        ("ln", RMS(name="rms"), r"norm.bias is \(8,\), but .* has none; set --norm"),
     ],
 )
 def test_a_model_with_another_norm_is_refused(tmp_path: Path, norm: str, ours: Norm, message: str) -> None:
