@@ -93,9 +93,8 @@ def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
     )
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
     weight, relative = figure.subplots(1, 2)
-    for (name, run), width in zip(
-        runs.items(), np.linspace(4, 1, len(runs)), strict=True
-    ):  # thinner ones on top: lines may coincide
+    widths = np.linspace(4, 1, len(runs))  # lines may coincide: the thinner ones are on top
+    for (name, run), width in zip(runs.items(), widths, strict=True):
         look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": names.label(name)}
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
         relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
