@@ -10,13 +10,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from helpers import documents
 
+from rmsexp import __main__ as entry
 from rmsexp import app, config, timing
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
@@ -88,16 +87,13 @@ def check_runs(words: Sequence[str]) -> None:
 def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts another command of the package, which must end once its words are parsed."""
     if words in ([], ["--help"]):
-        assert find_spec(f"rmsexp.{module}")
         return
     if module == "timing":
         monkeypatch.undo()
         timing.parse([config.expand_home(word) for word in words])
         return
-    main = import_module(f"rmsexp.{'analysis.__main__' if module == 'analysis' else module}").main
-    monkeypatch.setattr(sys, "argv", [module, *words])
     with pytest.raises(Parsed):
-        main()
+        entry.main([module, *words])
 
 
 def check_script(path: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +112,10 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
         case ["python", script, *words] if script.startswith("scripts/"):
             check_script(documents.ROOT / script, words, monkeypatch)
-        case ["python", "-m", module, *words] if module.startswith("rmsexp."):
+        case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in app.COMMANDS:
             check_module(module.removeprefix("rmsexp."), words, monkeypatch)
-        case ["rmsexp", word, *words] if find_spec(f"rmsexp.{word}"):
-            check_module(word, words, monkeypatch)
+        case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in app.COMMANDS:
+            check_module(module, words, monkeypatch)
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()
             check_runs(words)

@@ -24,7 +24,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the unpacked wheel. It is built without network: hatchling is among the dev packages."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("rmsexp-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -66,6 +67,8 @@ def test_metadata(site: Path) -> None:
     metadata = (folder / "METADATA").read_text()
     assert "License-Expression: MIT" in metadata
     assert "Requires-Python: >=3.11" in metadata
+    assert "rmsexp = rmsexp.__main__:main" in (folder / "entry_points.txt").read_text().splitlines()
+    assert (site / "rmsexp/py.typed").exists()
 
 
 def test_help_a_run_in_each_form_and_the_report(site: Path, tmp_path: Path) -> None:
