@@ -9,6 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/uv
+CPP := $(wildcard rmsexp/kernels/cpp/*)
 # a worker per core; a worker that is done takes tests from the others
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
@@ -41,9 +42,10 @@ test-full: test ## all of that, then the numerical tests with other vector instr
 	  done; \
 	done
 
-lint: setup ## ruff, and the direction of imports
+lint: setup ## ruff, clang-format, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/lint-imports
 
 types: setup ## mypy
@@ -62,6 +64,7 @@ notebooks: setup ## run the notebooks
 format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 constraints: setup ## write the versions of .venv to constraints.txt
 	@{ echo "# The versions that make installs; written by make constraints."; $(UV) pip freeze --python $(BIN)/python --exclude-editable; } > constraints.tmp

@@ -1,6 +1,6 @@
-"""Compiles the C++ operators when they are first needed, and keeps the library for the next process.
+"""Compile the C++ operators when they are first needed, and cache the library for later processes.
 
-What is built depends on sources, compiler, processor and torch version, and lies in a folder of that digest.
+The cache has one folder for each digest of sources, compiler, flags, processor and torch version.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 import torch
+
+from rmsexp.kernels.forms import Kind
 
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"
@@ -25,24 +28,24 @@ FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trappi
 
 
 class BuildError(Exception):
-    """The operators cannot be had here; the message says why in one line."""
+    """The operators cannot be built here. The message is one line and names the cause."""
 
 
 @lru_cache(maxsize=1)
 def load() -> bool:
-    """Whether the operators ``torch.ops.rmsexp`` are there; the first call builds and loads them.
+    """Return whether the operators ``torch.ops.rmsexp`` are available; the first call builds and loads them.
 
-    Where they cannot be built a notice says why, once, and callers go on with elementary operations.
+    Where they cannot be built, a notice is printed once and False is returned: callers use elementary operations.
     """
     try:
         library = _library()
         try:
             torch.ops.load_library(library)
-        except OSError:  # damaged; it is built anew
-            library.unlink()
+        except OSError:  # the file is damaged: build it again
+            library.unlink(missing_ok=True)  # another process may have removed it, too
             torch.ops.load_library(_library())
     except (BuildError, OSError) as error:
-        _say(f"notice: no fused kernels, going on with eager operations ({error})")
+        _print(f"notice: the fused kernels are not available, eager operations are used instead ({error})")
         return False
     from rmsexp.kernels import fakes
 
@@ -55,59 +58,60 @@ def load() -> bool:
 
 
 def _library() -> Path:
-    """The path of the library, built if there is none yet. Raises: BuildError."""
+    """Return the path of the library, building it if it is not cached. Raises: BuildError."""
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler found; install g++ or set CXX")
     command = [compiler, *FLAGS.split(), *_definitions()]
     sources = sorted(SOURCES.glob("*.cpp"))
-    content = [path.read_bytes() for path in (*sources, *SOURCES.glob("*.h"))]
-    facts = [*command, torch.__version__, _output([compiler, "--version"]), _processor()]
-    digest = hashlib.sha256(b"\0".join([*content, *(fact.encode() for fact in facts)])).hexdigest()[:16]
+    content = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
+    settings = [*command, torch.__version__, _output([compiler, "--version"]), _processor()]
+    digest = hashlib.sha256(b"\0".join([*content, *(text.encode() for text in settings)])).hexdigest()[:16]
     folder = CACHE.expanduser() / digest
     library = folder / "rmsexp.so"
     if library.exists():
         return library
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:  # of several processes one builds
+    with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
-            _say("building the fused kernels (once; a minute or two)")
+            _print("building the fused kernels (once; a minute or two)")
             _compile(command, sources, library)
-            _say(f"the fused kernels are built and kept: {library}")
+            _print(f"built the fused kernels: {library}")
     return library
 
 
 def _compile(command: list[str], sources: list[Path], library: Path) -> None:
+    """Compile one source per processor at a time, and link. The library gets its name when it is complete."""
     headers = Path(torch.__file__).parent / "include"
     include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        objects = [Path(scratch) / f"{source.stem}.o" for source in sources]
-        jobs = [
-            subprocess.Popen([*command, *include, "-c", source, "-o", to], stderr=subprocess.PIPE, text=True)
-            for source, to in zip(sources, objects, strict=True)
-        ]
-        errors = [job.communicate()[1] for job in jobs]
-        for job, error in zip(jobs, errors, strict=True):
-            if job.returncode:
-                raise BuildError(f"{command[0]} failed: {_first_error(error)}")
-        whole = Path(scratch) / library.name
+        objects = [f"{scratch}/{source.stem}.o" for source in sources]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [
+                pool.submit(_output, [*command, *include, "-c", str(source), "-o", target])
+                for source, target in zip(sources, objects, strict=True)
+            ]
+        for job in jobs:
+            job.result()
+        linked = Path(scratch) / library.name
         torch_library = Path(torch.__file__).parent / "lib"
-        linked = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]
-        # the threads that torch has itself; a second OpenMP in one process would compete with it
+        libraries = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]
+        # torch's own OpenMP library: a second one in the process would start threads that compete with it
         openmp = next((str(path) for path in torch_library.glob("libgomp*")), "-fopenmp")
-        _output([command[0], "-shared", "-o", str(whole), *map(str, objects), *linked, openmp])
-        whole.replace(library)
+        _output([command[0], "-shared", "-o", str(linked), *objects, *libraries, openmp])
+        linked.replace(library)
 
 
 def _definitions() -> list[str]:
-    """Which vectors ATen's headers use: those that torch itself found on this processor."""
+    """Return macros: the vector instructions that torch found on this processor, and the numbers of the kinds."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
+    kinds = [f"-DRMSEXP_KIND_{name}={value}" for name, value in vars(Kind).items() if name.isupper()]
+    return [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}", *kinds]
 
 
 def _processor() -> str:
-    """What ``-march=native`` depends on."""
+    """Return the processor's features, on which ``-march=native`` depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -116,16 +120,18 @@ def _processor() -> str:
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"{command[0]} failed: {_first_error(done.stderr)}")
-    return done.stdout
+    """Run a command and return its standard output. Raises: BuildError if it fails."""
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise BuildError(f"{command[0]} failed: {_first_error(process.stderr)}")
+    return process.stdout
 
 
 def _first_error(text: str) -> str:
+    """Return the first line that names an error, or the last line."""
     lines = text.strip().splitlines() or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

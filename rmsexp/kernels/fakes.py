@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001
-"""What shapes the operators give, for torch.compile: it runs them on tensors without values."""
+"""Shapes and strides of the operators' results for torch.compile, which runs them on tensors without values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind, is_readable, wide
+from rmsexp.kernels.forms import Kind, SavedDecoder, SavedGRU, SavedLSTM, is_readable, wide
 
 
 def register() -> None:
@@ -18,8 +18,8 @@ def register() -> None:
         torch.library.register_fake(f"rmsexp::{name}", fake)
 
 
-def _laid_out(x: Tensor, maps: bool = False) -> Tensor:
-    """A result like ``x`` as the kernels lay it out: contiguous where they copy ``x`` before they read it."""
+def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
+    """An empty result with the strides of ``x``, or contiguous where the kernels read a copy of ``x``."""
     return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 
@@ -28,7 +28,7 @@ def _normalise_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = x.shape[0] * x.shape[1] if maps else math.prod(x.shape[:-1])
     return (
-        _laid_out(x, maps),
+        _empty_like(x, maps),
         x.new_empty(rows if kind == Kind.LAYER else 0, dtype=wide(x)),
         x.new_empty(rows, dtype=wide(x)),
     )
@@ -46,7 +46,7 @@ def _normalise_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     width = x.shape[1 if maps else -1]
     return (
-        _laid_out(x, maps),
+        _empty_like(x, maps),
         scale.new_empty(0 if gain is None else width),
         scale.new_empty(0 if shift is None else width),
     )
@@ -54,16 +54,19 @@ def _normalise_backward(
 
 def _gru_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
     batch, time, width = x.shape
-    saved = [x.new_empty(time, batch, size) for size in (width, width, 8)]
-    return [x.new_empty(time + 1, *h0.shape), *saved]
+    saved = SavedGRU(
+        states=x.new_empty(time + 1, *h0.shape),
+        products=x.new_empty(time, batch, width),
+        gates=x.new_empty(time, batch, width),
+        statistics=x.new_empty(time, batch, 8),
+    )
+    return list(saved)
 
 
-def _gru_backward(
-    dout: Tensor, x: Tensor, weight: Tensor, biased: bool, affine: Tensor, *others: object
-) -> list[Tensor]:
+def _gru_backward(dout: Tensor, x: Tensor, weight: Tensor, biased: bool, affine: Tensor, *_: object) -> list[Tensor]:
     bias = x.new_empty(x.shape[-1] if biased else 0)
     return [
-        _laid_out(x),
+        _empty_like(x),
         dout.new_empty(dout.shape[0], dout.shape[2]),
         *map(torch.empty_like, (weight, bias, affine)),
     ]
@@ -71,22 +74,45 @@ def _gru_backward(
 
 def _lstm_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
     batch, time, width = x.shape
-    saved = [x.new_empty(time, batch, size) for size in (width, width + h0.shape[1], 6)]
-    return [*(x.new_empty(time + 1, *h0.shape) for _ in range(2)), *saved]
+    saved = SavedLSTM(
+        hidden=x.new_empty(time + 1, *h0.shape),
+        cells=x.new_empty(time + 1, *h0.shape),
+        products=x.new_empty(time, batch, width),
+        gates=x.new_empty(time, batch, width + h0.shape[1]),
+        statistics=x.new_empty(time, batch, 6),
+    )
+    return list(saved)
 
 
 def _lstm_backward(
     dout: Tensor, x: Tensor, weight: Tensor, affine: Tensor, cell_affine: Tensor, *_: object
 ) -> list[Tensor]:
     states = [dout.new_empty(dout.shape[0], dout.shape[2]) for _ in range(2)]
-    return [_laid_out(x), *states, *map(torch.empty_like, (weight, affine, cell_affine))]
+    return [_empty_like(x), *states, *map(torch.empty_like, (weight, affine, cell_affine))]
 
 
 def _decoder_forward(x: Tensor, s0: Tensor, keys: Tensor, values: Tensor, *_: object) -> list[Tensor]:
-    batch, time, gates = x.shape
-    positions, width = keys.shape[1:]
-    sizes = (values.shape[2], s0.shape[1], gates, width + gates, gates, gates, 8, gates, 8, 2, positions)
-    return [x.new_empty(time + 1, *s0.shape), *(x.new_empty(time, batch, size) for size in sizes)]
+    batch, time, width = x.shape
+    positions, key_width = keys.shape[1:]
+
+    def empty(size: int) -> Tensor:
+        return x.new_empty(time, batch, size)
+
+    saved = SavedDecoder(
+        states=x.new_empty(time + 1, *s0.shape),
+        contexts=empty(values.shape[2]),
+        between=empty(s0.shape[1]),
+        first_products=empty(width),
+        joint_products=empty(key_width + width),
+        context_products=empty(width),
+        first_gates=empty(width),
+        first_statistics=empty(8),
+        second_gates=empty(width),
+        second_statistics=empty(8),
+        query_statistics=empty(2),
+        attention=empty(positions),
+    )
+    return list(saved)
 
 
 def _decoder_backward(
@@ -107,21 +133,8 @@ def _decoder_backward(
     *_: object,
 ) -> list[Tensor]:
     state, bias = dstates.new_empty(dstates.shape[0], dstates.shape[2]), x.new_empty(x.shape[-1] if biased else 0)
-    like = (
-        x,
-        state,
-        keys,
-        values,
-        w_first,
-        w_between,
-        bias,
-        w_context,
-        score,
-        affine_first,
-        affine_second,
-        affine_query,
-    )
-    return [_laid_out(tensor) for tensor in like]
+    inputs = (x, state, keys, values, w_first, w_between, bias, w_context, score)
+    return [_empty_like(tensor) for tensor in (*inputs, affine_first, affine_second, affine_query)]
 
 
 FAKES: dict[str, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ def normalise(
     """``standardised x * gain + shift`` over the last axis, or with ``maps`` over the positions of each channel.
 
     ``x``: ``(…, n)``, or ``(batch, channels, height, width)``; ``gain`` and ``shift``: ``(n,)``, or ``(channels,)``.
-    float16 and bfloat16 are computed in float32. ``slope``: of a leaky ReLU on the result; 1 for none.
+    float16 and bfloat16 are computed in float32. A leaky ReLU with this ``slope`` is applied to the result; 1: none.
     """
     y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
     return y

@@ -1,8 +1,8 @@
 """The fused recurrences: whole sequences in one operator, with hand-derived backward passes through time.
 
-``affine`` holds gains and shifts of the norms of a step: ``(2, 2, n)``, of input and state, gain and shift. A form is
-(kind, units in the statistic of the gates, of candidate or cell, whether eps is inside the root). The operators compute
-in float32 or float64; under autocast their inputs are cast to float32. They have no second derivatives.
+``affine`` holds gains and shifts of the norms of a step: ``(2, 2, n)``, of input and state, gain and shift. The
+operators compute in float32 or float64; under autocast their inputs are cast to float32. They have no second
+derivatives.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from rmsexp.kernels.forms import Form, SavedDecoder, SavedGRU, SavedLSTM, StepForm
 
 Optional = Tensor | None
 
@@ -22,20 +24,24 @@ def gru(
     bias: Optional,
     affine: Tensor,
     mask: Optional,
-    form: list[int],
+    form: StepForm,
     eps: float,
     *,
     reverse: bool,
 ) -> Tensor:
-    """The states ``(batch, time, H)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
+    """Return the states ``(batch, time, H)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
 
-    ``x``: ``(batch, time, 3 H)``, the input's products (reset, update, candidate), before their norms. ``weight``:
-    ``(3 H, H)``, of the state; ``bias``: ``(3 H,)``, added to its product. Where ``mask``, ``(batch, time)``, is false
-    the state stays. With ``reverse`` positions are read from the last to the first.
+    Args:
+        x: the products of the input (reset, update, candidate) before their norms, ``(batch, time, 3 H)``.
+        h0: the initial state, ``(batch, H)`` or, for all rows of the batch, ``(1, H)``.
+        weight: of the state, ``(3 H, H)``. ``bias``: added to the product of the state, ``(3 H,)``.
+        affine: ``(2, 2, 3 H)``.
+        mask: ``(batch, time)``; where it is false the state stays as it is.
+        reverse: positions are read from the last to the first.
     """
-    begin, real = _for_each_row(x, mask, h0)
-    tensors = _wide(x, begin, weight, bias, affine)
-    states: Tensor = _GRU.apply(*tensors, real, reverse, form, eps)
+    initial, mask = _broadcast(x, mask, h0)
+    tensors = _wide(x, initial, weight, bias, affine)
+    states: Tensor = _GRU.apply(*tensors, mask, reverse, form, eps)
     return _narrow(states, x)
 
 
@@ -47,18 +53,23 @@ def lstm(
     affine: Tensor,
     cell_affine: Tensor,
     mask: Optional,
-    form: list[int],
+    form: StepForm,
     eps: float,
     *,
     reverse: bool,
 ) -> Tensor:
-    """The hidden states ``(batch, time, H)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
+    """Return the hidden states ``(batch, time, H)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
 
-    ``x``: ``(batch, time, 4 H)``; ``weight``: ``(4 H, H)``; ``cell_affine``: ``(2, H)``; the rest as in :func:`gru`.
+    Args:
+        x: the products of the input (in, forget, out, value) before their norm, ``(batch, time, 4 H)``.
+        h0, c0: the initial hidden state and cell, as in :func:`gru`.
+        weight: of the hidden state, ``(4 H, H)``.
+        affine: ``(2, 2, 4 H)``. ``cell_affine``: gain and shift of the cell's norm, ``(2, H)``.
+        mask, reverse: as in :func:`gru`.
     """
-    *begin, real = _for_each_row(x, mask, h0, c0)
-    tensors = _wide(x, *begin, weight, affine, cell_affine)
-    states: Tensor = _LSTM.apply(*tensors, real, reverse, form, eps)
+    *initial, mask = _broadcast(x, mask, h0, c0)
+    tensors = _wide(x, *initial, weight, affine, cell_affine)
+    states: Tensor = _LSTM.apply(*tensors, mask, reverse, form, eps)
     return _narrow(states, x)
 
 
@@ -76,30 +87,38 @@ def decoder(
     affine_first: Tensor,
     affine_second: Tensor,
     affine_query: Tensor,
-    form: list[int],
-    query_form: list[int],
+    form: StepForm,
+    query_form: Form,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """States ``(batch, time, H)`` and contexts ``(batch, time, A)`` of a conditional GRU with attention.
+    """Return states ``(batch, time, H)`` and contexts ``(batch, time, A)`` of a conditional GRU with attention.
 
-    ``x``: ``(batch, time, 3 H)``, products of the previous tokens; ``keys``: ``(batch, S, C)``; ``values``:
-    ``(batch, S, A)``; ``mask``: ``(batch, S)``, true on the source; ``w_between``: ``(C + 3 H, H)``, query and second
-    GRU; ``bias``: ``(3 H,)``, of the second GRU; ``w_context``: ``(3 H, A)``; ``score``: ``(C,)``;
-    ``affine_query``: ``(2, C)``; ``query_form``: (kind, units in the statistic, whether eps is inside the root).
+    Args:
+        x: the products of the previous tokens, ``(batch, time, 3 H)``.
+        s0: the initial state, ``(batch, H)``.
+        keys, values, mask: of the source, ``(batch, S, C)``, ``(batch, S, A)``, and ``(batch, S)``, false on padding.
+        w_first: of the state, in the first GRU, ``(3 H, H)``.
+        w_between: of the state between the GRUs, ``(C + 3 H, H)``: for the query, then for the second GRU.
+        bias: added to the product of the state in the second GRU, ``(3 H,)``.
+        w_context: of the context, in the second GRU, ``(3 H, A)``.
+        score: the vector that maps the attention's hidden layer to energies, ``(C,)``.
+        affine_first, affine_second, affine_query: ``(2, 2, 3 H)``, ``(2, 2, 3 H)``, and ``(2, C)``.
+        form, query_form, eps: the norms of both GRUs, the norm of the query, and the eps of all.
     """
     tensors = _wide(x, s0, keys, values)
     weights = _wide(w_first, w_between, w_context, score, affine_first, affine_second, affine_query, bias)
-    states, contexts = _Decoder.apply(*tensors, mask.contiguous(), *weights, form, query_form, eps)
+    query = [query_form.kind, query_form.k, int(query_form.inside)]
+    states, contexts = _Decoder.apply(*tensors, mask.contiguous(), *weights, form, query, eps)
     return _narrow(states, x), _narrow(contexts, x)
 
 
-def _for_each_row(x: Tensor, mask: Optional, *states: Tensor) -> tuple[Optional, ...]:
-    """States and mask with the batch and time of ``x``, where they are given once for all."""
+def _broadcast(x: Tensor, mask: Optional, *states: Tensor) -> tuple[Optional, ...]:
+    """Broadcast states to the batch of ``x``, and the mask to its batch and time."""
     return *(state.expand(len(x), -1) for state in states), None if mask is None else mask.expand(x.shape[:2])
 
 
 def _wide(*tensors: Optional) -> tuple[Optional, ...]:
-    """In float32 or float64, which the kernels compute in."""
+    """Cast float16 and bfloat16 to float32."""
     return tuple(
         tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
         for tensor in tensors
@@ -107,22 +126,22 @@ def _wide(*tensors: Optional) -> tuple[Optional, ...]:
 
 
 def _narrow(result: Tensor, x: Tensor) -> Tensor:
-    """In the type of the input; under autocast what was computed in float32 stays so."""
+    """Cast to the type of the input. Under autocast a result in float32 stays as it is."""
     return result if torch.is_autocast_enabled(x.device.type) else result.to(x.dtype)
 
 
 def _refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():  # only for create_graph=True
+    if torch.is_grad_enabled():  # in a backward pass only with create_graph=True
         raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
 
 
 def _without_autocast(device: torch.device) -> torch.autocast:
-    """Products inside the operators stay in the type of their inputs."""
+    """Keep the products inside of the operators in the type of their inputs."""
     return torch.autocast(device.type, enabled=False)
 
 
 def _positions(states: Tensor, *, reverse: bool) -> Tensor:
-    """The states after each position, ``(batch, time, H)``, of those that lie in the order of reading."""
+    """Drop the initial state of ``(time + 1, batch, H)``, and return ``(batch, time, H)``."""
     return (states[:-1] if reverse else states[1:]).transpose(0, 1)
 
 
@@ -137,15 +156,15 @@ class _GRU(torch.autograd.Function):
         affine: Tensor,
         mask: Optional,
         reverse: bool,
-        form: list[int],
+        form: StepForm,
         eps: float,
     ) -> Tensor:
         affine, bias = affine.contiguous(), None if bias is None else bias.contiguous()
         with _without_autocast(x.device):
-            saved = torch.ops.rmsexp.gru_forward(x, h0, weight, bias, affine, mask, reverse, form, eps)
+            saved = SavedGRU(*torch.ops.rmsexp.gru_forward(x, h0, weight, bias, affine, mask, reverse, form, eps))
         ctx.save_for_backward(x, weight, affine, mask, *saved)
-        ctx.biased, ctx.reverse, ctx.form, ctx.eps = bias is not None, reverse, form, eps
-        return _positions(saved[0], reverse=reverse)
+        ctx.biased, ctx.options = bias is not None, (reverse, form, eps)
+        return _positions(saved.states, reverse=reverse)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Optional, ...]:
@@ -153,7 +172,7 @@ class _GRU(torch.autograd.Function):
         x, weight, affine, mask, *saved = ctx.saved_tensors
         with _without_autocast(x.device):
             dx, dh0, dweight, dbias, daffine = torch.ops.rmsexp.gru_backward(
-                dout, x, weight, ctx.biased, affine, mask, ctx.reverse, ctx.form, ctx.eps, *saved
+                dout, x, weight, ctx.biased, affine, mask, *ctx.options, saved
             )
         return dx, dh0, dweight, dbias if ctx.biased else None, daffine, None, None, None, None
 
@@ -170,24 +189,23 @@ class _LSTM(torch.autograd.Function):
         cell_affine: Tensor,
         mask: Optional,
         reverse: bool,
-        form: list[int],
+        form: StepForm,
         eps: float,
     ) -> Tensor:
         affine, cell_affine = affine.contiguous(), cell_affine.contiguous()
         with _without_autocast(x.device):
-            saved = torch.ops.rmsexp.lstm_forward(x, h0, c0, weight, affine, cell_affine, mask, reverse, form, eps)
+            tensors = (x, h0, c0, weight, affine, cell_affine, mask)
+            saved = SavedLSTM(*torch.ops.rmsexp.lstm_forward(*tensors, reverse, form, eps))
         ctx.save_for_backward(x, weight, affine, cell_affine, mask, *saved)
-        ctx.reverse, ctx.form, ctx.eps = reverse, form, eps
-        return _positions(saved[0], reverse=reverse)
+        ctx.options = (reverse, form, eps)
+        return _positions(saved.hidden, reverse=reverse)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Optional, ...]:
         _refuse_second_derivative()
         x, weight, affine, cell_affine, mask, *saved = ctx.saved_tensors
         with _without_autocast(x.device):
-            gradients = torch.ops.rmsexp.lstm_backward(
-                dout, x, weight, affine, cell_affine, mask, ctx.reverse, ctx.form, ctx.eps, *saved
-            )
+            gradients = torch.ops.rmsexp.lstm_backward(dout, x, weight, affine, cell_affine, mask, *ctx.options, saved)
         return *gradients, None, None, None, None
 
 
@@ -208,7 +226,7 @@ class _Decoder(torch.autograd.Function):
         affine_second: Tensor,
         affine_query: Tensor,
         bias: Optional,
-        form: list[int],
+        form: StepForm,
         query_form: list[int],
         eps: float,
     ) -> tuple[Tensor, Tensor]:
@@ -216,12 +234,11 @@ class _Decoder(torch.autograd.Function):
         affine = [part.contiguous() for part in (affine_first, affine_second, affine_query)]
         bias = None if bias is None else bias.contiguous()
         with _without_autocast(x.device):
-            saved = torch.ops.rmsexp.decoder_forward(
-                x, s0, keys, values, mask, w_first, w_between, bias, w_context, score, *affine, form, query_form, eps
-            )
+            tensors = (x, s0, keys, values, mask, w_first, w_between, bias, w_context, score, *affine)
+            saved = SavedDecoder(*torch.ops.rmsexp.decoder_forward(*tensors, form, query_form, eps))
         ctx.save_for_backward(x, keys, values, mask, w_first, w_between, w_context, score, *affine, *saved)
         ctx.biased, ctx.options = bias is not None, (form, query_form, eps)
-        return _positions(saved[0], reverse=False), saved[1].transpose(0, 1)
+        return _positions(saved.states, reverse=False), saved.contexts.transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Optional, ...]:
@@ -236,5 +253,4 @@ class _Decoder(torch.autograd.Function):
                 )
             )
         weights = (dw_first, dw_between, dw_context, dscore, *daffine)
-        of_bias = dbias if ctx.biased else None
-        return dx, ds0, dkeys, dvalues, None, *weights, of_bias, None, None, None
+        return dx, ds0, dkeys, dvalues, None, *weights, dbias if ctx.biased else None, None, None, None

@@ -164,7 +164,7 @@ class GRU(Recurrence[GRUWeights]):
         """Return gains and shifts of the four norms, ``(2, 2, 3 hidden_size)``: input and state, gain and shift."""
         return affine((self.gates_x, self.candidate_x), (self.gates_h, self.candidate_h))
 
-    def form(self) -> tuple[list[int], float]:
+    def form(self) -> tuple[kernels.StepForm, float]:
         return form(self.gates_h.norm, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
 
 
@@ -256,10 +256,10 @@ def joined(*sites: Linear) -> Tensor | None:
     return torch.cat(biases) if biases else None
 
 
-def form(first: Normaliser, first_size: int, second: Normaliser, second_size: int) -> tuple[list[int], float]:
-    """Return what a step's kernel needs about its two norms: kind, units in each statistic, place of eps; and eps."""
-    first_form, second_form = first.form(first_size), second.form(second_size)
-    return [first_form.kind, first_form.k, second_form.k, int(first_form.inside)], first_form.eps
+def form(gates: Normaliser, gates_size: int, inner: Normaliser, inner_size: int) -> tuple[kernels.StepForm, float]:
+    """Return the norms of a step, of gates and of candidate or cell, as the kernels take them, and their eps."""
+    of_gates, of_inner = gates.form(gates_size), inner.form(inner_size)
+    return kernels.StepForm(of_gates.kind, of_gates.k, of_inner.k, of_gates.inside), of_gates.eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:

@@ -131,7 +131,6 @@ class RNNSearch(nn.Module):
         """Return the results of :meth:`_decode_by_step`, computed by one fused operator."""
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
-        query_form = self.query.norm.form(keys.shape[-1])
         return kernels.decoder(
             self.first_gru.products(previous, weights.first),
             start.history[0],
@@ -147,7 +146,7 @@ class RNNSearch(nn.Module):
             self.second_gru.affine(),
             affine((self.query,))[0],
             form,
-            [query_form.kind, query_form.k, int(query_form.inside)],
+            self.query.norm.form(keys.shape[-1]),
             eps,
         )
 

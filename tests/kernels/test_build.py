@@ -1,4 +1,4 @@
-"""How the fused kernels are built and kept: by compilers that fail, by small scripts in place of one, and by none."""
+"""Building and caching the fused kernels: with scripts as compilers, with failing ones, and without a compiler."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 from rmsexp import kernels
 from rmsexp.kernels import build, fakes
+from rmsexp.kernels.forms import Kind
 
 ARGUMENTS = """#!/bin/sh
 echo "$*" >> "$(dirname "$0")/log"
@@ -26,19 +27,19 @@ for word in "$@"; do
 done
 """
 VERSION = 'if [ $what = version ]; then echo "compiler 1.0"; exit 0; fi\n'
-WRITE = 'echo "made of $*" > "$to"\n'
+WRITE = 'echo "output of $*" > "$to"\n'
 SOURCES = sorted(path.name for path in build.SOURCES.glob("*.cpp"))
-NOTICE = "notice: no fused kernels, going on with eager operations ({})"
+NOTICE = "notice: the fused kernels are not available, eager operations are used instead ({})"
 
 
 class Compiler:
-    """A script that stands where CXX says, and the calls that it was given."""
+    """A script that CXX names, and the command lines with which it was called."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "compiler"
         self._log = folder / "log"
 
-    def does(self, body: str) -> None:
+    def set_body(self, body: str) -> None:
         self.path.write_text(ARGUMENTS + body)
         self.path.chmod(0o755)
 
@@ -49,17 +50,17 @@ class Compiler:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """One that makes files that are no libraries, with a cache of its own."""
-    made = Compiler(tmp_path)
-    made.does(VERSION + WRITE)
-    monkeypatch.setenv("CXX", str(made.path))
+    """A script that writes files which are no libraries, and an empty cache."""
+    script = Compiler(tmp_path)
+    script.set_body(VERSION + WRITE)
+    monkeypatch.setenv("CXX", str(script.path))
     monkeypatch.setattr(build, "CACHE", tmp_path / "cache")
-    return made
+    return script
 
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The libraries that would have been loaded; this process may have the real one."""
+    """The paths of the libraries that would be loaded. This process may have loaded the real one."""
     paths: list[Path] = []
     monkeypatch.setattr(torch.ops, "load_library", lambda path: paths.append(Path(path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -67,77 +68,81 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-new_process = build.load.__wrapped__  # what `load` does where it was not called before
+load_uncached = build.load.__wrapped__  # what `load` does at its first call in a process
 
 
-def kept(tmp_path: Path) -> list[str]:
-    """What lies in the cache's folders."""
+def cached_files(tmp_path: Path) -> list[str]:
+    """The names of the files in the cache's folders."""
     return sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
 
 
 # --- built once
 
 
-def test_what_is_built_is_kept(
+def test_the_library_is_built_once_and_cached(
     compiler: Compiler, loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert new_process()
+    assert load_uncached()
     *compiled, linked = compiler.calls()
     assert sorted(Path(word).name for call in compiled for word in call if word.endswith(".cpp")) == SOURCES
     assert all("-c" in call for call in compiled)
     assert "-shared" in linked
     (library,) = loaded
-    assert kept(tmp_path) == ["lock", "rmsexp.so"]
-    assert library.read_text().startswith("made of")
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert cached_files(tmp_path) == ["lock", "rmsexp.so"]
+    assert library.read_text().startswith("output of")
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == [
         "building the fused kernels (once; a minute or two)",
-        f"the fused kernels are built and kept: {library}",
+        f"built the fused kernels: {library}",
     ]
 
-    assert new_process()
+    assert load_uncached()
     assert loaded == [library, library]
     assert len(compiler.calls()) == len(SOURCES) + 1
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("loaded")
-def test_the_library_appears_whole(compiler: Compiler, tmp_path: Path) -> None:
-    """It is linked in a folder that is gone afterwards, and then moved."""
-    compiler.does(VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listing\n')
-    assert new_process()
+def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: Path) -> None:
+    """It is linked in a temporary folder and then moved."""
+    compiler.set_body(
+        VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listed\n'
+    )
+    assert load_uncached()
     places = [Path(place) for place in (tmp_path / "places").read_text().split()]
     assert len(places) == len(SOURCES) + 1
     assert len({place.parent for place in places}) == 1
     assert not places[0].parent.exists()
-    assert "rmsexp.so" not in (tmp_path / "listing").read_text().split()
+    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
 
 
-@pytest.mark.parametrize("what", ["a source", "a header", "the compiler", "torch"])
-def test_what_the_library_depends_on_builds_another(
-    compiler: Compiler, loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+@pytest.mark.parametrize("change", ["a source", "a header", "the compiler", "torch", "the number of a kind"])
+def test_a_change_of_what_the_library_depends_on_builds_another(
+    compiler: Compiler, loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     sources = shutil.copytree(build.SOURCES, tmp_path / "sources")
     monkeypatch.setattr(build, "SOURCES", sources)
-    assert new_process()
-    if what == "the compiler":
-        compiler.does(VERSION.replace("1.0", "1.1") + WRITE)
-    elif what == "torch":
+    assert load_uncached()
+    if change == "the compiler":
+        compiler.set_body(VERSION.replace("1.0", "1.1") + WRITE)
+    elif change == "torch":
         monkeypatch.setattr(torch, "__version__", "99.0")
+    elif change == "the number of a kind":
+        monkeypatch.setattr(Kind, "EUCLID", 4)
     else:
-        path = next(sources.glob("*.cpp" if what == "a source" else "*.h"))
+        path = next(sources.glob("*.cpp" if change == "a source" else "*.h"))
         path.write_text(path.read_text() + "\n")
-    assert new_process()
+    assert load_uncached()
     assert len(set(loaded)) == 2
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
 
 
-def test_of_several_at_once_one_builds(
+def test_one_of_several_concurrent_loads_builds(
     compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiler.does(VERSION + "sleep 0.3\n" + WRITE)
-    with ThreadPoolExecutor(3) as several:
-        assert all(several.map(lambda _: new_process(), range(3)))
+    compiler.set_body(VERSION + "sleep 0.3\n" + WRITE)
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(lambda _: load_uncached(), range(3)))
     assert len(loaded) == 3
     assert len(set(loaded)) == 1
     assert len(compiler.calls()) == len(SOURCES) + 1
@@ -145,53 +150,53 @@ def test_of_several_at_once_one_builds(
 
 
 @pytest.mark.usefixtures("compiler")
-def test_without_cuda_triton_is_not_needed(loaded: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_triton_is_not_imported(loaded: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("rmsexp.kernels.triton")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(kernels, "cuda", raising=False)
+    monkeypatch.delattr(kernels, "triton", raising=False)
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert new_process()
+    assert load_uncached()
     assert loaded
 
 
-# --- half-built
+# --- interrupted builds
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_link_that_failed_leaves_nothing(compiler: Compiler, tmp_path: Path) -> None:
-    compiler.does(VERSION + WRITE + "if [ $what = link ]; then exit 1; fi\n")
-    assert not new_process()
-    assert kept(tmp_path) == ["lock"]
-    compiler.does(VERSION + WRITE)
-    assert new_process()
+def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> None:
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then exit 1; fi\n")
+    assert not load_uncached()
+    assert cached_files(tmp_path) == ["lock"]
+    compiler.set_body(VERSION + WRITE)
+    assert load_uncached()
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
 
 
 LOAD = "from pathlib import Path; from rmsexp.kernels import build; build.CACHE = Path({!r}); build.load()"
 
 
-def test_a_process_that_was_killed_while_it_linked_leaves_nothing(
+def test_a_process_killed_during_the_link_leaves_no_library(
     compiler: Compiler, loaded: list[Path], tmp_path: Path
 ) -> None:
-    compiler.does(VERSION + WRITE + "if [ $what = link ]; then kill -9 $PPID; fi\n")
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then kill -9 $PPID; fi\n")
     killed = subprocess.run([sys.executable, "-c", LOAD.format(str(tmp_path / "cache"))], capture_output=True)
     assert killed.returncode == -9
-    compiler.does(VERSION + WRITE)
-    assert new_process()
+    compiler.set_body(VERSION + WRITE)
+    assert load_uncached()
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
-    assert "rmsexp.so" in kept(tmp_path)
+    assert "rmsexp.so" in cached_files(tmp_path)
     assert loaded[0].parent.parent == tmp_path / "cache"
 
 
-# --- not built
+# --- failed builds
 
-FAILS: dict[str, tuple[str, str]] = {  # what a compiler does, and what is said of it
+FAILURES: dict[str, tuple[str, str]] = {  # the body of the compiler script, and the message
     "an error in a source": (
         VERSION + 'if [ $what = compile ]; then printf "In file\\na.cpp:1: error: no\\n^ here\\n" >&2; exit 1; fi\n',
         "{} failed: a.cpp:1: error: no",
     ),
-    "an end without a word": (VERSION + "exit 3\n", "{} failed: no message"),
-    "a library that is not found": (
+    "an exit without a message": (VERSION + "exit 3\n", "{} failed: no message"),
+    "a missing library": (
         VERSION + WRITE + 'if [ $what = link ]; then printf "ld: cannot find -ltorch\\n" >&2; exit 1; fi\n',
         "{} failed: ld: cannot find -ltorch",
     ),
@@ -200,44 +205,44 @@ FAILS: dict[str, tuple[str, str]] = {  # what a compiler does, and what is said 
 
 
 @pytest.mark.usefixtures("loaded")
-@pytest.mark.parametrize("why", FAILS)
-def test_a_compiler_that_fails_is_quoted_in_one_line(
-    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_notice_quotes_the_compiler_in_one_line(
+    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: str
 ) -> None:
-    body, message = FAILS[why]
-    compiler.does(body)
-    assert not new_process()
+    body, message = FAILURES[failure]
+    compiler.set_body(body)
+    assert not load_uncached()
     *before, last = capsys.readouterr().err.splitlines()
     assert last == NOTICE.format(message.format(compiler.path))
-    assert len(before) == (why != "no version")
-    assert kept(tmp_path) == ["lock"] * len(before)
+    assert len(before) == (failure != "no version")
+    assert cached_files(tmp_path) == ["lock"] * len(before)
 
 
-def spoil_the_cache(tmp_path: Path) -> None:
+def damage_the_cache(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
 
 
-def spoil_the_compiler(tmp_path: Path) -> None:
+def damage_the_compiler(tmp_path: Path) -> None:
     (tmp_path / "compiler").write_bytes(b"\0 no program")
 
 
-def spoil_nothing(tmp_path: Path) -> None:
-    """What the script makes is no library in any case."""
+def damage_nothing(tmp_path: Path) -> None:
+    """The script writes files that cannot be loaded in any case."""
 
 
-@pytest.mark.parametrize("spoil", [spoil_the_cache, spoil_the_compiler, spoil_nothing])
-def test_whatever_the_system_refuses_is_one_line(
-    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None]
+@pytest.mark.parametrize("damage", [damage_the_cache, damage_the_compiler, damage_nothing])
+def test_errors_of_the_system_are_one_line(
+    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
 ) -> None:
-    compiler.does(VERSION + WRITE)
-    spoil(tmp_path)
-    assert not new_process()
-    said = [line for line in capsys.readouterr().err.splitlines() if "notice" in line]
-    assert len(said) == 1
-    assert said[0].startswith(NOTICE.format("")[:-1])
+    compiler.set_body(VERSION + WRITE)
+    damage(tmp_path)
+    assert not load_uncached()
+    notices = [line for line in capsys.readouterr().err.splitlines() if "notice" in line]
+    assert len(notices) == 1
+    assert notices[0].startswith(NOTICE.format("")[:-1])
 
 
-WITHOUT = """
+WITHOUT_COMPILER = """
 import torch
 from rmsexp import kernels, norms
 from rmsexp.models.recurrent import GRU, LSTM
@@ -257,10 +262,12 @@ print("done")
 """
 
 
-def test_without_a_compiler_fused_is_eager_and_says_so_once(tmp_path: Path) -> None:
+def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
     empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
-    here = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", WITHOUT], env=environment, cwd=here, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert done.stderr == NOTICE.format("no C++ compiler found; install g++ or set CXX") + "\n"
+    tests = Path(__file__).parents[1]  # the folder of "helpers"
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
+    )
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
+    assert process.stderr == NOTICE.format("no C++ compiler found; install g++ or set CXX") + "\n"

@@ -1,130 +1,170 @@
-// One step of additive attention (Bahdanau et al. 2015) with a normalised query, forward and backward, on CPU.
-// Shapes: keys (B, S, C), query (B, C), values (B, S, A), mask (B, S), score (C,).
+// One step of attention on CPU (steps.h).
 
-#include "rows.h"
+#include <limits>
+#include <vector>
+
+#include "step_rows.h"
 
 namespace rmsexp {
 namespace {
 
-// form: kind, units in the statistic, whether eps lies inside the root
-Form form_of(at::IntArrayRef form, double eps, int64_t width) { return {form[0], width, form[1], form[2] != 0, eps}; }
+// The source of one row of the batch: S positions with keys of C units and values of A units.
+template <typename T>
+struct Source {
+  const T *keys, *values;
+  const bool* mask;
+  int64_t S, C, A;
+
+  bool is_real(int64_t p) const { return mask[p]; }
+  const T* key(int64_t p) const { return keys + p * C; }
+  const T* value(int64_t p) const { return values + p * A; }
+};
 
 template <typename T>
-void normalise_row(const T* a, Statistics<T> of, const T* gain, const T* shift, int64_t n, T* to) {
-  each<T>(0, n, [&](int64_t j, auto count) {
-    const auto normalised = (load(a + j, count) - Vec<T>(of.mean)) * Vec<T>(of.scale);
-    store(to + j, at::vec::fmadd(normalised, load(gain + j, count), load(shift + j, count)), count);
-  });
+void write_values(const NormedRow<T>& row, T* target, int64_t n) {
+  for_each_vector<T>(0, n, [&](int64_t j, auto count) { store(target + j, row.value(j, count), count); });
 }
 
-void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask, const Tensor& score,
-                       const Tensor& affine, at::IntArrayRef form, double eps, const Tensor& statistics_, const Tensor& alpha,
-                       const Tensor& context) {
+// q: the normalised query, (C,).
+template <typename T>
+void row_forward(const Source<T>& source, const T* q, const T* score, T* alpha, T* context) {
+  const int64_t S = source.S, C = source.C, A = source.A;
+  T largest = -std::numeric_limits<T>::infinity();
+  for (int64_t p = 0; p < S; ++p) {
+    if (!source.is_real(p)) continue;
+    const T* key = source.key(p);
+    alpha[p] = sum<T>(C, [&](int64_t j, auto count) {
+      return tanh<T>(load(key + j, count) + load(q + j, count)) * load(score + j, count);
+    });
+    largest = std::max(largest, alpha[p]);
+  }
+  T total = 0;
+  for (int64_t p = 0; p < S; ++p) total += alpha[p] = source.is_real(p) ? std::exp(alpha[p] - largest) : T(0);
+  std::fill(context, context + A, T(0));
+  for (int64_t p = 0; p < S; ++p) {
+    if (!source.is_real(p)) continue;
+    alpha[p] /= total;
+    const T* value = source.value(p);
+    const Vec<T> weight(alpha[p]);
+    for_each_vector<T>(0, A, [&](int64_t j, auto count) {
+      store(context + j, at::vec::fmadd(weight, load(value + j, count), load(context + j, count)), count);
+    });
+  }
+}
+
+// Adds to the gradients of keys and score, and to dq, the gradient of the normalised query. dalpha: a buffer, (S,).
+template <typename T>
+void row_backward(const Source<T>& source, const T* q, const T* score, const T* alpha, const T* dcontext, T* dalpha,
+                  T* dkeys, T* dscore, T* dq) {
+  const int64_t S = source.S, C = source.C, A = source.A;
+  T mean = 0;  // of dalpha, weighted by alpha
+  for (int64_t p = 0; p < S; ++p) {
+    if (!source.is_real(p)) continue;
+    const T* value = source.value(p);
+    dalpha[p] = sum<T>(A, [&](int64_t j, auto count) { return load(dcontext + j, count) * load(value + j, count); });
+    mean += alpha[p] * dalpha[p];
+  }
+  for (int64_t p = 0; p < S; ++p) {
+    if (!source.is_real(p)) continue;
+    const T* key = source.key(p);
+    T* dkey = dkeys + p * C;
+    const Vec<T> denergy(alpha[p] * (dalpha[p] - mean)), one(1);
+    for_each_vector<T>(0, C, [&](int64_t j, auto count) {
+      const auto seen = tanh<T>(load(key + j, count) + load(q + j, count));
+      store(dscore + j, at::vec::fmadd(denergy, seen, load(dscore + j, count)), count);
+      const auto gradient = denergy * load(score + j, count) * (one - seen * seen);
+      store(dkey + j, load(dkey + j, count) + gradient, count);
+      store(dq + j, load(dq + j, count) + gradient, count);
+    });
+  }
+}
+
+// Replaces dq, the gradient of the normalised query, by the gradient of the query.
+template <typename T>
+void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, const Form& form) {
+  GradientSums<T> sums{0, 0};
+  for_each_vector<T>(0, form.n, [&](int64_t j, auto count) {
+    auto gradient = load(dq + j, count);
+    const auto normalised = query.normalised(j, count);
+    store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);
+    store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
+    gradient = zero_tail(gradient * load(query.affine.gain + j, count), count);
+    sums.gradient += horizontal_sum<T>(gradient);
+    sums.product += horizontal_sum<T>(gradient * normalised);
+    store(dq + j, gradient, count);
+  });
+  gradient_of_row(dq, query.a, query.statistics, correction(sums, query.statistics.scale, form), form);
+}
+
+}  // namespace
+
+void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
+                       const Tensor& score, const Tensor& affine, at::IntArrayRef form, double eps,
+                       const Tensor& statistics, const Tensor& alpha, const Tensor& context) {
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(2), A = values.size(2);
-  const Form of = form_of(form, eps, C);
+  const Form norm = query_form(form, eps, C);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_forward", [&] {
     using T = scalar_t;
-    const Rows<T> of_keys(keys), of_query(query), of_values(values), to_statistics(statistics_), to_alpha(alpha), to_context(context);
-    const T *gain = affine.const_data_ptr<T>(), *shift = gain + C, *v = score.const_data_ptr<T>();
+    const Rows<T> key_rows(keys), query_rows(query), value_rows(values);
+    const Rows<T> statistics_rows(statistics), alpha_rows(alpha), context_rows(context);
+    const Affine<const T> query_affine(affine.const_data_ptr<T>(), C);
+    const T* score_data = score.const_data_ptr<T>();
     const bool* real = mask.const_data_ptr<bool>();
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
       std::vector<T> q(C);
       for (int64_t row = begin; row < end; ++row) {
-        const auto s = statistics<T>(of_query[row], of);
-        to_statistics[row][0] = s.mean, to_statistics[row][1] = s.scale;
-        normalise_row<T>(of_query[row], s, gain, shift, C, q.data());
-        const bool* here = real + row * S;
-        T *weight = to_alpha[row], *to = to_context[row];
-        T most = -std::numeric_limits<T>::infinity();
-        for (int64_t p = 0; p < S; ++p) {
-          if (!here[p]) continue;
-          const T* key = of_keys[row] + p * C;
-          weight[p] = sum<T>(C, [&](int64_t j, auto count) { return tanh<T>(load(key + j, count) + load(q.data() + j, count)) * load(v + j, count); });
-          most = std::max(most, weight[p]);
-        }
-        T all = 0;
-        for (int64_t p = 0; p < S; ++p) all += weight[p] = here[p] ? std::exp(weight[p] - most) : T(0);
-        std::fill(to, to + A, T(0));
-        for (int64_t p = 0; p < S; ++p) {
-          if (!here[p]) continue;
-          weight[p] /= all;
-          const T* value = of_values[row] + p * A;
-          const Vec<T> w(weight[p]);
-          each<T>(0, A, [&](int64_t j, auto count) { store(to + j, at::vec::fmadd(w, load(value + j, count), load(to + j, count)), count); });
-        }
+        const auto s = row_statistics<T>(query_rows[row], norm);
+        write_struct(statistics_rows[row], s);
+        write_values<T>({query_rows[row], s, query_affine}, q.data(), C);
+        row_forward<T>({key_rows[row], value_rows[row], real + row * S, S, C, A}, q.data(), score_data, alpha_rows[row],
+                       context_rows[row]);
       }
     });
   });
 }
 
-void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
-                        const Tensor& score, const Tensor& affine, const Tensor& statistics_, const Tensor& alpha, at::IntArrayRef form,
-                        double eps, const Tensor& dkeys, const Tensor& dquery, const Tensor& partials) {
+void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor& query, const Tensor& values,
+                        const Tensor& mask, const Tensor& score, const Tensor& affine, const Tensor& statistics,
+                        const Tensor& alpha, at::IntArrayRef form, double eps, const Tensor& dkeys,
+                        const Tensor& dquery, const Tensor& partials) {
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(2), A = values.size(2);
-  const Form of = form_of(form, eps, C);
+  const Form norm = query_form(form, eps, C);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_backward", [&] {
     using T = scalar_t;
-    const Rows<T> of_keys(keys), of_query(query), of_values(values), of_statistics(statistics_), of_alpha(alpha), sent(dcontext);
-    const Rows<T> to_keys(dkeys), to_query(dquery), parts(partials);
-    const T *gain = affine.const_data_ptr<T>(), *shift = gain + C, *v = score.const_data_ptr<T>();
+    const Rows<T> key_rows(keys), query_rows(query), value_rows(values), statistics_rows(statistics), alpha_rows(alpha);
+    const Rows<T> dcontext_rows(dcontext), dkey_rows(dkeys), dquery_rows(dquery), partial_rows(partials);
+    const Affine<const T> query_affine(affine.const_data_ptr<T>(), C);
+    const T* score_data = score.const_data_ptr<T>();
     const bool* real = mask.const_data_ptr<bool>();
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
-      std::vector<T> q(C), gradients(S);
-      T *dscore = parts[at::get_thread_num()], *dgain = dscore + C, *dshift = dgain + C;
+      std::vector<T> q(C), dalpha(S);
+      T* dscore = partial_rows[at::get_thread_num()];
+      const Affine<T> daffine(dscore + C, C);
       for (int64_t row = begin; row < end; ++row) {
-        const Statistics<T> s{of_statistics[row][0], of_statistics[row][1]};
-        const T *a = of_query[row], *weight = of_alpha[row], *d = sent[row];
-        T* dq = to_query[row];
-        normalise_row<T>(a, s, gain, shift, C, q.data());
+        const auto s = read_struct<Statistics<T>>(statistics_rows[row]);
+        const NormedRow<T> normed_query{query_rows[row], s, query_affine};
+        const Source<T> source{key_rows[row], value_rows[row], real + row * S, S, C, A};
+        T* dq = dquery_rows[row];
+        write_values<T>(normed_query, q.data(), C);
         std::fill(dq, dq + C, T(0));
-        const bool* here = real + row * S;
-        T mean = 0;
-        for (int64_t p = 0; p < S; ++p) {
-          if (!here[p]) continue;
-          const T* value = of_values[row] + p * A;
-          gradients[p] = sum<T>(A, [&](int64_t j, auto count) { return load(d + j, count) * load(value + j, count); });
-          mean += weight[p] * gradients[p];
-        }
-        for (int64_t p = 0; p < S; ++p) {
-          if (!here[p]) continue;
-          const T *key = of_keys[row] + p * C;
-          T* dkey = to_keys[row] + p * C;
-          const Vec<T> of_score(weight[p] * (gradients[p] - mean)), one(1);
-          each<T>(0, C, [&](int64_t j, auto count) {
-            const auto seen = tanh<T>(load(key + j, count) + load(q.data() + j, count));
-            store(dscore + j, at::vec::fmadd(of_score, seen, load(dscore + j, count)), count);
-            const auto gradient = of_score * load(v + j, count) * (one - seen * seen);
-            store(dkey + j, load(dkey + j, count) + gradient, count);
-            store(dq + j, load(dq + j, count) + gradient, count);
-          });
-        }
-        Projections<T> projections{0, 0};
-        each<T>(0, C, [&](int64_t j, auto count) {
-          auto gradient = load(dq + j, count);
-          const auto normalised = (load(a + j, count) - Vec<T>(s.mean)) * Vec<T>(s.scale);
-          store(dgain + j, at::vec::fmadd(gradient, normalised, load(dgain + j, count)), count);
-          store(dshift + j, load(dshift + j, count) + gradient, count);
-          gradient = cut(gradient * load(gain + j, count), count);
-          projections.sum += total<T>(gradient);
-          projections.product += total<T>(gradient * normalised);
-          store(dq + j, gradient, count);
-        });
-        to_input(dq, a, s, correction(projections, s.scale, of), of);
+        row_backward<T>(source, q.data(), score_data, alpha_rows[row], dcontext_rows[row], dalpha.data(),
+                        dkey_rows[row], dscore, dq);
+        query_backward<T>(normed_query, daffine, dq, norm);
       }
     });
   });
 }
 
-}  // namespace
 }  // namespace rmsexp
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
-      "attention_forward(Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, int[] form, float eps, "
-      "Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()");
+      "attention_forward(Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, "
+      "int[] form, float eps, Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()");
   m.def(
-      "attention_backward(Tensor dcontext, Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, "
-      "Tensor statistics, Tensor alpha, int[] form, float eps, Tensor(a!) dkeys, Tensor(b!) dquery, Tensor(c!) partials) -> ()");
+      "attention_backward(Tensor dcontext, Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, "
+      "Tensor affine, Tensor statistics, Tensor alpha, int[] form, float eps, Tensor(a!) dkeys, Tensor(b!) dquery, "
+      "Tensor(c!) partials) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {

@@ -1,0 +1,113 @@
+// The norms that the kernels compute, and their statistics and gradients on one row.
+//
+// For a row a of n values, of which the first k enter the statistic:
+//
+//   normalised_j = (a_j - mean) * scale
+//   none:   mean = 0, scale = 1
+//   RMS:    mean = 0, scale = 1 / sqrt(q + eps), or 1 / (sqrt(q) + eps); q = sum_{j < k} a_j^2 / k
+//   Euclid: as RMS, with q = sum_{j < k} a_j^2
+//   layer:  mean = sum_j a_j / n, scale = 1 / sqrt(sum_j (a_j - mean)^2 / n + eps)
+//
+// Zhang & Sennrich (2019), Eq. 4, section 4 and Table 2; Ba et al. (2016), Eq. 3.
+#pragma once
+
+#include "vectors.h"
+
+namespace rmsexp {
+
+// The numbers are those of rmsexp/kernels/forms.py, which is their only definition: build.py passes them on.
+enum Kind : int64_t {
+  kNone = RMSEXP_KIND_NONE,
+  kRms = RMSEXP_KIND_RMS,
+  kLayer = RMSEXP_KIND_LAYER,
+  kEuclid = RMSEXP_KIND_EUCLID,
+};
+
+// A norm over `n` units, of which the first `k` enter the statistic. `inside`: eps is added under the root.
+struct Form {
+  int64_t kind, n, k;
+  bool inside;
+  double eps;
+
+  // What the sum of the squares is divided by.
+  double divisor() const { return kind == kEuclid ? 1.0 : static_cast<double>(k); }
+};
+
+template <typename W>
+struct Statistics {
+  W mean, scale;
+};
+
+// The statistics of a row with mean 0, from the sum of its squares.
+template <typename W>
+inline Statistics<W> statistics_from_squares(W squares, const Form& form) {
+  const W mean_square = squares / static_cast<W>(form.divisor());
+  const W eps = static_cast<W>(form.eps);
+  return {W(0), form.inside ? W(1) / std::sqrt(mean_square + eps) : W(1) / (std::sqrt(mean_square) + eps)};
+}
+
+template <typename T>
+inline Statistics<Wide<T>> row_statistics(const T* a, const Form& form) {
+  using W = Wide<T>;
+  if (form.kind == kNone) return {W(0), W(1)};
+  if (form.kind == kLayer) {
+    const W mean = sum<W>(form.n, [&](int64_t j, auto count) { return load(a + j, count); }) / static_cast<W>(form.n);
+    const Vec<W> centre(mean);
+    const W squares = sum<W>(form.n, [&](int64_t j, auto count) {
+      const auto difference = zero_tail(load(a + j, count) - centre, count);
+      return difference * difference;
+    });
+    return {mean, W(1) / std::sqrt(squares / static_cast<W>(form.n) + static_cast<W>(form.eps))};
+  }
+  const W squares = sum<W>(form.k, [&](int64_t j, auto count) {
+    const auto value = load(a + j, count);
+    return value * value;
+  });
+  return statistics_from_squares(squares, form);
+}
+
+// Sums over a row of g, the gradient of the normalised values, and of g * normalised.
+template <typename W>
+struct GradientSums {
+  W gradient, product;
+};
+
+// The two terms by which the statistics enter the gradient of a row.
+template <typename W>
+struct Correction {
+  W mean, slope;
+};
+
+// With g the gradient of the normalised values, the gradient of a is
+//
+//   da_j = scale * (g_j - mean - [j < k] * normalised_j * slope)
+//   RMS, Euclid: mean = 0,       slope = sum_j g_j normalised_j / d, with d = k or 1;
+//                                eps outside of the root: this slope / (scale * sqrt(q))
+//   layer:       mean = mean(g), slope = mean(g * normalised)
+//
+// the derivatives of the formulas at the top; for eps = 0 and k = n Eq. 9 of Zhang & Sennrich (2019).
+template <typename W>
+inline Correction<W> correction(GradientSums<W> sums, W scale, const Form& form) {
+  if (form.kind == kNone) return {W(0), W(0)};
+  const W slope = sums.product / static_cast<W>(form.divisor());
+  if (form.kind == kLayer) return {sums.gradient / static_cast<W>(form.n), slope};
+  if (form.inside) return {W(0), slope};
+  // Where the root is 0 the formula gives 0 / 0, which is taken as 0.
+  const W root = W(1) / scale - static_cast<W>(form.eps);
+  return {W(0), root > W(0) ? slope / (scale * root) : W(0)};
+}
+
+// Replaces `gradient`, of the normalised values of the row `a`, by the gradient of `a`.
+template <typename T>
+inline void gradient_of_row(T* gradient, const T* a, Statistics<T> statistics, Correction<T> by, const Form& form) {
+  if (form.kind == kNone) return;
+  const Vec<T> mean(statistics.mean), scale(statistics.scale), mean_gradient(by.mean), slope(by.slope);
+  for_each_vector<T>(0, form.k, [&](int64_t j, auto count) {
+    const auto normalised = (load(a + j, count) - mean) * scale;
+    store(gradient + j, scale * (load(gradient + j, count) - mean_gradient - normalised * slope), count);
+  });
+  for_each_vector<T>(form.k, form.n,
+                     [&](int64_t j, auto count) { store(gradient + j, scale * load(gradient + j, count), count); });
+}
+
+}  // namespace rmsexp

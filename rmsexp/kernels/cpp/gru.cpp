@@ -1,0 +1,154 @@
+// The gates of a GRU on CPU (steps.h).
+
+#include "step_rows.h"
+
+namespace rmsexp {
+namespace {
+
+// The gates of a row: (3, H).
+template <typename T>
+struct Gates {
+  T *reset, *update, *candidate;
+
+  Gates(T* row, int64_t hidden) : reset(row), update(row + hidden), candidate(row + 2 * hidden) {}
+};
+
+// The four normed parts of a step: gates and candidate of input and state.
+template <typename T>
+struct NormedStep {
+  NormedRow<T> x_gates, x_candidate, h_gates, h_candidate;
+
+  NormedStep(const T* ax, const T* ah, const GruStatistics<T>& s, const StepAffine<const T>& affine, int64_t hidden)
+      : x_gates{ax, s.x_gates, affine.x},
+        x_candidate{ax + 2 * hidden, s.x_candidate, affine.x.from(2 * hidden)},
+        h_gates{ah, s.h_gates, affine.h},
+        h_candidate{ah + 2 * hidden, s.h_candidate, affine.h.from(2 * hidden)} {}
+};
+
+template <typename T>
+void row_forward(const NormedStep<T>& step, const T* h, Gates<T> gates, T* out, int64_t hidden) {
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    const int64_t u = hidden + j;
+    const auto reset = sigmoid<T>(step.x_gates.value(j, count) + step.h_gates.value(j, count));
+    const auto update = sigmoid<T>(step.x_gates.value(u, count) + step.h_gates.value(u, count));
+    const auto of_state = step.h_candidate.value(j, count);
+    const auto candidate = tanh<T>(at::vec::fmadd(reset, of_state, step.x_candidate.value(j, count)));
+    store(gates.reset + j, reset, count);
+    store(gates.update + j, update, count);
+    store(gates.candidate + j, candidate, count);
+    store(out + j, at::vec::fmadd(update, load(h + j, count) - candidate, candidate), count);
+  });
+}
+
+// dout may be null.
+template <typename T>
+void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, Gates<T> gates, const T* dout, T* dh,
+                  T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {
+  const int64_t c = 2 * hidden;
+  NormBackward<T> x_gates{step.x_gates, daffine.x, dax}, x_candidate{step.x_candidate, daffine.x.from(c), dax + c};
+  NormBackward<T> h_gates{step.h_gates, daffine.h, dah}, h_candidate{step.h_candidate, daffine.h.from(c), dah + c};
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    const Vec<T> one(1);
+    const auto reset = load(gates.reset + j, count), update = load(gates.update + j, count);
+    const auto candidate = load(gates.candidate + j, count);
+    auto gradient = load(dh + j, count);
+    if (dout) gradient = gradient + load(dout + j, count);
+    store(dh + j, gradient * update, count);
+    const auto d_candidate = gradient * (one - update) * (one - candidate * candidate);
+    const auto d_update = gradient * (load(h + j, count) - candidate) * update * (one - update);
+    const auto d_reset = d_candidate * step.h_candidate.value(j, count) * reset * (one - reset);
+    x_gates.add(d_reset, j, count);
+    x_gates.add(d_update, hidden + j, count);
+    x_candidate.add(d_candidate, j, count);
+    h_gates.add(d_reset, j, count);
+    h_gates.add(d_update, hidden + j, count);
+    h_candidate.add(d_candidate * reset, j, count);
+  });
+  x_gates.finish(forms.gates);
+  x_candidate.finish(forms.candidate);
+  h_gates.finish(forms.gates);
+  h_candidate.finish(forms.candidate);
+}
+
+}  // namespace
+
+void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const OptionalTensor& mask,
+                       const OptionalTensor& bias, const Tensor& affine, at::IntArrayRef form, double eps,
+                       const Tensor& gates, const Tensor& statistics, const Tensor& out) {
+  const int64_t rows = h.size(0), hidden = h.size(1), width = 3 * hidden;
+  const GruForms forms(form, eps, hidden);
+  const RowMask real(mask);
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_forward", [&] {
+    using T = scalar_t;
+    const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), gate_rows(gates), statistics_rows(statistics), out_rows(out);
+    const T* bias_data = bias.has_value() ? bias->const_data_ptr<T>() : nullptr;
+    const StepAffine<const T> step_affine(affine.const_data_ptr<T>(), width);
+    at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T *x = ax_rows[row], *last = h_rows[row];
+        T *a = ah_rows[row], *next = out_rows[row];
+        if (bias_data) add_to(a, bias_data, width);
+        const GruStatistics<T> s{
+            .x_gates = row_statistics(x, forms.gates),
+            .x_candidate = row_statistics(x + 2 * hidden, forms.candidate),
+            .h_gates = row_statistics<T>(a, forms.gates),
+            .h_candidate = row_statistics<T>(a + 2 * hidden, forms.candidate),
+        };
+        write_struct(statistics_rows[row], s);
+        if (real.is_real(row)) {
+          row_forward<T>({x, a, s, step_affine, hidden}, last, {gate_rows[row], hidden}, next, hidden);
+        } else {
+          std::copy(last, last + hidden, next);
+        }
+      }
+    });
+  });
+}
+
+void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tensor& ax, const Tensor& ah,
+                        const Tensor& h, const Tensor& gates, const Tensor& statistics, const OptionalTensor& mask,
+                        const Tensor& affine, at::IntArrayRef form, double eps, const Tensor& dax, const Tensor& dah,
+                        const Tensor& partials) {
+  const int64_t rows = h.size(0), hidden = h.size(1), width = 3 * hidden;
+  const GruForms forms(form, eps, hidden);
+  const RowMask real(mask);
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_backward", [&] {
+    using T = scalar_t;
+    const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), gate_rows(gates), statistics_rows(statistics);
+    const Rows<T> dout_rows(dout), dh_rows(dh), dax_rows(dax), dah_rows(dah), partial_rows(partials);
+    const StepAffine<const T> step_affine(affine.const_data_ptr<T>(), width);
+    at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
+      const StepAffine<T> daffine(partial_rows[at::get_thread_num()], width);
+      for (int64_t row = begin; row < end; ++row) {
+        const T* sent = dout_rows[row];
+        T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
+        if (real.is_real(row)) {
+          const auto s = read_struct<GruStatistics<T>>(statistics_rows[row]);
+          const NormedStep<T> step{ax_rows[row], ah_rows[row], s, step_affine, hidden};
+          row_backward<T>(step, forms, h_rows[row], {gate_rows[row], hidden}, sent, carried, dx, da, daffine, hidden);
+        } else {
+          std::fill(dx, dx + width, T(0));
+          std::fill(da, da + width, T(0));
+          if (sent) add_to(carried, sent, hidden);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace rmsexp
+
+TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
+  m.def(
+      "gru_gates_forward(Tensor ax, Tensor(a!) ah, Tensor h, Tensor? mask, Tensor? bias, Tensor affine, int[] form, "
+      "float eps, Tensor(b!) gates, Tensor(c!) statistics, Tensor(d!) out) -> ()");
+  m.def(
+      "gru_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor ax, Tensor ah, Tensor h, Tensor gates, "
+      "Tensor statistics, Tensor? mask, Tensor affine, int[] form, float eps, Tensor(b!) dax, Tensor(c!) dah, "
+      "Tensor(d!) partials) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
+  m.impl("gru_gates_forward", rmsexp::gru_gates_forward);
+  m.impl("gru_gates_backward", rmsexp::gru_gates_backward);
+}

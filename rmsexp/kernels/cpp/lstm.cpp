@@ -1,0 +1,166 @@
+// The gates of an LSTM on CPU (steps.h).
+
+#include "step_rows.h"
+
+namespace rmsexp {
+namespace {
+
+// The gates of a row, (5, H); `seen` is tanh(N(cell)).
+template <typename T>
+struct Gates {
+  T *in, *forget, *out, *value, *seen;
+
+  Gates(T* row, int64_t hidden)
+      : in(row), forget(row + hidden), out(row + 2 * hidden), value(row + 3 * hidden), seen(row + 4 * hidden) {}
+};
+
+// The cell before and after a step.
+template <typename T>
+struct Cells {
+  const T* before;
+  T* after;
+};
+
+// Writes the gates, the cell, the hidden state, and the statistics of the cell.
+template <typename T>
+void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<const T>& cell_affine, const Form& form,
+                 Cells<T> cell, Gates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    const auto summed = [&](int64_t gate) {
+      return x.value(gate * hidden + j, count) + h.value(gate * hidden + j, count);
+    };
+    const auto in = sigmoid<T>(summed(0)), forget = sigmoid<T>(summed(1)), out = sigmoid<T>(summed(2));
+    const auto value = tanh<T>(summed(3));
+    store(gates.in + j, in, count);
+    store(gates.forget + j, forget, count);
+    store(gates.out + j, out, count);
+    store(gates.value + j, value, count);
+    store(cell.after + j, at::vec::fmadd(forget, load(cell.before + j, count), in * value), count);
+  });
+  cell_statistics = row_statistics<T>(cell.after, form);
+  const NormedRow<T> normed_cell{cell.after, cell_statistics, cell_affine};
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    const auto seen = tanh<T>(normed_cell.value(j, count));
+    store(gates.seen + j, seen, count);
+    store(out_h + j, load(gates.out + j, count) * seen, count);
+  });
+}
+
+// cell.da is a buffer of H values. dout may be null.
+template <typename T>
+void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const LstmForms& forms, const T* c,
+                  Gates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {
+  const Vec<T> one(1);
+  const auto add = [&](int64_t j, const Vec<T>& gradient, auto count) {
+    x.add(gradient, j, count);
+    h.add(gradient, j, count);
+  };
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    auto gradient = load(dh + j, count);
+    if (dout) gradient = gradient + load(dout + j, count);
+    store(dh + j, Vec<T>(0), count);
+    const auto out = load(gates.out + j, count), seen = load(gates.seen + j, count);
+    cell.add(gradient * out * (one - seen * seen), j, count);
+    add(2 * hidden + j, gradient * seen * out * (one - out), count);
+  });
+  cell.finish(forms.cell);
+  for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
+    const auto in = load(gates.in + j, count), forget = load(gates.forget + j, count);
+    const auto value = load(gates.value + j, count);
+    const auto gradient = load(dc + j, count) + load(cell.da + j, count);
+    store(dc + j, gradient * forget, count);
+    add(j, gradient * value * in * (one - in), count);
+    add(hidden + j, gradient * load(c + j, count) * forget * (one - forget), count);
+    add(3 * hidden + j, gradient * in * (one - value * value), count);
+  });
+  x.finish(forms.gates);
+  h.finish(forms.gates);
+}
+
+}  // namespace
+
+void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& c,
+                        const OptionalTensor& mask, const Tensor& affine, const Tensor& cell_affine,
+                        at::IntArrayRef form, double eps, const Tensor& gates, const Tensor& statistics,
+                        const Tensor& out_h, const Tensor& out_c) {
+  const int64_t rows = h.size(0), hidden = h.size(1), width = 4 * hidden;
+  const LstmForms forms(form, eps, hidden);
+  const RowMask real(mask);
+  AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "lstm_gates_forward", [&] {
+    using T = scalar_t;
+    const Rows<T> ax_rows(ax), ah_rows(ah), h_rows(h), c_rows(c);
+    const Rows<T> gate_rows(gates), statistics_rows(statistics), out_h_rows(out_h), out_c_rows(out_c);
+    const StepAffine<const T> step_affine(affine.const_data_ptr<T>(), width);
+    const Affine<const T> of_cell(cell_affine.const_data_ptr<T>(), hidden);
+    at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T *x = ax_rows[row], *a = ah_rows[row];
+        const Cells<T> cell{c_rows[row], out_c_rows[row]};
+        LstmStatistics<T> s{row_statistics(x, forms.gates), row_statistics(a, forms.gates), {T(0), T(1)}};
+        if (real.is_real(row)) {
+          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.cell, cell,
+                         {gate_rows[row], hidden}, s.cell, out_h_rows[row], hidden);
+        } else {
+          std::copy(cell.before, cell.before + hidden, cell.after);
+          std::copy(h_rows[row], h_rows[row] + hidden, out_h_rows[row]);
+        }
+        write_struct(statistics_rows[row], s);
+      }
+    });
+  });
+}
+
+void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tensor& dc, const Tensor& ax,
+                         const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
+                         const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
+                         const Tensor& cell_affine, at::IntArrayRef form, double eps, const Tensor& dax,
+                         const Tensor& dah, const Tensor& partials, const Tensor& cell_partials) {
+  const int64_t rows = c.size(0), hidden = c.size(1), width = 4 * hidden;
+  const LstmForms forms(form, eps, hidden);
+  const RowMask real(mask);
+  AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_backward", [&] {
+    using T = scalar_t;
+    const Rows<T> ax_rows(ax), ah_rows(ah), c_rows(c), out_c_rows(out_c), gate_rows(gates), statistics_rows(statistics);
+    const Rows<T> dout_rows(dout), dh_rows(dh), dc_rows(dc), dax_rows(dax), dah_rows(dah);
+    const Rows<T> partial_rows(partials), cell_partial_rows(cell_partials);
+    const StepAffine<const T> step_affine(affine.const_data_ptr<T>(), width);
+    const Affine<const T> of_cell(cell_affine.const_data_ptr<T>(), hidden);
+    at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
+      const StepAffine<T> daffine(partial_rows[at::get_thread_num()], width);
+      const Affine<T> dcell_affine(cell_partial_rows[at::get_thread_num()], hidden);
+      std::vector<T> buffer(hidden);
+      for (int64_t row = begin; row < end; ++row) {
+        const T* sent = dout_rows[row];
+        T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
+        if (real.is_real(row)) {
+          const auto s = read_struct<LstmStatistics<T>>(statistics_rows[row]);
+          row_backward<T>({{ax_rows[row], s.x, step_affine.x}, daffine.x, dx},
+                          {{ah_rows[row], s.h, step_affine.h}, daffine.h, da},
+                          {{out_c_rows[row], s.cell, of_cell}, dcell_affine, buffer.data()}, forms, c_rows[row],
+                          {gate_rows[row], hidden}, sent, carried, dc_rows[row], hidden);
+        } else {
+          std::fill(dx, dx + width, T(0));
+          std::fill(da, da + width, T(0));
+          if (sent) add_to(carried, sent, hidden);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace rmsexp
+
+TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
+  m.def(
+      "lstm_gates_forward(Tensor ax, Tensor ah, Tensor h, Tensor c, Tensor? mask, Tensor affine, Tensor cell_affine, "
+      "int[] form, float eps, Tensor(a!) gates, Tensor(b!) statistics, Tensor(c!) out_h, Tensor(d!) out_c) -> ()");
+  m.def(
+      "lstm_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor(b!) dc, Tensor ax, Tensor ah, Tensor c, Tensor out_c, "
+      "Tensor gates, Tensor statistics, Tensor? mask, Tensor affine, Tensor cell_affine, int[] form, float eps, "
+      "Tensor(c!) dax, Tensor(d!) dah, Tensor(e!) partials, Tensor(f!) cell_partials) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
+  m.impl("lstm_gates_forward", rmsexp::lstm_gates_forward);
+  m.impl("lstm_gates_backward", rmsexp::lstm_gates_backward);
+}

@@ -1,0 +1,137 @@
+// Kernels of norms over the positions of channels-last maps: vectors run over channels, each with its own statistic.
+#pragma once
+
+#include <vector>
+
+#include "norms.h"
+
+namespace rmsexp {
+
+template <typename T>
+void maps_forward(const Layout& layout, const Form& form,
+                  const T* x,            // (rows, n, channels)
+                  const Wide<T>* gain,   // (channels,), or null
+                  const Wide<T>* shift,  // (channels,), or null
+                  Wide<T> slope,
+                  T* y,              // (rows, n, channels), written
+                  Wide<T>* mean,     // (rows, channels), written for layer norm only
+                  Wide<T>* scale) {  // (rows, channels), written
+  using W = Wide<T>;
+  const int64_t n = layout.n, c = layout.channels;
+  at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / (n * c)), [&](int64_t begin, int64_t end) {
+    std::vector<W> factor(c), offset(c);  // y = activation(x * factor + offset)
+    for (int64_t row = begin; row < end; ++row) {
+      const T* a = x + row * n * c;
+      T* target = y + row * n * c;
+      W *row_mean = form.kind == kLayer ? mean + row * c : nullptr, *row_scale = scale + row * c;
+      for_each_vector<W>(0, c, [&](int64_t j, auto count) {
+        Vec<W> centre(0), squares(0);
+        if (row_mean) {
+          for (int64_t p = 0; p < n; ++p) centre = centre + load(a + p * c + j, count);
+          centre = centre / Vec<W>(static_cast<W>(n));
+          store(row_mean + j, centre, count);
+        }
+        for (int64_t p = 0; p < form.k; ++p) {
+          const auto difference = load(a + p * c + j, count) - centre;
+          squares = squares + difference * difference;
+        }
+        store(row_scale + j, squares, count);
+      });
+      for (int64_t j = 0; j < c; ++j) {
+        row_scale[j] = statistics_from_squares(row_scale[j], form).scale;
+        factor[j] = gain ? row_scale[j] * gain[j] : row_scale[j];
+        offset[j] = (shift ? shift[j] : W(0)) - (row_mean ? row_mean[j] * factor[j] : W(0));
+      }
+      const auto write = [&](auto activated) {
+        for (int64_t p = 0; p < n; ++p) {
+          for_each_vector<W>(0, c, [&](int64_t j, auto count) {
+            const auto factors = load(factor.data() + j, count), offsets = load(offset.data() + j, count);
+            auto value = at::vec::fmadd(load(a + p * c + j, count), factors, offsets);
+            if constexpr (activated) value = leaky_relu(value, slope);
+            store(target + p * c + j, value, count);
+          });
+        }
+      };
+      with_constants(write, slope != W(1));
+    }
+  });
+}
+
+// As rows_backward. Per channel, dx of forms.h is a linear function of the incoming gradient d and of x:
+//
+//   dx = d * of_gradient + [p < k] * (x * of_value + constant)
+//   of_gradient = scale * gain, of_value = -scale^2 * slope, constant = -scale * mean(g) - of_value * mean
+template <typename T>
+void maps_backward(const Layout& layout, const Form& form,
+                   const T* dy,           // (rows, n, channels)
+                   const T* x,            // (rows, n, channels)
+                   const Wide<T>* gain,   // (channels,), or null
+                   const Wide<T>* shift,  // (channels,), or null
+                   Wide<T> slope,
+                   const Wide<T>* mean,   // (rows, channels), read for layer norm only
+                   const Wide<T>* scale,  // (rows, channels)
+                   T* dx,                 // (rows, n, channels), written
+                   Wide<T>* dgain,        // (slots, channels), added to, or null
+                   Wide<T>* dshift,       // as dgain
+                   int64_t slots) {       // 1, or the number of threads: each adds to its own sums
+  using W = Wide<T>;
+  const int64_t n = layout.n, c = layout.channels;
+  const auto backward = [&](int64_t begin, int64_t end, auto activated) {
+    const int64_t slot = slots == 1 ? 0 : at::get_thread_num();
+    std::vector<W> gradients(c), products(c), of_gradient(c), of_value(c), constant(c), factor(c), offset(c);
+    for (int64_t row = begin; row < end; ++row) {
+      const T *a = x + row * n * c, *dy_row = dy + row * n * c;
+      T* target = dx + row * n * c;
+      const W *row_mean = form.kind == kLayer ? mean + row * c : nullptr, *row_scale = scale + row * c;
+      for (int64_t j = 0; j < c; ++j) {
+        factor[j] = gain ? row_scale[j] * gain[j] : row_scale[j];
+        offset[j] = (shift ? shift[j] : W(0)) - (row_mean ? row_mean[j] * factor[j] : W(0));
+      }
+      // The gradient of normalised * gain + shift.
+      const auto incoming = [&](int64_t p, int64_t j, auto count) {
+        auto gradient = load(dy_row + p * c + j, count);
+        if constexpr (activated) {
+          const auto factors = load(factor.data() + j, count), offsets = load(offset.data() + j, count);
+          const auto value = at::vec::fmadd(load(a + p * c + j, count), factors, offsets);
+          gradient = leaky_relu_backward(gradient, value, slope);
+        }
+        return gradient;
+      };
+      for_each_vector<W>(0, c, [&](int64_t j, auto count) {
+        const Vec<W> centre = row_mean ? load(row_mean + j, count) : Vec<W>(0);
+        Vec<W> gradient_sum(0), product_sum(0);
+        for (int64_t p = 0; p < n; ++p) {
+          const auto gradient = incoming(p, j, count);
+          gradient_sum = gradient_sum + gradient;
+          product_sum = at::vec::fmadd(gradient, load(a + p * c + j, count) - centre, product_sum);
+        }
+        store(gradients.data() + j, gradient_sum, count);
+        store(products.data() + j, product_sum * load(row_scale + j, count), count);
+      });
+      for (int64_t j = 0; j < c; ++j) {
+        if (dgain) dgain[slot * c + j] += products[j];
+        if (dshift) dshift[slot * c + j] += gradients[j];
+        const W g = gain ? gain[j] : W(1);
+        const auto by = correction<W>({gradients[j] * g, products[j] * g}, row_scale[j], form);
+        of_gradient[j] = row_scale[j] * g;
+        of_value[j] = -row_scale[j] * row_scale[j] * by.slope;
+        constant[j] = -row_scale[j] * by.mean - (row_mean ? of_value[j] * row_mean[j] : W(0));
+      }
+      for (int64_t p = 0; p < n; ++p) {
+        for_each_vector<W>(0, c, [&](int64_t j, auto count) {
+          auto gradient = incoming(p, j, count) * load(of_gradient.data() + j, count);
+          if (p < form.k) {
+            gradient = at::vec::fmadd(load(a + p * c + j, count), load(of_value.data() + j, count), gradient);
+            if (row_mean) gradient = gradient + load(constant.data() + j, count);
+          }
+          store(target + p * c + j, gradient, count);
+        });
+      }
+    }
+  };
+  at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / (n * c)), [&](int64_t begin, int64_t end) {
+    with_constants([&](auto activated) { backward(begin, end, activated); }, slope != W(1));
+  });
+}
+
+}  // namespace rmsexp

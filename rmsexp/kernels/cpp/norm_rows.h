@@ -1,0 +1,152 @@
+// Kernels of norms over contiguous rows: the last axis, or the positions of one channel.
+//
+// `streaming` is for tensors far larger than the caches: the next row is prefetched, and results are written by
+// non-temporal stores.
+#pragma once
+
+#include "norms.h"
+
+namespace rmsexp {
+
+template <typename T, bool streaming>
+void rows_forward(const Layout& layout, const Form& form,
+                  const T* x,            // (rows, n)
+                  const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
+                  const Wide<T>* shift,  // as gain
+                  Wide<T> slope,
+                  T* y,              // (rows, n), written
+                  Wide<T>* mean,     // (rows,), written for layer norm only
+                  Wide<T>* scale) {  // (rows,), written
+  using W = Wide<T>;
+  const int64_t n = layout.n, channels = layout.channels;
+  at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* a = x + row * n;
+      T* target = y + row * n;
+      const auto statistics = row_statistics(a, form);
+      scale[row] = statistics.scale;
+      if (form.kind == kLayer) mean[row] = statistics.mean;
+      const int64_t channel = channels ? row % channels : 0;
+      const Vec<W> centre(statistics.mean);
+      const Vec<W> factor(channels && gain ? statistics.scale * gain[channel] : statistics.scale);
+      const Vec<W> channel_shift(channels && shift ? shift[channel] : W(0));
+      const auto write = [&](auto unit_gains, auto unit_shifts, auto activated) {
+        for_each_vector<W>(0, n, [&](int64_t j, auto count) {
+          if constexpr (streaming) __builtin_prefetch(a + n + j);
+          auto value = load(a + j, count) - centre;
+          if constexpr (unit_gains) {
+            value = value * factor * load(gain + j, count);
+          } else {
+            value = at::vec::fmadd(value, factor, channel_shift);
+          }
+          if constexpr (unit_shifts) value = value + load(shift + j, count);
+          if constexpr (activated) value = leaky_relu(value, slope);
+          store<streaming>(target + j, value, count);
+        });
+      };
+      with_constants(write, gain && !channels, shift && !channels, slope != W(1));
+    }
+    if constexpr (streaming) fence();
+  });
+}
+
+// With d the gradient of normalised * gain + shift:
+//
+//   dgain = sum over rows of d * normalised, dshift = sum over rows of d
+//   g = d * gain; dx from g as in forms.h, correction()
+//
+// One pass over a row forms the sums, a second one writes dx.
+template <typename T, bool streaming>
+void rows_backward(const Layout& layout, const Form& form,
+                   const T* dy,           // (rows, n)
+                   const T* x,            // (rows, n)
+                   const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
+                   const Wide<T>* shift,  // as gain
+                   Wide<T> slope,
+                   const Wide<T>* mean,   // (rows,), read for layer norm only
+                   const Wide<T>* scale,  // (rows,)
+                   T* dx,                 // (rows, n), written
+                   Wide<T>* dgain,        // (slots, n or channels), added to, or null
+                   Wide<T>* dshift,       // as dgain
+                   int64_t slots) {       // 1, or the number of threads: each adds to its own sums
+  using W = Wide<T>;
+  const int64_t n = layout.n, channels = layout.channels, width = channels ? channels : n;
+  const auto backward = [&](int64_t begin, int64_t end, auto unit_gains, auto unit_shifts, auto activated) {
+    const int64_t slot = slots == 1 ? 0 : at::get_thread_num();
+    W* dgain_sum = dgain ? dgain + slot * width : nullptr;
+    W* dshift_sum = dshift ? dshift + slot * width : nullptr;
+    for (int64_t row = begin; row < end; ++row) {
+      const T *a = x + row * n, *dy_row = dy + row * n;
+      T* target = dx + row * n;
+      const Vec<W> centre(form.kind == kLayer ? mean[row] : W(0)), factor(scale[row]);
+      const int64_t channel = channels ? row % channels : 0;
+      const Vec<W> channel_gain(channels && gain ? gain[channel] : W(1));
+      const Vec<W> channel_shift(channels && shift ? shift[channel] : W(0));
+      // The gradient of normalised * gain + shift.
+      const auto incoming = [&](int64_t j, auto count, const Vec<W>& normalised) {
+        auto gradient = load(dy_row + j, count);
+        if constexpr (activated) {
+          auto value = channel_shift;
+          if constexpr (unit_shifts) value = load(shift + j, count);
+          if constexpr (unit_gains) {
+            value = at::vec::fmadd(normalised, load(gain + j, count), value);
+          } else {
+            value = at::vec::fmadd(normalised, channel_gain, value);
+          }
+          gradient = leaky_relu_backward(gradient, value, slope);
+        }
+        return gradient;
+      };
+      Vec<W> products(0), gradients(0);
+      for_each_vector<W>(0, n, [&](int64_t j, auto count) {
+        const auto normalised = (load(a + j, count) - centre) * factor;
+        auto gradient = incoming(j, count, normalised);  // zero from `count` on
+        if constexpr (unit_shifts) store(dshift_sum + j, load(dshift_sum + j, count) + gradient, count);
+        auto product = gradient * normalised;
+        if constexpr (unit_gains) {
+          store(dgain_sum + j, load(dgain_sum + j, count) + product, count);
+          const auto unit_gain = load(gain + j, count);
+          gradient = gradient * unit_gain;
+          product = product * unit_gain;
+        }
+        products = products + product;
+        gradients = gradients + gradient;
+      });
+      GradientSums<W> sums{horizontal_sum<W>(gradients), horizontal_sum<W>(products)};
+      if (channels) {
+        if (dgain_sum) dgain_sum[channel] += sums.product;
+        if (dshift_sum) dshift_sum[channel] += sums.gradient;
+        const W g = gain ? gain[channel] : W(1);
+        sums.gradient *= g, sums.product *= g;
+      }
+      const auto by = correction<W>(sums, scale[row], form);
+      const Vec<W> mean_gradient(by.mean), projection(by.slope);
+      const auto write = [&](int64_t first, int64_t last, auto in_statistic) {
+        for_each_vector<W>(first, last, [&](int64_t j, auto count) {
+          if constexpr (streaming) {
+            __builtin_prefetch(a + n + j);
+            __builtin_prefetch(dy_row + n + j);
+          }
+          const auto normalised = (load(a + j, count) - centre) * factor;
+          auto gradient = incoming(j, count, normalised);
+          if constexpr (unit_gains) {
+            gradient = gradient * load(gain + j, count);
+          } else {
+            gradient = gradient * channel_gain;
+          }
+          if constexpr (in_statistic) gradient = gradient - mean_gradient - normalised * projection;
+          store<streaming>(target + j, factor * gradient, count);
+        });
+      };
+      write(0, form.k, std::true_type{});
+      write(form.k, n, std::false_type{});
+    }
+    if constexpr (streaming) fence();
+  };
+  at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
+    const auto call = [&](auto... constants) { backward(begin, end, constants...); };
+    with_constants(call, gain && !channels, shift && !channels, slope != W(1));
+  });
+}
+
+}  // namespace rmsexp

@@ -1,0 +1,148 @@
+// The operator normalise: normalise_forward with autograd. Its first derivative is normalise_backward; second
+// derivatives are those of the same function composed of elementary operations.
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "norms.h"
+
+namespace rmsexp {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The arguments of the operators that are not tensors.
+struct Options {
+  bool maps;
+  int64_t kind, k;
+  bool inside;
+  double eps, slope;
+};
+
+using OptionsTuple = std::tuple<bool, int64_t, int64_t, bool, double, double>;
+
+OptionsTuple to_tuple(const Options& o) { return {o.maps, o.kind, o.k, o.inside, o.eps, o.slope}; }
+
+Options from_tuple(const OptionsTuple& tuple) {
+  const auto [maps, kind, k, inside, eps, slope] = tuple;
+  return {maps, kind, k, inside, eps, slope};
+}
+
+// Gain and shift are undefined where there is none.
+struct SavedNorm {
+  Tensor x, gain, shift, mean, scale;
+  auto fields() { return std::tie(x, gain, shift, mean, scale); }
+};
+
+NormOutputs call_forward(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, const Options& o) {
+  static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");
+  return op.call(x, gain, shift, o.maps, o.kind, o.k, o.inside, o.eps, o.slope);
+}
+
+NormOutputs call_backward(const Tensor& dy, const SavedNorm& saved, const Options& o) {
+  static const auto op = find_operator<decltype(normalise_backward)>("rmsexp::normalise_backward");
+  const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
+  return op.call(dy, saved.x, optional(saved.gain), saved.mean, saved.scale, optional(saved.shift), o.maps, o.kind, o.k,
+                 o.inside, o.eps, o.slope);
+}
+
+// The operator's result by elementary operations, which autograd can differentiate any number of times.
+Tensor composed(const Tensor& x, const Tensor& gain, const Tensor& shift, const Options& options) {
+  const auto type = x.scalar_type();
+  Tensor a = type == at::kHalf || type == at::kBFloat16 ? x.to(at::kFloat) : x;
+  if (options.maps) a = a.flatten(2);
+  const auto broadcast = [&](const Tensor& vector) { return options.maps ? vector.unsqueeze(1) : vector; };
+  int64_t k = options.k;
+  if (options.kind == kLayer) {
+    a = a - a.mean(-1, true);
+    k = a.size(-1);
+  }
+  const double divisor = options.kind == kEuclid ? 1.0 : static_cast<double>(k);
+  const Tensor squares = a.narrow(-1, 0, k).square().sum(-1, true) / divisor;
+  if (options.inside) {
+    a = a * (squares + options.eps).rsqrt();
+  } else {
+    const Tensor zero = squares == 0;  // here the root has no derivative, and 0 is taken
+    a = a / (squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0) + options.eps);
+  }
+  if (gain.defined()) a = a * broadcast(gain);
+  if (shift.defined()) a = a + broadcast(shift);
+  if (options.slope != 1) a = at::leaky_relu(a, options.slope);
+  return a.to(type).view_as(x);
+}
+
+// The gradients of x, gain and shift with a graph of their own; undefined where none is needed.
+std::array<Tensor, 3> differentiable_gradients(const Tensor& dy, const SavedNorm& saved, const Options& options) {
+  const std::array<Tensor, 3> inputs{saved.x, saved.gain, saved.shift};
+  const auto needed = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
+  variable_list leaves;
+  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(leaves), needed);
+  const Tensor y = composed(saved.x, saved.gain, saved.shift, options);
+  const auto gradients = torch::autograd::grad({y}, leaves, {dy}, true, true, true);
+  std::array<Tensor, 3> result;
+  size_t next = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    if (needed(inputs[i])) result[i] = gradients[next++];
+  }
+  return result;
+}
+
+class Normalise : public torch::autograd::Function<Normalise> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift,
+                        bool maps, int64_t kind, int64_t k, bool inside, double eps, double slope) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const Options options{maps, kind, k, inside, eps, slope};
+    const auto [y, mean, scale] = call_forward(x, gain, shift, options);
+    const SavedNorm saved{x, gain.value_or(Tensor()), shift.value_or(Tensor()), mean, scale};
+    ctx->save_for_backward(to_list(saved));
+    ctx->saved_data["options"] = to_tuple(options);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto saved = from_list<SavedNorm>(ctx->get_saved_variables());
+    const auto options = from_tuple(ctx->saved_data["options"].to<OptionsTuple>());
+    variable_list result(9);  // of the arguments of forward
+    if (at::GradMode::is_enabled()) {
+      std::ranges::copy(differentiable_gradients(gradients[0], saved, options), result.begin());
+      return result;
+    }
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto [dx, dgain, dshift] = call_backward(gradients[0], saved, options);
+    result[0] = dx;
+    if (saved.gain.defined()) result[1] = dgain.to(saved.gain.scalar_type());
+    if (saved.shift.defined()) result[2] = dshift.to(saved.shift.scalar_type());
+    return result;
+  }
+};
+
+Tensor without_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
+                        int64_t kind, int64_t k, bool inside, double eps, double slope) {
+  return std::get<0>(call_forward(x, gain, shift, {maps, kind, k, inside, eps, slope}));
+}
+
+Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
+                     int64_t k, bool inside, double eps, double slope) {
+  const auto requires_grad = [](const OptionalTensor& tensor) { return tensor.has_value() && tensor->requires_grad(); };
+  if (at::GradMode::is_enabled() && (x.requires_grad() || requires_grad(gain) || requires_grad(shift))) {
+    return Normalise::apply(x, gain, shift, maps, kind, k, inside, eps, slope);
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return without_autograd(x, gain, shift, maps, kind, k, inside, eps, slope);
+}
+
+}  // namespace
+}  // namespace rmsexp
+
+TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
+  m.def(
+      "normalise(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, int k, bool inside, float eps, "
+      "float slope=1.0) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("normalise", rmsexp::without_autograd); }
+
+TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("normalise", rmsexp::with_autograd); }

@@ -1,0 +1,117 @@
+// What the CPU kernels of a time step share: rows of matrices, norms of rows, and their backward pass.
+#pragma once
+
+#include <cstring>
+
+#include "steps.h"
+
+namespace rmsexp {
+
+// The rows of a matrix with a contiguous last axis, or null without a tensor.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  explicit Rows(const Tensor& matrix) : data(matrix.mutable_data_ptr<T>()), stride(matrix.stride(0)) {}
+  explicit Rows(const OptionalTensor& matrix) {
+    if (matrix.has_value()) *this = Rows(*matrix);
+  }
+  T* operator[](int64_t row) const { return data == nullptr ? nullptr : data + row * stride; }
+};
+
+// Which rows of a batch are real; all of them without a mask.
+struct RowMask {
+  const bool* data = nullptr;
+  int64_t stride = 0;
+
+  explicit RowMask(const OptionalTensor& mask) {
+    if (mask.has_value()) data = mask->const_data_ptr<bool>(), stride = mask->stride(0);
+  }
+  bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
+};
+
+constexpr int64_t kUnitsPerThread = 4096;  // fewer are not worth another thread
+
+// How many rows of this width are worth a thread.
+inline int64_t rows_per_thread(int64_t width) { return std::max<int64_t>(1, kUnitsPerThread / width); }
+
+// A row of a tensor `statistics` as a struct.
+template <typename S, typename T>
+S read_struct(const T* row) {
+  S result;
+  std::memcpy(&result, row, sizeof(S));
+  return result;
+}
+
+template <typename S, typename T>
+void write_struct(T* row, const S& value) {
+  std::memcpy(row, &value, sizeof(S));
+}
+
+template <typename T>
+void add_to(T* sum, const T* summand, int64_t n) {
+  for_each_vector<T>(
+      0, n, [&](int64_t j, auto count) { store(sum + j, load(sum + j, count) + load(summand + j, count), count); });
+}
+
+// Gain and shift of a norm, or the sums of their gradients.
+template <typename T>
+struct Affine {
+  T *gain, *shift;
+
+  Affine(T* data, int64_t width) : gain(data), shift(data + width) {}
+  Affine from(int64_t unit) const { return {gain + unit, shift - gain}; }
+};
+
+// Those of input and state: (2, 2, width).
+template <typename T>
+struct StepAffine {
+  Affine<T> x, h;
+
+  StepAffine(T* data, int64_t width) : x(data, width), h(data + 2 * width, width) {}
+};
+
+// A row with its norm.
+template <typename T>
+struct NormedRow {
+  const T* a;
+  Statistics<T> statistics;
+  Affine<const T> affine;
+
+  inline Vec<T> normalised(int64_t j, int64_t count) const {
+    return (load(a + j, count) - Vec<T>(statistics.mean)) * Vec<T>(statistics.scale);
+  }
+
+  // normalised * gain + shift
+  inline Vec<T> value(int64_t j, int64_t count) const {
+    return at::vec::fmadd(normalised(j, count), load(affine.gain + j, count), load(affine.shift + j, count));
+  }
+};
+
+// The backward pass of a NormedRow. add() is called for every unit, then finish().
+template <typename T>
+struct NormBackward {
+  NormedRow<T> row;
+  Affine<T> daffine;  // the sums of the gradients of gain and shift
+  T* da;              // the gradient of row.a, written
+  Vec<T> gradients = Vec<T>(0), products = Vec<T>(0);
+
+  // Takes the gradient of value(j, count).
+  inline void add(Vec<T> gradient, int64_t j, int64_t count) {
+    const auto normalised = row.normalised(j, count);
+    store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);
+    store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
+    gradient = zero_tail(gradient * load(row.affine.gain + j, count), count);
+    gradients = gradients + gradient;
+    products = at::vec::fmadd(gradient, normalised, products);
+    store(da + j, gradient, count);
+  }
+
+  void finish(const Form& form) const {
+    const GradientSums<T> sums{horizontal_sum<T>(gradients), horizontal_sum<T>(products)};
+    gradient_of_row(da, row.a, row.statistics, correction<T>(sums, row.statistics.scale, form), form);
+  }
+};
+
+}  // namespace rmsexp

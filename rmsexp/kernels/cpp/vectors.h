@@ -1,0 +1,148 @@
+// Vectors of the processor: loads, stores, loops over a row, sums, sigmoid and tanh.
+#pragma once
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+namespace rmsexp {
+
+template <typename T>
+using Vec = at::vec::Vectorized<T>;
+
+// The type of statistics and sums: double for double, float for float, half and bfloat16.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// The first `count` values at `source`, followed by zeros.
+template <typename T>
+inline Vec<Wide<T>> load(const T* source, int64_t count) {
+  using W = Wide<T>;
+  if constexpr (std::is_same_v<T, W>) {
+    return count == Vec<W>::size() ? Vec<W>::loadu(source) : Vec<W>::loadu(source, count);
+  } else {
+    alignas(64) T padded[Vec<W>::size()] = {};
+    if (count < Vec<W>::size()) source = std::copy(source, source + count, padded) - count;
+    Vec<W> value;
+    if constexpr (std::is_same_v<T, at::BFloat16>) {
+      at::vec::load_fp32_from_bf16(source, value);
+    } else {
+      at::vec::load_fp32_from_fp16(source, value);
+    }
+    return value;
+  }
+}
+
+// Stores the first `count` values.
+template <typename T>
+inline void store(T* target, Vec<Wide<T>> value, int64_t count) {
+  using W = Wide<T>;
+  if constexpr (std::is_same_v<T, W>) {
+    if (count == Vec<W>::size()) {
+      value.store(target);
+    } else {
+      value.store(target, count);
+    }
+  } else {
+    at::vec::convert_from_float<T>(value, value).store(target, count);
+  }
+}
+
+// Whether the part of a tensor that one thread works on is larger than 4 MiB, about a core's share of the last-level
+// cache. Its first cache lines are then evicted before its last ones are written.
+inline bool exceeds_cache(const at::Tensor& tensor) {
+  return tensor.nbytes() > static_cast<size_t>(at::get_num_threads()) << 22;
+}
+
+// As above. With `streaming`, whole and aligned vectors are written by non-temporal stores, which do not first read the
+// cache line that they overwrite. The thread calls fence() after the last of them.
+template <bool streaming, typename T, typename C>
+inline void store(T* target, const Vec<Wide<T>>& value, C count) {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  constexpr bool is_whole = !std::is_same_v<C, int64_t>;
+  if constexpr (streaming && is_whole && sizeof(T) == sizeof(Wide<T>)) {
+    if (reinterpret_cast<uintptr_t>(target) % sizeof(value) == 0) {
+#if defined(CPU_CAPABILITY_AVX512)
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(target), *reinterpret_cast<const __m512i*>(&value));
+#else
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(target), *reinterpret_cast<const __m256i*>(&value));
+#endif
+      return;
+    }
+  }
+#endif
+  store(target, value, count);
+}
+
+// Orders streaming stores before whatever other threads read next.
+inline void fence() {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+  _mm_sfence();
+#endif
+}
+
+// Calls f(j, count) for each vector of [begin, end). `count` is a compile-time constant, the size of a vector, except
+// for a shorter last one, where it is an int64_t.
+template <typename T, typename F>
+inline void for_each_vector(int64_t begin, int64_t end, F f) {
+  constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
+  int64_t j = begin;
+  for (; j + whole <= end; j += whole) f(j, whole);
+  if (j < end) f(j, end - j);
+}
+
+// The sum of a vector's elements.
+template <typename T>
+inline T horizontal_sum(Vec<T> value) {
+  return at::vec::vec_reduce_all<T>([](const Vec<T>& a, const Vec<T>& b) { return a + b; }, value);
+}
+
+// `value` with zeros in place of all but the first `count` elements.
+template <typename T>
+inline Vec<T> zero_tail(const Vec<T>& value, int64_t count) {
+  return count == Vec<T>::size() ? value : Vec<T>::set(Vec<T>(0), value, count);
+}
+
+// The sum over [0, n) of f(j, count), a vector whose elements from `count` on are zero. Four independent chains of
+// additions hide the latency of each.
+template <typename T, typename F>
+inline T sum(int64_t n, F f) {
+  constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
+  Vec<T> parts[4] = {Vec<T>(0), Vec<T>(0), Vec<T>(0), Vec<T>(0)};
+  int64_t j = 0;
+  for (; j + 4 * whole <= n; j += 4 * whole) {
+    for (int i = 0; i < 4; ++i) parts[i] = parts[i] + f(j + i * whole, whole);
+  }
+  for (; j + whole <= n; j += whole) parts[0] = parts[0] + f(j, whole);
+  if (j < n) parts[1] = parts[1] + f(j, n - j);
+  return horizontal_sum<T>((parts[0] + parts[1]) + (parts[2] + parts[3]));
+}
+
+// In float, exp_u20 has an error of 20 units in the last place.
+template <typename T>
+inline Vec<T> sigmoid(const Vec<T>& x) {
+  if constexpr (std::is_same_v<T, float>) return Vec<T>(1) / (Vec<T>(1) + x.neg().exp_u20());
+  return Vec<T>(1) / (Vec<T>(1) + x.neg().exp());
+}
+
+// In float the relative error is about 5e-7, at a third of the cost of the library's tanh.
+template <typename T>
+inline Vec<T> tanh(const Vec<T>& x) {
+  if constexpr (!std::is_same_v<T, float>) return x.tanh();
+  const Vec<T> one(1), magnitude = x.abs(), square = x * x;
+  const auto large = one - Vec<T>(2) / ((magnitude + magnitude).exp_u20() + one);
+  // Below 0.25, where `large` loses digits by cancellation: the Taylor series to x^9.
+  auto series = at::vec::fmadd(square, Vec<T>(62.0 / 2835), Vec<T>(-17.0 / 315));
+  series = at::vec::fmadd(square, series, Vec<T>(2.0 / 15));
+  series = at::vec::fmadd(square, series, Vec<T>(-1.0 / 3));
+  const auto small = at::vec::fmadd(x * square, series, x);
+  return Vec<T>::blendv(large | (x & Vec<T>(-0.0)), small, magnitude < Vec<T>(0.25));
+}
+
+}  // namespace rmsexp
