@@ -14,9 +14,9 @@ __all__ = ["run"]
 def run(
     task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = (), config_dir: str | None = None
 ) -> Record:
-    """Does one run, or finds it finished, and returns its record; ``overrides`` as on the command line.
+    """Do one run, unless it has finished already, and return its record.
 
-    ``config_dir``: a folder of configs of one's own, such as a norm's.
+    ``overrides``: words as on the command line. ``config_dir``: a folder of your own configs, such as a norm's.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails.
     """

@@ -1,4 +1,4 @@
-"""Checks of single values; each raises ValueError with one line that names the key and what it may be."""
+"""Checks of single values. Each raises ValueError with one line that names the key and the values that it may have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean X?"`` for the known word most like ``word``, else nothing; for ``lr`` that is ``optim.lr``."""
+    """Return ``"; did you mean X?"`` for the known word most like ``word`` (``optim.lr`` for ``lr``), or ""."""
     known = list(known)
     close = [name for name in known if name.endswith(f".{word}")] or difflib.get_close_matches(
         word, known, n=1, cutoff=0.5

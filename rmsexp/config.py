@@ -1,4 +1,4 @@
-"""Composing and checking configs, and the identity of a run. Imports no torch until a task's own schema is needed."""
+"""Compose and check configs, and name the folder of a run. Torch is imported only when a task's schema is needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUPS = {
     "logger": "other places to which metrics are written; several as logger=[wandb,tensorboard]",
     "sweep": "a prepared set of runs",
 }
-# Keys that never change results, only where, how fast and how long a run computes, and what it records.
+# Keys that make no other setting: they never change results, or they have their own place in the folder's path.
 NEVER_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
@@ -46,12 +46,12 @@ LONGEST_SUFFIX = 200  # bytes of the options in the name of a setting's or serie
 
 
 class ConfigError(ValueError):
-    """A mistake of the user's in one or two lines: what is wrong, and what would be right."""
+    """A mistake in a config or on the command line; the message says what is wrong and what is right."""
 
 
 @dataclass
 class DataConfig:
-    """``root``: where data sets are looked for and put, each in its own folder."""
+    """``root``: the folder that contains a folder for each data set."""
 
     root: str = "~/.cache/rmsexp"
 
@@ -61,7 +61,7 @@ class DataConfig:
 
 @dataclass
 class RunConfig:
-    """What every task's config has; a task's own ``Config`` adds to it. Intervals are in steps.
+    """The keys of every task's config; a task's ``Config`` adds its own. Intervals are in steps.
 
     ``norm_eps``: the eps of the norms whose file takes the task's (``eps: ${norm_eps}``).
     """
@@ -98,11 +98,11 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to do: its checked config, its norm, and where its record lies."""
+    """A run to be done: its checked config, its norm, and the folder of its record."""
 
     overrides: tuple[str, ...]
     config: Any  # the task's Config
-    norm: Any  # the rmsexp.norms.Norm that its options make
+    norm: Any  # rmsexp.norms.Norm
     resolved: dict[str, Any]  # plain values, for the record
     setting: str
     series: str
@@ -117,7 +117,7 @@ class Job:
 
 
 def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
-    """Composes and checks one run.
+    """Compose and check the config of one run.
 
     Raises: ConfigError.
     """
@@ -127,15 +127,15 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     base = _plain(compose(_choices(overrides), config_dir))
     changed = differences(resolved, base)
     if "norm.name" in changed:
-        raise ConfigError("norm.name belongs to the norm's file; norm=… chooses another")
-    of_norm = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
-    of_setting = {key: value for key, value in changed.items() if not key.startswith("norm.")}
-    setting, series = resolved["scale"] + _suffix(of_setting), resolved["norm"]["name"] + _suffix(of_norm)
+        raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
+    norm_changes = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
+    setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
+    setting, series = resolved["scale"] + _suffix(setting_changes), resolved["norm"]["name"] + _suffix(norm_changes)
     return Job(tuple(overrides), config, norm, resolved, setting, series)
 
 
 def read(path: Path) -> tuple[Any, Any]:
-    """The task's config and the norm of a run, from the ``config.yaml`` in its folder.
+    """Return the task's config and the norm of a run from its ``config.yaml``.
 
     Raises: ConfigError.
     """
@@ -146,15 +146,15 @@ def read(path: Path) -> tuple[Any, Any]:
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
-    """The composed config; with ``hydra``, its own part too.
+    """Return the composed config; with ``hydra``, including Hydra's own part.
 
-    Raises: ConfigError for what does not parse and for unknown groups, choices and keys.
+    Raises: ConfigError for overrides that do not parse and for unknown groups, choices and keys.
     """
     if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir} is no folder")
+        raise ConfigError(f"--config-dir {config_dir} is not a folder")
     parsed = parse(overrides)
     for key in {override.key_or_group for override in parsed} - set(GROUPS):
-        if config_dir and Path(config_dir, key).is_dir():  # Hydra would look for a choice of the group in it
+        if config_dir and Path(config_dir, key).is_dir():  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
     _check_choices(parsed, config_dir)
     return _compose(tuple(overrides), config_dir, hydra)
@@ -164,7 +164,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
     outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
     extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
-    outer = Singleton.get_state()  # inside a job of a sweep Hydra is set up already
+    outer = Singleton.get_state()  # in a sweep Hydra has been set up already
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -180,7 +180,7 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
 
 
 def from_words(schema: type, words: Sequence[str]) -> Any:
-    """An instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
+    """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
     try:
         content = OmegaConf.from_dotlist(list(words))
     except (OmegaConfBaseException, YAMLError) as error:
@@ -197,13 +197,13 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def expand_home(word: str) -> str:
-    """``key=~/…`` with the home folder in its place: shells leave it there, and Hydra's grammar has no bare ``~``."""
+    """Replace ``~`` in ``key=~/…`` by the home folder: shells do not do it there, and Hydra does not accept it."""
     key, is_value, value = word.partition("=")
     return f"{key}={Path(value).expanduser()}" if is_value and value.startswith("~") else word
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
-    """The choices of a group: the names of its files."""
+    """Return the choices of a group, which are the names of its files."""
     return sorted(_files(group, config_dir))
 
 
@@ -217,7 +217,7 @@ def _files(group: str, config_dir: str | None) -> dict[str, Path]:
 
 
 def _choices(overrides: Sequence[str]) -> list[str]:
-    """Those overrides that choose task, norm and scale."""
+    """Return the overrides that choose task, norm and scale."""
     return [o.input_line for o in parse(overrides) if o.key_or_group in ("task", "norm", "scale") and o.input_line]
 
 
@@ -225,21 +225,21 @@ def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
         if override.is_delete() and not group.startswith("hydra"):
-            raise ConfigError(f"{override.input_line}: a value can be set, not taken away")
-        one = group in ("task", "norm", "scale")
-        if group not in GROUPS or (value is None and not one):
+            raise ConfigError(f"{override.input_line}: a value can be set, but not removed")
+        required = group in ("task", "norm", "scale")  # exactly one choice
+        if group not in GROUPS or (value is None and not required):
             continue
-        if one and not isinstance(value, str):
+        if required and not isinstance(value, str):
             raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
-        for chosen in value if isinstance(value, list) else [value]:
+        for name in value if isinstance(value, list) else [value]:
             known = options(group, config_dir)
-            if str(chosen) not in known:
-                hint = nearest(str(chosen), [f"{group}={name}" for name in known] + known)
-                raise ConfigError(f"{group}={chosen} is not known{hint} (one of {', '.join(known)})")
+            if str(name) not in known:
+                hint = nearest(str(name), [f"{group}={choice}" for choice in known] + known)
+                raise ConfigError(f"{group}={name} is not known{hint} (one of {', '.join(known)})")
 
 
 def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
-    """Finds the override that does not fit and raises a message about it."""
+    """Raise a ConfigError about the first override whose key does not exist; return if there is none."""
     choices = [o.input_line for o in parsed if o.key_or_group in GROUPS and o.input_line]
     composed = _compose(tuple(choices), config_dir, False) if len(choices) < len(parsed) else None
     if composed is None:
@@ -257,15 +257,15 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
 def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) -> None:
     owners = [name for name, path in sorted(_files("norm", config_dir).items()) if option in OmegaConf.load(path)]
     if owners:
-        raise ConfigError(f"norm.{option} is no option of norm={norm.name} (norms that have it: {', '.join(owners)})")
-    own = [f"norm.{key!s}" for key in norm if key != "_target_"]
+        raise ConfigError(f"norm={norm.name} has no option norm.{option} (norms that have it: {', '.join(owners)})")
+    known = [f"norm.{key!s}" for key in norm if key != "_target_"]
     raise ConfigError(
-        f"norm.{option} is not known{nearest(f'norm.{option}', own)} (norm={norm.name} has {', '.join(own)})"
+        f"norm.{option} is not known{nearest(f'norm.{option}', known)} (norm={norm.name} has {', '.join(known)})"
     )
 
 
 def _typed(composed: DictConfig) -> tuple[Any, Any]:
-    """The config as its task's schema, and the norm that its options make."""
+    """Return the config as an instance of its task's schema, and its norm."""
     content = OmegaConf.create(_plain(composed))
     return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.norm)
 
@@ -285,7 +285,7 @@ def task_module(name: str) -> ModuleType:
 
 
 def norm_from(content: DictConfig) -> Any:
-    """Makes the norm that a ``norm`` config names by its class (``_target_``) and options."""
+    """Return the norm of a ``norm`` config, which has the norm's class (``_target_``) and its options."""
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
     values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
@@ -296,16 +296,16 @@ def norm_from(content: DictConfig) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{where} cannot be imported ({error})") from None
     if not (isinstance(options_class, type) and is_dataclass(options_class) and hasattr(options_class, "linear")):
-        raise ConfigError(f"{where} is no dataclass below rmsexp.norms.Norm")
+        raise ConfigError(f"{where} is not a dataclass derived from rmsexp.norms.Norm")
     return _fit(options_class, values, "norm.")
 
 
 def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
-    """An instance of a dataclass from a config, its types and values checked."""
+    """Return an instance of a dataclass from a config, after checking types and values. Raises: ConfigError."""
     typed = OmegaConf.structured(schema)
     for name, value in typed.items_ex(resolve=False):
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
-            raise ConfigError(f"{prefix}{name} holds several values; set one of {', '.join(map(str, value))} in it")
+            raise ConfigError(f"{prefix}{name} has several values; set one of {', '.join(map(str, value))} in it")
     try:
         return OmegaConf.to_object(OmegaConf.merge(typed, content))
     except ConfigKeyError as error:
@@ -326,7 +326,7 @@ def _plain(composed: DictConfig) -> dict[str, Any]:
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
+    """Return a flat dict with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         if hasattr(value, "items") and value:
@@ -341,15 +341,15 @@ def _has(composed: DictConfig, key: str) -> bool:
     return OmegaConf.select(composed, key, default=missing) is not missing
 
 
-def differences(ours: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Our values where two resolved configs differ in what belongs to a run's identity, by dotted key."""
-    left, right = _flat(ours), _flat(base)
+def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of ``resolved``, by dotted key, that differ from ``base`` and belong to the identity."""
+    left, right = _flat(resolved), _flat(base)
     keys = sorted(key for key in {*left, *right} if key not in NEVER_IDENTITY and not key.startswith("logger"))
     return {key: left.get(key) for key in keys if left.get(key) != right.get(key)}
 
 
 def _suffix(differences: dict[str, Any]) -> str:
-    """A part of a folder's name, which file systems limit: a long one ends in a digest instead."""
+    """Return the end of a folder's name; a digest replaces the rest of a long one, because file systems limit names."""
     text = "".join(f"+{key}={_short(value)}" for key, value in differences.items())
     if len(text.encode()) <= LONGEST_SUFFIX:
         return text

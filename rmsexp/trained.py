@@ -1,4 +1,4 @@
-"""A run that has been trained, loaded again: its task and its model."""
+"""Load the task and the model of a trained run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmsexp.train import checkpoint
 
 
 class Trained(NamedTuple):
-    """``step``: of the checkpoint that the model, in evaluation mode, was loaded from."""
+    """A model in evaluation mode with its task. ``step``: that of the model's checkpoint."""
 
     task: Any
     model: Any
@@ -23,22 +23,22 @@ class Trained(NamedTuple):
 def load(
     folder: Path, kind: type, device: torch.device, report: Callable[[str], None], *, which: str = "best"
 ) -> Trained:
-    """The task, which must be of this kind, and the model of the run in ``folder``; ``which`` checkpoint: best or last.
+    """Return the task and the model of the run in ``folder``. ``kind``: the task's class. ``which``: best or last.
 
-    Raises: config.ConfigError if it is no folder of such a run; checkpoint.CheckpointError; data.DataError and
-    ValueError if its data are not there as they were.
+    Raises: config.ConfigError if the folder holds no run of such a task; checkpoint.CheckpointError if the checkpoint
+    is missing or damaged; data.DataError or ValueError if the data are missing or have changed.
     """
     files = record.RunFolder(folder)
     cfg, norm = config.read(files.config_path)
     task_class = tasks.task_class(cfg.task)
     if not issubclass(task_class, kind):
-        raise config.ConfigError(f"{folder} is a run of task={cfg.task}, which this command is not for")
+        raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
     task = task_class(cfg, device)
-    known = record.read_json(files.run_path)["dataset"]["digest"]
-    if task.dataset.digest != known:
+    digest = record.read_json(files.run_path)["dataset"]["digest"]
+    if task.dataset.digest != digest:
         raise ValueError(
-            f"{folder} was trained on other data (digest {known[:12]}, now {task.dataset.digest[:12]}); "
-            "its data.root no longer holds them"
+            f"{folder} was trained on other data (digest {digest[:12]}, now {task.dataset.digest[:12]}); "
+            "the files in its data.root have changed"
         )
     task.prepare(report)
     model = task.build(norm)

@@ -1,1 +1,1 @@
-"""The trainer: loop, clock, records, checkpoints. It knows no task and no norm."""
+"""The trainer: loop, clock, records, checkpoints. It depends on no particular task or norm."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and found again after whatever happened to them."""
+"""Checkpoints: written atomically, and read from the previous one if the last one is damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CheckpointError(RuntimeError):
 
 
 def save(folder: Path, payload: Payload) -> None:
-    """Writes ``last.pt`` and keeps the one before as ``previous.pt``."""
+    """Write ``last.pt``; the checkpoint before it becomes ``previous.pt``."""
     folder.mkdir(parents=True, exist_ok=True)
     content = _bytes(payload)
     if (folder / LAST).exists():
@@ -30,17 +30,17 @@ def save(folder: Path, payload: Payload) -> None:
 
 
 def save_best(folder: Path, payload: Payload) -> None:
-    """Writes ``best.pt``."""
+    """Write ``best.pt``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / BEST, _bytes(payload))
 
 
 def load(folder: Path) -> tuple[Payload | None, str | None]:
-    """The newest whole checkpoint (None: there is none yet), and a warning where a newer one was damaged.
+    """Return the newest undamaged checkpoint (None if there is none yet), and a warning if a newer one is damaged.
 
-    A damaged one is moved aside: the next :func:`save` must not put it in the place of the whole one.
+    The damaged one is renamed, because the next :func:`save` would otherwise replace the undamaged one by it.
 
-    Raises: CheckpointError if there are only damaged ones.
+    Raises: CheckpointError if all are damaged.
     """
     damaged = []
     for name in (LAST, PREVIOUS):
@@ -62,16 +62,16 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
 
 
 def read(path: Path) -> Payload:
-    """One checkpoint. Raises: CheckpointError if it is missing or damaged."""
+    """Return one checkpoint. Raises: CheckpointError if it is missing or damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # torch does not compare checksums
+            broken = archive.testzip()  # torch does not check checksums
         if broken is not None:
             raise ValueError(f"the checksum of {broken} is wrong")
         payload: Payload = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except Exception as error:  # damage shows as many types
+    except Exception as error:  # damage raises many types of exceptions
         raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})") from None
     return payload
 

@@ -12,9 +12,9 @@ from rmsexp.train import memory
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
-    """The device of a config, with threads and determinism set as it says, and memory kept from step to step.
+    """Return the config's device, after setting threads, determinism and the reuse of memory (:mod:`.memory`).
 
-    Raises: ValueError if there is no such device.
+    Raises: ValueError if this machine has no such device.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -24,16 +24,16 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if name == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not cfg.deterministic
-        # warn only: max_pool2d's backward is listed as nondeterministic, but windows that do not overlap add nothing up
+        # Only warn: max_pool2d's backward counts as nondeterministic, but it is not when windows do not overlap.
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(name)
 
 
 def compile_model(model: nn.Module, cfg: RunConfig) -> None:
-    """Has the model compiled when it is first called, if the config says so; its initial values are drawn before.
+    """Compile the model at its first call, if the config says so. Its initial values must have been drawn before.
 
-    In place, so that the names of its parameters stay. With ``dynamic`` one compilation serves batches of all shapes.
+    Compiling in place keeps the parameters' names. With ``dynamic`` one compilation serves batches of all shapes.
     """
     if cfg.compile:
         model.compile(dynamic=True)

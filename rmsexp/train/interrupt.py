@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the run is saved, then the process ends."""
+"""Ctrl-C and SIGTERM: the process saves the run, then ends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The process was asked to stop. ``signum`` says how; the exit status is 128 + signum.
+    """A signal asked the process to stop. ``signum``: its number; the exit status is 128 + signum.
 
-    ``torn``: it was asked a second time, and what must not be cut in two may be.
+    ``torn``: a second signal interrupted work that must not be interrupted, so the state may be inconsistent.
     """
 
     def __init__(self, signum: int, torn: bool = False) -> None:
@@ -21,7 +21,7 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """Between :meth:`install` and its end a signal raises :class:`Interrupted`, or waits inside :meth:`held`."""
+    """While it is installed, a signal raises :class:`Interrupted`: at once, or at the end of :meth:`held`."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -29,7 +29,7 @@ class Interrupt:
 
     @contextmanager
     def install(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # Python takes signals in the main thread only
+        if threading.current_thread() is not threading.main_thread():  # Python handles signals only in the main thread
             yield
             return
         before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -41,7 +41,7 @@ class Interrupt:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Around work that must not be cut in two: a signal is raised at its end."""
+        """Do work that must not be interrupted: a signal is raised at its end."""
         self._held += 1
         try:
             yield
@@ -53,5 +53,5 @@ class Interrupt:
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self._received is not None
         self._received = signum
-        if again or not self._held:  # a second one does not wait
+        if again or not self._held:  # a second signal does not wait
             raise Interrupted(signum, torn=again)

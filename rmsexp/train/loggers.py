@@ -1,4 +1,4 @@
-"""Views of the record for those who watch runs elsewhere. They never feed back into a run."""
+"""Copies of the metrics for TensorBoard and Weights & Biases. They never affect a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rmsexp.record import TIMED, Row
 
 class Logger(Protocol):
     def log(self, row: Row) -> None:
-        """Shows one row of metrics."""
+        """Show one row of metrics."""
 
     def close(self, status: str) -> None:
-        """Ends the view of this process."""
+        """Finish when the process ends; ``status``: that of the run."""
 
 
 def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping[str, Any], step: int) -> list[Logger]:
-    """The loggers that a config asks for; a run that goes on at ``step`` replaces what they showed after it.
+    """Return the loggers of a config. Values after ``step`` from an earlier process are replaced.
 
-    Raises: ValueError for loggers and options that there are not.
+    Raises: ValueError for unknown loggers and options.
     """
     kinds = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
     for name, settings in options.items():
@@ -36,7 +36,7 @@ def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """A row's numbers as flat names: ``train/loss``, ...; ``<split>/time`` is the time axis of curves in seconds."""
+    """Return a row's values by flat names such as ``train/loss``; ``<split>/time`` is the time axis in seconds."""
     split, seconds = row["split"], row["seconds"]
     skipped = ("step", "split", "seconds")
     values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
@@ -62,7 +62,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """A run of Weights & Biases in ``<run>/wandb``; one run's processes share its id."""
+    """A run of Weights & Biases in ``<run>/wandb``; all processes of a run use the same id."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
         import wandb

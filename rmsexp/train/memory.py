@@ -1,7 +1,7 @@
-"""Asks the C library to keep the memory of one step for the next.
+"""Make the C library reuse the memory of one step in the next.
 
-By default glibc gives large pieces back to the system when they are freed. The next step takes new ones, which the
-kernel fills with zeros, page by page, when they are first touched: thousands of page faults in every step.
+By default glibc returns large blocks to the system when they are freed. The next step allocates new ones, which the
+kernel fills with zeros page by page when they are first touched: thousands of page faults in every step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _kept = False
 
 
 def keep() -> None:
-    """From now on, for all of this process. Where the C library is not glibc, nothing happens."""
+    """Let this process keep freed memory from now on. Without glibc this does nothing."""
     global _kept
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # nothing is mapped apart from the heap, and the heap never shrinks
+        # all memory comes from the heap, and the heap never shrinks
         _kept = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def kept() -> bool:
-    """Whether this process keeps its memory; for the record."""
+    """Return whether this process keeps freed memory, for the record."""
     return _kept

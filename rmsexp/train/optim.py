@@ -14,20 +14,20 @@ from rmsexp import checks
 
 
 def clip_global(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Limits the norm of all gradients together, which is ``norm``."""
+    """Clip the norm of all gradients together, which is ``norm``."""
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
 
 
 def clip_per_tensor(gradients: list[Tensor], limit: float, norm: Tensor) -> None:  # noqa: ARG001
-    """Limits the norm of each tensor's gradient (order-embedding)."""
-    for gradient, own in zip(gradients, torch._foreach_norm(gradients), strict=True):
-        gradient.mul_((limit / own).clamp(max=1.0))
+    """Clip the norm of each tensor's gradient separately (order-embedding)."""
+    for gradient, tensor_norm in zip(gradients, torch._foreach_norm(gradients), strict=True):
+        gradient.mul_((limit / tensor_norm).clamp(max=1.0))
 
 
 def clip_by_root(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
-    """As the code of the attentive reader has it: above the square of the limit, the norm becomes limit times its root.
+    """Clip as the code of the attentive reader does: a norm above limit^2 becomes limit * sqrt(norm).
 
-    It compares the norm of all gradients, not its square, with the squared limit.
+    That code compares the norm itself, not its square, with limit^2.
     """
     torch._foreach_mul_(gradients, torch.where(norm > limit**2, limit / norm.sqrt(), 1.0))
 
@@ -37,7 +37,7 @@ CLIPPING = {"global": clip_global, "per_tensor": clip_per_tensor, "by_root": cli
 
 @dataclass
 class AdamConfig:
-    """``clip``: the largest norm of the gradient, None for no limit; ``clipping``: of what, by :data:`CLIPPING`."""
+    """``clip``: the largest norm of the gradient (None: no clipping). ``clipping``: a key of :data:`CLIPPING`."""
 
     lr: float
     beta2: float
@@ -69,9 +69,9 @@ class UncorrectedAdamConfig(AdamConfig):
 class UncorrectedAdam(torch.optim.Adam):
     """Adam with eps beside the uncorrected root: ``p -= lr * c_t * m / (sqrt(v) + eps)``, as TensorFlow and Theano do.
 
-    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``, or with ``swapped`` the published order-embedding's, in which the
-    complements of both stand in their places: it is 1 but for the first steps, and so hardly a correction. It is
-    PyTorch's Adam with eps divided by ``sqrt(1 - beta2^t)`` and another rate.
+    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. With ``swapped``, beta is replaced by 1 - beta in it, as in the
+    published code of order-embedding; this is close to 1 after a few steps. The update is computed by PyTorch's Adam
+    with eps divided by ``sqrt(1 - beta2^t)`` and an adjusted rate.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class UncorrectedAdam(torch.optim.Adam):
 
 
 def _correction(beta1: float, beta2: float, t: int) -> float:
-    """c_t, for the zeros that both averages begin with."""
+    """Return c_t, which corrects the bias of averages that start at zero."""
     return math.sqrt(1 - beta2**t) / (1 - beta1**t)
 
 

@@ -1,4 +1,4 @@
-"""What a run was computed with: code, versions, machine."""
+"""The code, versions and machine that computed a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
-    """One entry of ``sessions`` in ``run.json``: a process that works on a run."""
+    """Return this process's entry of ``sessions`` in ``run.json``."""
     return {
         "started": now(),
         "from_step": from_step,
@@ -39,13 +39,13 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What differs between two sessions in a way that may change results or times."""
+    """Return the keys that differ between two sessions and may change results or times."""
     return [key for key in DECISIVE if before.get(key) != after[key]]
 
 
 @cache
 def _code() -> str:
-    """A digest of the package's own sources: two states with it equal compute the same, committed or not."""
+    """Return a digest of the package's sources; with equal digests the code is the same, committed or not."""
     digest = hashlib.sha256()
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -54,7 +54,7 @@ def _code() -> str:
 
 @cache
 def _git() -> dict[str, Any]:
-    """Commit and whether the tree had uncommitted changes; None where the package is not in a checkout."""
+    """Return the commit and whether there are uncommitted changes; None if the package is not in a checkout."""
 
     def git(*words: str) -> str | None:
         try:
@@ -63,7 +63,9 @@ def _git() -> dict[str, Any]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    tracked = git("ls-files", "--error-unmatch", "record.py")  # an installed copy may lie inside another checkout
+    tracked = git(
+        "ls-files", "--error-unmatch", "record.py"
+    )  # an installed copy may be inside another project's checkout
     if tracked is None:
         return {"commit": None, "dirty": None}
     return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}

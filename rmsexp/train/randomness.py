@@ -1,4 +1,4 @@
-"""All that is drawn, each from a stream named by what it is for: a function of (seed, name), never of history."""
+"""Random numbers, each from a stream that is a function of (seed, name) and never of earlier draws."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from torch import Tensor
 
 
 def stream(seed: int, *name: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """The generator of (seed, name), at its start."""
+    """Return a new generator for (seed, name)."""
     return torch.Generator(device=device).manual_seed(seed_of(seed, *name))
 
 
 def seed_of(*name: str | int) -> int:
-    """63 bits that depend on all of the name."""
+    """Return a seed of 63 bits that depends on all parts of the name."""
     digest = hashlib.sha256("/".join(map(str, name)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def permutation(n: int, seed: int, *name: str | int) -> Tensor:
-    """An order of n things, ``(n,)``."""
+    """Return a random permutation of 0 to n - 1, ``(n,)``."""
     return torch.randperm(n, generator=stream(seed, *name))
 
 
 def choices(n: int, options: int, seed: int, *name: str | int) -> Tensor:
-    """``n`` numbers below ``options``, ``(n,)``, each as likely."""
+    """Return ``n`` integers below ``options``, ``(n,)``, uniformly distributed."""
     return torch.randint(options, (n,), generator=stream(seed, *name))
 
 
 def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torch.device | str = "cpu") -> Tensor:
-    """Float32 values of mean 0 and variance 1."""
+    """Return float32 values of mean 0 and variance 1."""
     return torch.empty(shape, device=device).normal_(generator=stream(seed, *name, device=device))
 
 
 class StreamNoise:
-    """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`), drawn one after the other from one stream.
+    """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`); successive calls draw from one stream.
 
-    It is drawn in float32 and in the order of the logical axes: filling a channels-last tensor in place would give
-    another image other noise than the same tensor in contiguous memory.
+    Values are drawn in float32, in the order of the logical axes. So a channels-last tensor gets the same noise as a
+    contiguous one, which filling it in place would not do.
     """
 
     def __init__(self, seed: int, *name: str | int, device: torch.device | str = "cpu") -> None:
@@ -57,11 +57,11 @@ class StreamNoise:
         if p == 0:
             return x
         # uniform_ and a comparison: bernoulli_ takes four times as long on a CPU
-        kept = self._draw(x, None) >= p
-        return x * _like(kept, x).to(x.dtype).mul_(1 / (1 - p))
+        mask = self._draw(x, None) >= p
+        return x * _like(mask, x).to(x.dtype).mul_(1 / (1 - p))
 
     def _draw(self, x: Tensor, std: float | None) -> Tensor:
-        """Float32 values of the shape of ``x``: normal with this standard deviation, or uniform from 0 to 1."""
+        """Return float32 values of the shape of ``x``: normal with deviation ``std``; None: uniform in [0, 1)."""
         if torch.compiler.is_compiling():
             return _draw_compiled(x.detach(), self._handle, std)
         values = torch.empty(x.shape, device=x.device)
@@ -70,15 +70,15 @@ class StreamNoise:
         return values.normal_(0, std, generator=self._generator)
 
     def seed_default(self, device: torch.device) -> None:
-        """See Noise. The seed is made on the host, from the place in the sequence of calls: no device is waited for."""
+        """See Noise. The seed depends on the number of earlier calls and is computed on the host, without waiting."""
         self._seeded += 1
         cuda = device.type == "cuda"
         default = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
         default.manual_seed(seed_of(*self._name, "default", self._seeded))
 
 
-# A graph that torch.compile makes can hold no generator. It holds an operator, which finds the stream by its handle;
-# that this is said to change keeps the order of the draws.
+# A compiled graph cannot contain a generator. It contains an operator, which looks up the stream by its handle.
+# Declaring the handle mutated prevents torch.compile from reordering the draws.
 _ALIVE: WeakValueDictionary[int, StreamNoise] = WeakValueDictionary()
 
 
@@ -93,6 +93,6 @@ def _(x: Tensor, handle: Tensor, std: float | None) -> Tensor:  # noqa: ARG001
 
 
 def _like(noise: Tensor, x: Tensor) -> Tensor:
-    """``noise`` in the memory layout of ``x``, so that later operations keep that layout."""
+    """Return ``noise`` in the memory layout of ``x``, so that later operations keep that layout."""
     channels_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     return noise.contiguous(memory_format=torch.channels_last) if channels_last else noise

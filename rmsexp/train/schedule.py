@@ -1,4 +1,4 @@
-"""What changes over a run, as a function of the step alone. Lengths are in the recipe's own steps."""
+"""Learning rate schedules: functions of the step alone. Lengths are in steps of the recipe."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rmsexp import checks
 
 @dataclass
 class HoldThenDecay:
-    """A constant rate for the first half of the recipe, then a linear fall to zero, while beta1 drops once.
+    """A constant rate for the first half of the recipe, then a linear decrease to zero; beta1 drops at half time.
 
-    The recipe's ``steps`` are cut into periods of ``period`` steps (an epoch in the paper) that share one rate: period
-    e of E has the factor ``min(1, 2 - 2 e / E)``, and from ``E / 2`` on ``beta1`` is ``late_beta1``
+    The recipe's ``steps`` are divided into periods of ``period`` steps (an epoch in the paper) that share one rate.
+    Period e of E has the factor ``min(1, 2 - 2 e / E)``, and from ``E / 2`` on ``beta1`` is ``late_beta1``
     (Salimans & Kingma 2016, section 5.1).
     """
 
@@ -28,7 +28,7 @@ class HoldThenDecay:
         checks.probability("schedule.late_beta1", self.late_beta1)
 
     def at(self, step: int) -> dict[str, float]:
-        """The factor on the learning rate, and beta1, of a step (from 0); after the recipe's end, those of its last."""
+        """Return the factor on the learning rate and beta1 at a step (from 0); constant after the last step."""
         period = min(step, self.steps - 1) // self.period
         half = self.steps / self.period / 2
         return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}
@@ -36,7 +36,7 @@ class HoldThenDecay:
 
 @dataclass
 class Constant:
-    """The same rate at every step of the recipe's ``steps``."""
+    """A constant rate; the recipe has ``steps`` steps."""
 
     steps: int
 
@@ -44,15 +44,15 @@ class Constant:
         checks.at_least("schedule.steps", self.steps, 1)
 
     def at(self, step: int) -> dict[str, float]:  # noqa: ARG002
-        """The factor on the learning rate."""
+        """Return the factor on the learning rate."""
         return {"lr": 1.0}
 
 
 @dataclass
 class WarmUp:
-    """A linear rise over ``warmup`` steps, then a fall with the root of the step (Vaswani et al. 2017, section 5.3).
+    """A linear increase over ``warmup`` steps, then a decrease with step^-0.5 (Vaswani et al. 2017, section 5.3).
 
-    The factor is 1 at its peak, where the rate is ``optim.lr``; the paper's formula has ``width^-0.5 * warmup^-0.5``.
+    The factor is 1 at its peak, where the rate is ``optim.lr``; in the paper it is ``width^-0.5 * warmup^-0.5``.
     """
 
     steps: int
@@ -63,6 +63,6 @@ class WarmUp:
         checks.at_least("schedule.warmup", self.warmup, 1)
 
     def at(self, step: int) -> dict[str, float]:
-        """The factor on the learning rate of a step (from 0)."""
+        """Return the factor on the learning rate at a step (from 0)."""
         number = step + 1
         return {"lr": min(number / self.warmup, (self.warmup / number) ** 0.5)}

@@ -1,4 +1,4 @@
-"""One step of training: what the loop repeats, and what is timed without the rest of the loop."""
+"""One training step, for the training loop and for step timing."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
 
-WARMUP_STEPS = 3  # that do not count
+WARMUP_STEPS = 3  # before training or timing; they are not counted
 
 Batches = Sequence[Any]  # the micro-batches of a step
-Part = Callable[[str], AbstractContextManager[object]]  # entered around the part of a step that it is given the name of
+Part = Callable[[str], AbstractContextManager[object]]  # context manager for a named part of a step
 
 
 class Schedule(Protocol):
     def at(self, step: int) -> dict[str, float]:
-        """``lr``, the factor on the learning rate, and other values for the optimiser's groups."""
+        """Return ``lr``, the factor on the learning rate, and other values for the optimiser's groups."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the loop needs of a config."""
+    """The values of a config that the training loop needs."""
 
     seed: int
     lr: float
@@ -43,18 +43,18 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> Settings:
-        """From a task's config, which has these keys, three of them below ``optim``."""
+        """Return the settings of a task's config, which has these keys, three of them below ``optim``."""
         optim = config.optim
-        own = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
-        names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
-        return cls(**own, **{name: getattr(config, name) for name in names})
+        values = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in values]
+        return cls(**values, **{name: getattr(config, name) for name in names})
 
 
 class Taken(NamedTuple):
-    """What a step computed.
+    """The values of one step.
 
-    ``values``, on the device: objective, the sum of each of ``metrics``, norm of the gradient before clipping.
-    ``predictions``: how many are behind the sums.
+    ``values``, on the device: objective, sum of each of ``metrics``, norm of the gradient before clipping.
+    ``predictions``: the number of predictions in the sums.
     """
 
     values: Tensor
@@ -63,7 +63,7 @@ class Taken(NamedTuple):
 
 
 class Stepper:
-    """A model with its optimiser, and how a step is taken."""
+    """A model with its optimiser, and the training step of both."""
 
     def __init__(
         self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, settings: Settings
@@ -72,7 +72,7 @@ class Stepper:
         self.schedule, self.settings = schedule, settings
 
     def take(self, step: int, batches: Batches, part: Part = nullcontext) -> Taken:
-        """One step of the optimiser; ``part`` is entered with "forward", "backward" and "update" around each."""
+        """Do one step; ``part`` is entered with "forward", "backward" and "update" for these parts of it."""
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
             group.update(rates | {"lr": self.settings.lr * rates["lr"]})
@@ -101,11 +101,11 @@ class Stepper:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """What a model computes in: all in float32, or what allows it in bfloat16."""
+    """Return a context in which the model computes in float32, or with autocast to bfloat16."""
     return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device has done what it was given."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

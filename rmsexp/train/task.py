@@ -1,4 +1,4 @@
-"""What the trainer knows of a task."""
+"""The interface between the trainer and a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmsexp.models.noise import Noise
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a run was trained on. ``builtin``: made by this package. ``digest``: of its content."""
+    """A data set. ``builtin``: synthetic data made by this package. ``digest``: of its content."""
 
     name: str
     digest: str
@@ -23,7 +23,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Target:
-    """The metric that tells how good a run is. ``selection``: the split that "best" is chosen on."""
+    """The metric by which runs are compared. ``selection``: the split that chooses the best checkpoint."""
 
     split: str
     metric: str
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Objective:
-    """``loss``: a scalar to go down. ``sums``: metrics (``loss`` among them) summed over ``count`` predictions."""
+    """``loss``: the scalar to be minimised. ``sums``: metrics with ``loss``, summed over ``count`` predictions."""
 
     loss: Tensor
     sums: Mapping[str, Tensor]
@@ -42,9 +42,9 @@ class Objective:
 
 
 class Task(Protocol):
-    """A task is made from its config and a device, which finds its data.
+    """A task is made from its config and a device; this also loads its data set.
 
-    ``notes``: what a reader of its metrics must know, for the record. ``files``: text that the last evaluation made for
+    ``notes``: remarks that readers of the metrics need, for the record. ``files``: texts of the last evaluation for
     the run's folder, by file name.
     """
 
@@ -55,25 +55,25 @@ class Task(Protocol):
     files: Mapping[str, str]
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        """Preprocesses the data, or takes them from the cache; ``report`` is told of what takes long."""
+        """Preprocess the data, or load them from the cache; ``report`` prints a line about anything that takes long."""
 
     def build(self, norm: Any) -> nn.Module:
-        """The model, on the device, its weights still without values."""
+        """Return the model, on the device, before :meth:`initialise`."""
 
     def initialise(self, model: nn.Module) -> None:
-        """Draws the initial weights, and takes from data what a recipe initialises so; before step 0 only."""
+        """Draw the initial weights, and compute those that a recipe initialises from data; only before step 0."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser that the recipe asks for."""
 
     def batches(self, step: int) -> Sequence[Any]:
-        """The micro-batches of a training step (from 0), a function of the seed and the step."""
+        """Return the micro-batches of a training step (from 0), a function of the seed and the step."""
 
     def examples(self, batch: Any) -> int:
-        """How many examples a micro-batch holds."""
+        """Return the number of examples in a micro-batch."""
 
     def objective(self, model: nn.Module, batch: Any, noise: Noise) -> Objective:
-        """What is optimised on a micro-batch."""
+        """Return the objective of a micro-batch."""
 
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """The metrics of each evaluation split; the model is in evaluation mode."""
+        """Return the metrics of each evaluation split; the model is in evaluation mode."""

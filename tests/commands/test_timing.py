@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
         (["norms=[ln,ln]"], "norms and impl name ln twice"),
         (["norms=[none,rms]"], "timing.reference=ln is not one of none, rms"),
         (["norms=[ln,rmss]"], "norm=rmss is not known"),
-        (["norms=[ln,rms+p=0.5]"], "norm.p is no option of norm=rms"),
+        (["norms=[ln,rms+p=0.5]"], "norm=rms has no option norm.p"),
         (["impl=[quick]"], "norm.impl=quick is not known"),
         (["timing.layer=true"], "timing.layer is not known; did you mean timing.layers?"),
         (["timing.budget=0"], "timing.budget must be greater than 0, got 0.0"),
