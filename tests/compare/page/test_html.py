@@ -207,3 +207,11 @@ def test_long_runs_are_thinned_as_described_on_the_page(tmp_path: Path, monkeypa
         sizes[0] <= 60 < sizes[2] <= 100
     )  # 100 training rows per run; 120 points are shared by two seeds, and all belong to one mean
     assert any("thinned to at most 120 points per mean and 60 per seed" in text for text in Elements(text).texts("p"))
+
+
+def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(tmp_path: Path) -> None:
+    for setting in ("paper", "demo"):
+        write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
+        losses = embedded(html.page([report(tmp_path, "rnnsearch", setting)]))[0]["charts"][0]["panels"]
+        by_axis = {axis: [curve["series"] for curve in losses[axis]["curves"] if "paper" in curve] for axis in losses}
+        assert by_axis == {"step": ["none", "ln"] if setting == "paper" else [], "time": []}

@@ -1,0 +1,38 @@
+"""The number formats of all tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rmsexp.compare.records.ratios import Interval
+from rmsexp.compare.tables import formats
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(123456.7, "123457"), (12.3, "12.30"), (0.01234567, "0.01235"), (0.0, "0"), (-2.5, "-2.500")]
+)
+def test_numbers_have_at_least_four_significant_digits(value: float, text: str) -> None:
+    assert formats.four_digits(value) == formats.number(value) == text
+
+
+def test_qualities_have_the_unit_interval_and_deviation_that_are_known() -> None:
+    assert formats.quality(0.0951, "error", 0.002, 0.0012) == "9.510 ± 0.2 (sd 0.12) %"
+    assert formats.quality(23.5, "bleu") == "23.50"
+    assert formats.two_decimals(0.0951, "error") == "9.51 %"
+    assert formats.difference(-0.0049, "error", "+.2f") == "-0.49"
+
+
+def test_times_and_savings_have_their_range() -> None:
+    assert formats.median_and_range(50, 49, 51.5) == "50.00 (49.00 to 51.50)"
+    assert formats.median_and_range(50, 49, 51.5, "1 contended") == "50.00 (49.00 to 51.50, 1 contended)"
+    assert formats.saving(0.2, 0.17, 0.22) == "20.0 % (17.0 to 22.0 %)"
+    assert formats.saving(-0.01) == "-1.0 %"
+    assert formats.ratio(Interval(0.9, 0.8, 1.0)) == "0.900 (0.800 to 1.000)"
+
+
+def test_missing_values_are_a_dash() -> None:
+    missing = [formats.number(math.nan), formats.quality(math.nan, "error"), formats.two_decimals(math.nan, "error")]
+    missing += [formats.difference(math.nan, "bleu", "+.2f"), formats.median_and_range(math.nan, math.nan, math.nan)]
+    assert set(missing) == {formats.NO_VALUE}
