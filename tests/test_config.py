@@ -1,4 +1,4 @@
-"""What a command line means: which config it composes, where its run lies, and what is wrong with it."""
+"""Command lines: the config that they compose, the folder of their run, and the mistakes in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_folder(overrides: list[str], folder: str) -> None:
         *("logger=[wandb,tensorboard]", "log_every=3", "eval_every=3", "checkpoint_every=3"),
     ],
 )
-def test_what_is_computed_does_not_depend_on_it(override: str) -> None:
+def test_keys_that_are_not_part_of_the_identity(override: str) -> None:
     assert config.job([override]).folder == config.job([]).folder
 
 
@@ -58,7 +58,7 @@ def test_results_is_the_root(tmp_path: Path) -> None:
     assert config.job([f"results={tmp_path}/a b"]).folder == tmp_path / "a b" / "cifar10/demo/rms/seed0"
 
 
-def test_home_is_found_where_a_shell_leaves_it() -> None:
+def test_the_home_folder_is_expanded_after_an_equals_sign() -> None:
     assert config.expand_home("data.root=~/data") == f"data.root={Path.home()}/data"
     assert config.expand_home("~norm") == "~norm"
 
@@ -78,7 +78,7 @@ def test_the_nine_norms_are_there() -> None:
     assert set(config.options("norm")) == expected
 
 
-def test_values_of_recipe_and_pair_arrive() -> None:
+def test_recipe_and_pair_set_values() -> None:
     job = config.job(["norm=prms"])
     assert (job.config.model.width, job.config.data.name, job.norm.p, job.norm.eps) == (0.125, "shapes", 0.125, 1e-6)
     assert config.job(["norm=none"]).config.optim.lr == 0.0003
@@ -181,7 +181,7 @@ def test_values_typed_beside_a_preset_win_and_keep_the_order() -> None:
 
 
 def test_hydra_does_the_runs_in_the_same_order() -> None:
-    """Its own sweeper, given what ``expand`` hands it."""
+    """Hydra's sweeper, given the words that ``expand`` returns."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 

@@ -1,4 +1,4 @@
-"""The command line from end to end: runs, sweeps, and what a person sees when something is wrong."""
+"""The command line from end to end: runs, sweeps, and the messages about mistakes and failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTING = "demo+batch_size=8+model.width=0.02"
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left: exit status, everything printed."""
+    """The exit status of a command, and everything that it printed."""
 
     status: int
     out: str
@@ -372,7 +372,7 @@ def test_more_in_a_batch_than_there_are_images(bench: Bench, tmp_path: Path, mon
     assert (done.status, done.err) == (1, "rmsexp: batch_size=8 is more than the 2 training images\n")
 
 
-def test_what_was_not_foreseen_leaves_its_traceback_in_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> NoReturn:
         raise RuntimeError("of the test's making")
 
@@ -744,8 +744,8 @@ README = Path(__file__).parents[2] / "README.md"
 def code_of_readme(language: str, containing: str) -> str:
     """The README's block of code that contains a text."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if containing in block]
-    return found
+    (match,) = [block for block in blocks if containing in block]
+    return match
 
 
 def test_the_readmes_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs that are stopped in the middle of a step, a checkpoint or an evaluation, and the comparison of what is left."""
+"""Stop runs in the middle of a step, a checkpoint or an evaluation, and compare their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARMUP = 3  # calls of _update
 
 
 def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object], owner: object = Trainer) -> None:
-    """Calls ``how`` at the beginning of the nth call of a trainer's method, of all calls from now on."""
+    """Call ``how`` at the beginning of the nth call, from now on, of a method of the trainer."""
     original, calls = getattr(owner, method), 0
 
     def patched(*arguments: Any) -> Any:
@@ -44,16 +44,16 @@ def terminate() -> None:
 
 
 def assert_same(a: Path, b: Path) -> None:
-    """A run that was asked to stop has had one more checkpoint, and one that crashed left its traceback."""
-    of_a, of_b = chaos.run_content(a), chaos.run_content(b)
-    for found in of_a, of_b:
-        del found["previous.pt"]
-        found["files"] = [name for name in found["files"] if name != "traceback.txt"]
-    assert chaos.differences(of_a, of_b) == []
+    """Two runs are equal, except that an interrupted run saves one more checkpoint and a crashed one its traceback."""
+    content_a, content_b = chaos.run_content(a), chaos.run_content(b)
+    for content in content_a, content_b:
+        del content["previous.pt"]
+        content["files"] = [name for name in content["files"] if name != "traceback.txt"]
+    assert chaos.differences(content_a, content_b) == []
 
 
 def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
-    """A run of six steps that crashes after one and is terminated later, beside one that is left alone."""
+    """Compare a run of six steps that crashes after one step and is terminated later with an undisturbed run."""
 
     def again(name: str) -> runner.Outcome:
         return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))

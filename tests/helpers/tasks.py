@@ -68,27 +68,27 @@ def assert_batches_follow_from_seed_and_step(
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left: exit status, everything printed."""
+    """The exit status of a command, and everything that it printed."""
 
     status: int
     out: str
     err: str
 
     def assert_refused(self, message: str) -> None:
-        """In one line, before anything else happened."""
+        """The command refused its words in one line, before it did anything."""
         assert (self.status, self.out) == (2, "")
         assert self.err.startswith("rmsexp: ")
         assert message in self.err
         assert self.err.count("\n") == 1
 
     def assert_failed(self, message: str) -> None:
-        """With one or two lines at the end, and without a traceback."""
+        """The command failed with one or two lines at the end, and without a traceback."""
         assert self.status in (1, 2), self.out
-        said = self.err[self.err.rindex("rmsexp: ") :]
-        assert message in said
-        assert said.count("\n") <= 2
+        message_lines = self.err[self.err.rindex("rmsexp: ") :]
+        assert message in message_lines
+        assert message_lines.count("\n") <= 2
         assert "Traceback" not in self.err
-        assert "traceback" not in said
+        assert "traceback" not in message_lines
 
 
 Main = Callable[..., Ended]

@@ -19,7 +19,7 @@ FIRST_CHOICES = [4, 4, 4, 0, 4, 4, 4, 1, 0, 0]
 UNIFORM_DIGEST = "cb6640b24aa3ea1238062be8dd3b9c0c03bc891bbb87f0588daba0f1186c00dd"
 
 
-def test_a_stream_is_known_for_all_time() -> None:
+def test_streams_never_change_between_versions() -> None:
     assert stream(0, "init", "conv1.weight").initial_seed() == STREAM_SEEDS[0]
     assert stream(7, "noise", 3, 0).initial_seed() == STREAM_SEEDS[1]
     assert permutation(10, 0, "order", 0).tolist() == FIRST_ORDER
@@ -46,7 +46,7 @@ def test_a_stream_has_no_history() -> None:
     assert torch.equal(torch.get_rng_state(), state)  # and it leaves none
 
 
-def test_a_permutation_is_one() -> None:
+def test_a_permutation_contains_each_number_once() -> None:
     order = permutation(1000, 0, "order", 0)
     assert order.sort().values.tolist() == list(range(1000))
     assert order.tolist() != list(range(1000))
@@ -99,9 +99,9 @@ def test_gaussian_noise_has_its_deviation() -> None:
 def test_dropout_drops_its_share_and_scales_the_rest(p: float) -> None:
     x = torch.rand(200, 200, generator=stream(0, "x")) + 0.5
     dropped = StreamNoise(0, "noise").dropout(x, p)
-    kept = dropped != 0
-    assert 1 - kept.double().mean().item() == pytest.approx(p, abs=0.01)
-    torch.testing.assert_close(dropped[kept], x[kept] / (1 - p))
+    mask = dropped != 0
+    assert 1 - mask.double().mean().item() == pytest.approx(p, abs=0.01)
+    torch.testing.assert_close(dropped[mask], x[mask] / (1 - p))
     assert x.min() >= 0.5  # the input is left alone
 
 
