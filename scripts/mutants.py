@@ -7,7 +7,8 @@ The faults are drawn with the seed, spread over the areas below. Each is planted
 meets the tests that executed its line, quickest first, up to the first failure and for at most 60 seconds. With
 ``--suite`` the survivors meet the whole suite. Faults in the C++ kernels meet the tests of the kernels, as coverage
 sees no C++; faults in the Triton kernels meet theirs, which Triton's interpreter executes in a process of its own.
-Prints one line per fault; writes all of them as JSON to ``--output``.
+Prints one line per fault and writes all of them as JSON to ``--output``. The same command again plants only those
+faults that were not detected yet.
 """
 
 from __future__ import annotations
@@ -162,19 +163,19 @@ class Tests:
         self._root = root
         self._files = {re.sub(r".*/(rmsexp/.*)", r"\1", name): name for name in self._data.measured_files()}
         self._seconds = {
-            f"{case.get('classname')}.{case.get('name')}": float(case.get("time", 0))
+            f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": float(case.get("time", 0))
             for case in ElementTree.parse(durations).iter("testcase")
         }
 
     def of(self, mutant: Mutant) -> list[str]:
         if mutant.file.endswith(".cpp"):
-            tests = [test for test in self._all() if re.search("kernels.*(norms|recurrences)", test.split("::")[0])]
+            tests = [test for test in self._seconds if re.search("kernels.*(norms|recurrences)", test.split("::")[0])]
         elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:  # executed by a process of its own
-            tests = [test for test in self._all() if "triton" in test.split("::")[0]]
+            tests = [test for test in self._seconds if "triton" in test.split("::")[0]]
         else:
             contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
             tests = self._names(contexts.get(mutant.line, [])) or self._around(mutant, contexts)
-        return sorted(tests, key=self._duration)
+        return sorted(tests, key=lambda test: self._seconds.get(test, 1.0))
 
     def _around(self, mutant: Mutant, contexts: dict[int, list[str]]) -> list[str]:
         """The tests of the innermost function around a line that only an import executes, such as a constant's."""
@@ -184,17 +185,10 @@ class Tests:
         lines = range(1, 10**6) if not inner else range(inner[-1].lineno, (inner[-1].end_lineno or 0) + 1)
         return self._names([context for line in lines if line in contexts for context in contexts[line]])
 
-    def _all(self) -> list[str]:
-        return self._names(self._data.measured_contexts())
-
     @staticmethod
     def _names(contexts: object) -> list[str]:
         assert isinstance(contexts, list | set)
         return sorted({context.rsplit("|", 1)[0] for context in contexts if "::" in context})
-
-    def _duration(self, test: str) -> float:
-        file, _, name = test.partition("::")
-        return self._seconds.get(f"{file.removesuffix('.py').replace('/', '.')}.{name.replace('::', '.')}", 1.0)
 
 
 def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
@@ -213,7 +207,7 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
             status = None
         output.seek(0)
         failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output.read(), re.M)
-    return status, failed.group(1) if failed else ""
+    return (1, failed.group(1)) if failed else (status, "")
 
 
 def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite: bool) -> None:
@@ -247,6 +241,15 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
         path.write_bytes(original)
 
 
+def take_over(mutants: list[Mutant], output: Path) -> None:
+    """Take the results of an earlier run of the same command, if its file is there."""
+    earlier = json.loads(output.read_text()) if output.exists() else []
+    results = {(entry["file"], entry["start"], entry["new"]): entry for entry in earlier}
+    for mutant in mutants:
+        for key, value in results.get((mutant.file, mutant.start, mutant.new), {}).items():
+            setattr(mutant, key, value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("coverage", type=Path)
@@ -265,15 +268,15 @@ def main() -> None:
         subprocess.run([*git, "add", "--quiet", "--detach", str(root), "HEAD"], check=True)
         try:
             mutants = draw(root, arguments.seed, arguments.count)
+            take_over(mutants, arguments.output)
             tests = Tests(arguments.coverage, arguments.durations, root)
             for number, mutant in enumerate(mutants, 1):
-                if not arguments.list:
+                if not arguments.list and not mutant.result.startswith("killed"):
                     judge(mutant, root, tests, arguments.deselect, arguments.suite)
+                    arguments.output.write_text(json.dumps([asdict(each) for each in mutants], indent=1) + "\n")
                 change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
-                print(f"{number:3} {mutant.area:10} {mutant.kind:8} {mutant.file}:{mutant.line}  {change}", flush=True)
-                if not arguments.list:
-                    print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)
-                    arguments.output.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1) + "\n")
+                print(f"{number:3} {mutant.area:10} {mutant.kind:8} {mutant.file}:{mutant.line}  {change}")
+                print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)
         finally:
             subprocess.run([*git, "remove", "--force", str(root)], check=True)
     if not arguments.list:
