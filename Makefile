@@ -1,8 +1,8 @@
-# Every target sets up what it needs: a virtual environment in .venv, made by uv, with the versions of constraints.txt.
+# All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-full lint types quick unit notebooks format constraints clean
 
-# torch is large: without bytecode on disk each start would compile it again
+# torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
@@ -10,13 +10,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/uv
 CPP := $(wildcard rmsexp/kernels/cpp/*)
-# a worker per core; a worker that is done takes tests from the others
+# one worker per core, up to 8; an idle worker takes over tests of busy ones
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(STAMP) ## create .venv and install rmsexp with all that its checks need
+setup: $(STAMP) ## create .venv and install rmsexp with everything that its checks need
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating .venv with $$($(PYTHON) --version)"; $(PYTHON) -m venv .venv; }
@@ -25,15 +25,15 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## train CIFAR-10's built-in twin with RMSNorm and draw its curves (about a minute)
+demo: setup ## train CIFAR-10's network on synthetic images with RMSNorm and draw its curves (about a minute)
 	$(BIN)/python -m rmsexp task=cifar10 norm=rms
 
-check: setup ## lint, types and the quick tests: a minute and a half
+check: setup ## lint, types and the quick tests (a minute and a half)
 	$(MAKE) --no-print-directory -j 2 lint types quick
 
-test: setup lint types unit notebooks ## every check that CI runs
+test: setup lint types unit notebooks ## run every check that CI runs
 
-test-full: test ## all of that, then the numerical tests with other vector instructions and with two threads
+test-full: test ## run make test, then the numerical tests per set of vector instructions, with one and two threads
 	for capability in default avx2 avx512; do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
@@ -42,19 +42,19 @@ test-full: test ## all of that, then the numerical tests with other vector instr
 	  done; \
 	done
 
-lint: setup ## ruff, clang-format, and the direction of imports
+lint: setup ## run ruff and clang-format, and check the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/lint-imports
 
-types: setup ## mypy
+types: setup ## run mypy
 	$(BIN)/mypy
 
 quick: setup
 	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone" --durations=0 --durations-min=5
 
-unit: setup ## pytest: first what can run side by side, then what measures time or memory
+unit: setup ## run pytest: most tests in parallel, then those that measure time or memory one by one
 	$(BIN)/pytest $(PARALLEL) -m "not alone"
 	$(BIN)/pytest -m alone
 

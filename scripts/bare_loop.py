@@ -1,4 +1,4 @@
-"""A plain PyTorch training loop, without records, checkpoints, clock or evaluation; the trainer is compared with it."""
+"""A plain PyTorch training loop, the baseline of trainer_overhead.py: no records, checkpoints, clock or evaluation."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class TorchNoise:
-    """A model's training noise, drawn from torch's global generator."""
+    """Draws a model's training noise (:class:`rmsexp.models.noise.Noise`) from torch's global generator."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
         return x + std * torch.randn_like(x) if std else x
@@ -19,7 +19,10 @@ class TorchNoise:
 
 
 def train(model: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], lr: float, steps: int, warmup: int) -> float:
-    """Train a classifier and return the seconds of the steps after the warm-up."""
+    """Train a classifier and return the seconds of ``steps`` steps, which follow ``warmup`` steps.
+
+    ``batch`` returns the images and labels of a step. Each warm-up step takes those of step 0.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr)
     start = 0.0
     for step in range(-warmup, steps):

@@ -2,9 +2,10 @@
 
     python scripts/chaos.py [--kills 20] [--norm bn] [--steps N] [--data-root DIR] [OVERRIDE ...]
 
-The default norm is bn, because running statistics are the state that is lost most easily. Of 20 kills at least three
-each hit a checkpoint write, a metrics write, an evaluation and the warm-up; the others come at random moments.
-The package has no code for this: each child process is this script, which replaces ``os.fsync`` and a few methods.
+The default norm is bn, because its running statistics are the state that is lost most easily. Of 20 kills, at least
+three each hit a checkpoint write, a metrics write, an evaluation and the warm-up; the others come at random moments.
+The package has no code for this script: each child process is this script, which replaces ``os.fsync`` and a few
+methods of the package and then starts the run.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Child:
 
 
 def plan(kills: int, rng: random.Random) -> list[Kill]:
-    """Return the kills in random order; the first comes before the first checkpoint."""
+    """Draw kills in random order. The first one comes before the first checkpoint if such a kill was drawn."""
     shares = [point for point, share in SHARES.items() for _ in range(share)]
     points = (shares + ["random"] * kills)[:kills] if kills >= len(shares) else rng.sample(shares, kills)
     rng.shuffle(points)
@@ -64,10 +65,13 @@ def plan(kills: int, rng: random.Random) -> list[Kill]:
 
 
 def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds: float = 0.0) -> Child:
-    """Run one child with the overrides ``words``, and append its output to ``log``."""
+    """Run one child with the overrides ``words``, kill it as planned, and append its output to ``log``.
+
+    A kill at the point "random" comes ``delay_seconds`` after the child has begun ``kill.count`` steps.
+    """
     fault = f"{kill.point}:{kill.count}" if kill else "none:0"
     command = [sys.executable, __file__, "--child", fault, *words]
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # faster on a shared machine
+    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}  # idle threads do not spin: faster on a shared machine
     steps, killed_at = [], None
     with (
         log.open("a") as file,
@@ -88,7 +92,7 @@ def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds
 
 
 def be_child(fault: str, words: Sequence[str]) -> int:
-    """Run the command line, print each step for the parent process, and kill this process at ``fault``."""
+    """Run the command line, print each step for the parent process, and kill this process at ``fault``, POINT:COUNT."""
     from rmsexp import app
     from rmsexp.tasks import cifar10
     from rmsexp.train import loop
@@ -104,7 +108,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def truncate(path: Path, size: int, where: str) -> None:
-        """Leave the file as if the process had been killed in the middle of this write."""
+        """Cut a file to ``size`` bytes, as if the process were killed while writing it, and restore it if it is not."""
         content = path.read_bytes()
         os.truncate(path, size)
         die(where)
@@ -156,7 +160,7 @@ def compare(reference: Path, other: Path) -> list[str]:
 
 
 def run_content(results: Path) -> dict[str, Any]:
-    """Return everything of the single run in ``results`` that must be equal: all but times and file sizes."""
+    """Return what must be equal in two repetitions of the single run in ``results``: no times and no file sizes."""
     import torch
 
     (folder,) = map(record.RunFolder, record.find_runs(results))
@@ -175,7 +179,7 @@ def run_content(results: Path) -> dict[str, Any]:
 
 
 def differences(a: Any, b: Any, place: str = "") -> list[str]:
-    """Return a line for each place where two nested values differ in a type, a key or a bit."""
+    """Return a line for each place where two nested values differ in type, keys, layout or bits."""
     import torch
 
     if type(a) is not type(b):
@@ -191,7 +195,10 @@ def differences(a: Any, b: Any, place: str = "") -> list[str]:
 
 
 def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rng: random.Random) -> list[str]:
-    """Run the reference, the killed run and its last child; print each kill and return a line for each error."""
+    """Run the reference, then the killed run until its last child ends, in ``root``.
+
+    Prints a line per kill and returns a line for each error or difference.
+    """
     log, errors = root / "log.txt", []
     reference, killed = ([*words, f"results={root / name}"] for name in ("reference", "killed"))
     if run(reference, log).status != 0:
@@ -204,7 +211,9 @@ def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rn
             flush=True,
         )
         if child.status != -signal.SIGKILL or child.killed_at is None:
-            errors.append(f"kill {number} ({kill.point}) did not happen: exit status {child.status}, see {log}")
+            errors.append(
+                f"kill {number} ({kill.point}) did not happen: the child ended with status {child.status}; see {log}"
+            )
     last = run(killed, log)
     print(f"last  {last.first_step!s:>10}  to the end: exit status {last.status}")
     if last.status != 0:
@@ -214,11 +223,11 @@ def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rn
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--norm", default="bn")
-    parser.add_argument("--steps", type=int, help="of the run; default: enough for all kills")
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--seed", type=int, default=0, help="of the plan of kills")
+    parser.add_argument("--kills", type=int, default=20, help="number of kills (20)")
+    parser.add_argument("--norm", default="bn", help="norm of the run (bn)")
+    parser.add_argument("--steps", type=int, help="length of the run (default: enough for all kills)")
+    parser.add_argument("--data-root", type=Path, help="folder of the data (data.root)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the plan of kills (0)")
     parser.add_argument("--child", metavar="POINT:COUNT", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     options = parser.parse_args()

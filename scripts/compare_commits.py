@@ -3,9 +3,10 @@
     python scripts/compare_commits.py BEFORE AFTER -- task=rnnsearch norm=rms scale=small data.root=~/data
 
 BEFORE and AFTER are checkouts of two commits; after -- come overrides as on the command line of ``python -m rmsexp``.
-There are three contestants, each a process with its own model: BEFORE as configured, and AFTER with norm.impl=eager and
-with norm.impl=fused. In each round, each contestant takes a block of the same steps, in random order. Prints the median
-milliseconds per step (with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals.
+There are three contestants, each a process with its own model: BEFORE and AFTER with these overrides, and AFTER with
+norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round, each contestant takes a
+block of the same steps, in random order. Prints the median milliseconds per step (with 10 % and 90 % quantiles) and the
+speed-up over BEFORE, paired by round, with 95 % intervals.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 
 from rmsexp.compare.records.ratios import paired_ratio
 
-# Runs in both checkouts, so it uses what older commits have too; they have neither train.device nor tasks.make.
+# Runs in both checkouts, so it uses only what older commits have, too. They may lack train.device and tasks.make.
 WORKER = """
 import sys, time
 from importlib import import_module
@@ -51,10 +52,13 @@ WARMUP_STEPS = 3
 
 
 class Contestant(NamedTuple):
+    """A process that runs ``WORKER``. It reads "FIRST COUNT" and prints the seconds per step of these steps."""
+
     name: str
     process: subprocess.Popen[str]
 
     def read_line(self) -> str:
+        """Return the next line that the process prints. Raises: SystemExit if the process has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -72,8 +76,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="the folder of a checkout")
     parser.add_argument("after", type=Path, help="the folder of another checkout")
-    parser.add_argument("--rounds", type=int, default=30, help="(30)")
-    parser.add_argument("--steps", type=int, default=2, help="of a block (2)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
+    parser.add_argument("--steps", type=int, default=2, help="steps per block (2)")
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
     variants = {
@@ -97,6 +101,7 @@ def main() -> None:
 
 
 def print_table(seconds: dict[str, list[float]], reference: str) -> None:
+    """Print a row per contestant; ``seconds`` has its seconds per step in each round."""
     print("| contestant | ms per step, median (10 % to 90 %) | speed-up over before (95 % interval) |")
     print("| --- | --- | --- |")
     for name, values in seconds.items():
@@ -107,7 +112,8 @@ def print_table(seconds: dict[str, list[float]], reference: str) -> None:
 
 
 def start(name: str, checkout: Path, more: list[str], overrides: list[str]) -> Contestant:
-    # passive: the threads of an idle contestant must not spin while another one is timed
+    """Start the process of a contestant in its checkout, with the overrides and then ``more``."""
+    # passive: the threads of an idle contestant must not spin while another contestant is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-c", WORKER, *map(os.path.expanduser, overrides), *more]
     pipe = subprocess.PIPE

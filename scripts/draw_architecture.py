@@ -1,6 +1,6 @@
 """Draw the import contracts of pyproject.toml as a Mermaid diagram in docs/architecture.md.
 
-The diagram replaces what stands between the two marker lines of the document. A test fails when it is out of date.
+The diagram replaces the text between the two marker lines of the document. A test fails if it is out of date.
 
     python scripts/draw_architecture.py
 """
@@ -27,8 +27,8 @@ def main() -> None:
 
 def contracts(path: Path) -> list[Contract]:
     """Return the import contracts of a pyproject.toml."""
-    found: list[Contract] = tomllib.loads(path.read_text())["tool"]["importlinter"]["contracts"]
-    return found
+    rules: list[Contract] = tomllib.loads(path.read_text())["tool"]["importlinter"]["contracts"]
+    return rules
 
 
 def updated(document: str, rules: Sequence[Contract]) -> str:
@@ -44,7 +44,7 @@ def updated(document: str, rules: Sequence[Contract]) -> str:
 
 
 def drawing(rules: Sequence[Contract]) -> str:
-    """Return a diagram for each contract of layers, and a sentence for each of the others."""
+    """Return a diagram for each contract of type "layers", and a sentence for each other contract."""
     lines: list[str] = []
     for rule in rules:
         if rule["type"] == "layers":
@@ -74,7 +74,7 @@ def _diagram(layers: Sequence[str]) -> Iterator[str]:
 
 
 def _modules(layer: str) -> list[str]:
-    """Return the modules of a layer: separated by "|" or ":", those that may be missing in parentheses."""
+    """Return the modules of a layer. The text separates them by "|" or ":"; optional ones are in parentheses."""
     return [module.strip(" ()") for module in re.split(r"[|:]", layer)]
 
 
@@ -83,9 +83,9 @@ def _short(module: str) -> str:
 
 
 def _sentence(rule: Contract) -> str:
-    """Return what a contract that is not one of layers forbids.
+    """Return a sentence that says what a contract of type "independence" or "forbidden" forbids.
 
-    Raises: ValueError for an unknown type of contract.
+    Raises: ValueError for another type of contract.
     """
     if rule["type"] == "independence":
         return f"{_listed(rule['modules'])} must not import each other."

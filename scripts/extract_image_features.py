@@ -1,6 +1,8 @@
-"""Extract features of a folder of images for order-embedding: a .npy file, float32 of shape (images, 4096).
+"""Compute the features of a folder of images for order-embedding, and write them to a .npy file.
 
-Started again after an interruption, it continues where it stopped.
+The file has float32 numbers of shape (images, 4096), in the order of ``--names`` or of the sorted file names.
+
+After an interruption, the same command continues at the last shard of 500 images.
 
     python scripts/extract_image_features.py ~/data/coco/val2014 features.npy --kind vgg19 --names val.txt
 """
@@ -19,8 +21,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images")
     parser.add_argument("target", type=Path, metavar="TARGET.npy", help="file to write")
-    parser.add_argument("--kind", choices=KINDS, default="descriptor")
-    parser.add_argument("--names", type=Path, help="text file, one image name per line (default: all)")
+    parser.add_argument("--kind", choices=KINDS, default="descriptor", help="kind of features (%(default)s)")
+    parser.add_argument(
+        "--names", type=Path, help="text file with one image name per line (default: all images of the folder)"
+    )
     arguments = parser.parse_args()
     if arguments.names:
         images = [arguments.images / name for name in arguments.names.read_text().splitlines()]

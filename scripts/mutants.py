@@ -1,14 +1,17 @@
-"""Plants faults in the package, one at a time, and counts how many the tests detect (mutation testing).
+"""Mutation testing: plant faults in the package, one at a time, and count how many the tests detect.
 
     python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite] [--list]
 
-COVERAGE is the data file of ``pytest --cov=rmsexp --cov-branch --cov-context=test``, and JUNIT.xml of ``--junitxml``.
-The faults are drawn with the seed, spread over the areas below. Each is planted in a separate checkout of HEAD and
-meets the tests that executed its line, quickest first, up to the first failure and for at most 60 seconds. With
-``--suite`` the survivors meet the whole suite. Faults in the C++ kernels meet the tests of the kernels, as coverage
-sees no C++; faults in the Triton kernels meet theirs, which Triton's interpreter executes in a process of its own.
-Prints one line per fault and writes all of them as JSON to ``--output``. The same command again plants only those
-faults that were not detected yet.
+COVERAGE is the data file that ``pytest --cov=rmsexp --cov-branch --cov-context=test`` writes; JUNIT.xml is written by
+its option ``--junitxml``. The seed determines which faults are drawn from the areas in ``AREAS``. Each fault is planted
+in a separate checkout of HEAD. Then the tests that executed its line run, quickest first, until one fails or 60 seconds
+have passed. With ``--suite``, the whole suite runs if they detect nothing.
+
+Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ and
+Triton kernels are tested with all tests of these kernels.
+
+Prints two lines per fault and writes all faults as JSON to ``--output``. Repeated with the same output file, the
+command plants only the faults that were not detected before.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from xml.etree import ElementTree
 import coverage
 
 SECONDS = 60.0
-AREAS = {  # share of the faults, and the files that they are planted in
+# An area's share of the faults, relative to the other areas, and a pattern of its files. Some patterns name files of
+# older commits, for --tree.
+AREAS = {
     "norms": (12, r"norms/(?!calls)\w+\.py"),
     "models": (10, r"models/\w+\.py"),
     "loop": (8, r"train/(loop|step|optim|schedule|clock|randomness|device)\.py"),
@@ -51,7 +56,15 @@ NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr
 
 @dataclass
 class Mutant:
-    """One fault: the text between ``start`` and ``end`` (offsets) of a file becomes ``new``."""
+    """A fault: the bytes from ``start`` to ``end`` of a file, ``old``, are replaced by ``new``.
+
+    Attributes:
+        area, kind: the area of the file (a key of ``AREAS``) and the kind of fault, such as "sign".
+        file, line: where the fault is; ``file`` is relative to the repository.
+        tests: the number of tests selected for it.
+        result: "" before it is tested, then a text that begins with "killed" or "survived".
+        test: the first test that failed.
+    """
 
     area: str
     kind: str
@@ -67,7 +80,7 @@ class Mutant:
 
 
 def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
-    """Every fault that can be planted in a Python file."""
+    """Yield every fault that can be planted in a Python file with this text."""
     lines = [0]
     for line in text.encode().splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
@@ -120,20 +133,20 @@ def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
 
 
 def cpp_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
-    """Operators in the bodies of C++ functions; comments, includes and template headers stay."""
+    """Yield changes of operators and eps in a C++ file: on indented lines, outside comments and template headers."""
     position = 0
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         code = line.split("//")[0]
         if code.startswith((" ", "\t")) and "template" not in code:
             for pattern, new in CPP:
-                for found in re.finditer(pattern, code):
-                    start, end = (len(text[: position + place].encode()) for place in found.span())
-                    yield Mutant(area, "C++", file, number, start, end, found.group(), new)
+                for match in re.finditer(pattern, code):
+                    start, end = (len(text[: position + place].encode()) for place in match.span())
+                    yield Mutant(area, "C++", file, number, start, end, match.group(), new)
         position += len(line)
 
 
 def draw(root: Path, seed: int, count: int) -> list[Mutant]:
-    """``count`` faults: each area has its share, and within an area all kinds of faults are equally likely."""
+    """Draw about ``count`` faults: each area gets its share; within an area, each kind of fault is equally likely."""
     generator = random.Random(seed)
     shares = sum(share for share, _ in AREAS.values())
     drawn: list[Mutant] = []
@@ -155,7 +168,7 @@ def draw(root: Path, seed: int, count: int) -> list[Mutant]:
 
 
 class Tests:
-    """Which tests executed a line, in the order of their durations."""
+    """Selects the tests of a fault. ``data``: a coverage file; ``durations``: a JUnit file; ``root``: the checkout."""
 
     def __init__(self, data: Path, durations: Path, root: Path) -> None:
         self._data = coverage.CoverageData(str(data))
@@ -168,9 +181,10 @@ class Tests:
         }
 
     def of(self, mutant: Mutant) -> list[str]:
+        """Return the names of the tests to run, quickest first."""
         if mutant.file.endswith(".cpp"):
             tests = [test for test in self._seconds if re.search("kernels.*(norms|recurrences)", test.split("::")[0])]
-        elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:  # executed by a process of its own
+        elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:  # not measured by coverage
             tests = [test for test in self._seconds if "triton" in test.split("::")[0]]
         else:
             contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
@@ -178,7 +192,10 @@ class Tests:
         return sorted(tests, key=lambda test: self._seconds.get(test, 1.0))
 
     def _around(self, mutant: Mutant, contexts: dict[int, list[str]]) -> list[str]:
-        """The tests of the innermost function around a line that only an import executes, such as a constant's."""
+        """Return the tests of the innermost function or class around a line, or of the whole file.
+
+        They stand in for the tests of a line that is executed by imports only, such as a constant.
+        """
         tree = ast.parse((self._root / mutant.file).read_text())
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         inner = [node for node in functions if node.lineno <= mutant.line <= (node.end_lineno or 0)]
@@ -192,7 +209,7 @@ class Tests:
 
 
 def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
-    """The exit status (None: the time was over) and the first test that failed."""
+    """Run pytest and return its exit status, or None after ``limit`` seconds, and the first test that failed."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
     with tempfile.TemporaryFile("w+") as output:
@@ -211,7 +228,7 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
 
 
 def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite: bool) -> None:
-    """Plants a fault, runs its tests, takes it out again, and notes in ``mutant`` what came of it."""
+    """Plant a fault, run its tests, restore the file, and store the result in ``mutant``."""
     path = root / mutant.file
     original = path.read_bytes()
     path.write_bytes(original[: mutant.start] + mutant.new.encode() + original[mutant.end :])
@@ -219,12 +236,12 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
     selected = tests.of(mutant)
     mutant.tests = len(selected)
     try:
-        if path.suffix == ".cpp":  # built before, so that the 60 seconds are the tests'
+        if path.suffix == ".cpp":  # build the kernels first, because the 60 seconds are meant for the tests
             load = [sys.executable, "-c", "from rmsexp import kernels; raise SystemExit(not kernels.load())"]
             if subprocess.run(
                 load, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True
             ).returncode:
-                mutant.result, mutant.test = "killed", "the kernels are not built"
+                mutant.result, mutant.test = "killed", "the kernels cannot be built"
                 return
         if selected:
             with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
@@ -242,7 +259,7 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
 
 
 def take_over(mutants: list[Mutant], output: Path) -> None:
-    """Take the results of an earlier run of the same command, if its file is there."""
+    """Copy the results of an earlier run of this command from its output file, if it exists, to ``mutants``."""
     earlier = json.loads(output.read_text()) if output.exists() else []
     results = {(entry["file"], entry["start"], entry["new"]): entry for entry in earlier}
     for mutant in mutants:
@@ -252,14 +269,26 @@ def take_over(mutants: list[Mutant], output: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("coverage", type=Path)
-    parser.add_argument("--durations", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--tree", type=Path, default=Path(__file__).parents[1], help="a checkout; its HEAD is tested")
-    parser.add_argument("--deselect", action="append", default=[], help="a test that fails without a fault")
-    parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="(mutants.json)")
-    parser.add_argument("--suite", action="store_true")
+    parser.add_argument("coverage", type=Path, metavar="COVERAGE", help="data file of coverage")
+    parser.add_argument(
+        "--durations", type=Path, required=True, metavar="JUNIT.xml", help="report with durations of tests"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawing of faults (0)")
+    parser.add_argument("--count", type=int, default=60, help="number of faults (60)")
+    parser.add_argument(
+        "--tree",
+        type=Path,
+        default=Path(__file__).parents[1],
+        help="a checkout, whose HEAD is tested (default: this one)",
+    )
+    parser.add_argument(
+        "--deselect",
+        action="append",
+        default=[],
+        help="the name of a test not to run, because it fails without a fault, too; may be repeated",
+    )
+    parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="file to write (mutants.json)")
+    parser.add_argument("--suite", action="store_true", help="run the whole suite for faults not detected otherwise")
     parser.add_argument("--list", action="store_true", help="print the faults and plant none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -273,7 +302,7 @@ def main() -> None:
             for number, mutant in enumerate(mutants, 1):
                 if not arguments.list and not mutant.result.startswith("killed"):
                     judge(mutant, root, tests, arguments.deselect, arguments.suite)
-                    arguments.output.write_text(json.dumps([asdict(each) for each in mutants], indent=1) + "\n")
+                    arguments.output.write_text(json.dumps([asdict(row) for row in mutants], indent=1) + "\n")
                 change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
                 print(f"{number:3} {mutant.area:10} {mutant.kind:8} {mutant.file}:{mutant.line}  {change}")
                 print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)

@@ -1,7 +1,8 @@
-"""Profile the training step of a task: the time of its parts, and the shares of kinds of operators, in Markdown.
+"""Profile the training step of a task: print the time of its parts and the shares of kinds of operators, in Markdown.
 
-The parts are timed without PyTorch's profiler: medians over steps after a warm-up. The operators' shares come from more
-steps under the profiler: CPU time of each operator without the operators that it calls, summed by kind.
+The parts are timed without PyTorch's profiler; their times are medians over steps after a warm-up. The shares are
+measured by the profiler when the steps are repeated: the CPU time of each operator, without the operators that it
+calls, is summed by kind.
 
     python scripts/step_profile.py task=rnnsearch norm=rms scale=small data.root=~/data > profile.md
 """
@@ -24,7 +25,8 @@ from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, Stepper
 
-KINDS = {  # an operator is of the first kind that lists a beginning of its name; names as in PyTorch's "aten" library
+# An operator belongs to the first kind with a prefix of its name in the "aten" library of PyTorch.
+KINDS = {
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",
     "softmax and loss": "_softmax softmax logsumexp exp amax gather scatter",
@@ -42,7 +44,7 @@ OTHER = "the rest (Python, autograd, views)"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="timed, and profiled (20)")
+    parser.add_argument("--steps", type=int, default=20, help="number of steps that are timed, and then profiled (20)")
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
@@ -79,7 +81,7 @@ def part_seconds(stepper: Stepper, step: int) -> dict[str, float]:
 
 
 def kind_shares(averages: Any) -> dict[str, float]:
-    """Return the share of each kind of operator in the time of all, largest first."""
+    """Return the share of each kind of operator in the CPU time of all operators, largest first."""
     microseconds: dict[str, float] = defaultdict(float)
     for event in averages:
         name = event.key.removeprefix("aten::")

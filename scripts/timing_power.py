@@ -1,8 +1,8 @@
-"""Test the interleaved timing: does it find a planted slowdown, and none between two equal models?
+"""Test the interleaved timing: whether it detects a planted slowdown, and finds no difference between equal models.
 
 Each trial times two newly made models with RMSNorm, until the interval of their ratio is narrow enough or the budget is
-spent. The interval should contain 1 in 95 of 100 "same" trials. It should not contain 1 in "slower" trials, where the
-second model idles after each step for a share of that step's time.
+spent. In "same" trials the models are equal, and about 95 % of the intervals should contain 1. In "slower" trials the
+second model idles after each step for a share of that step's time, and no interval should contain 1.
 
     python scripts/timing_power.py --same 100 --slower 20 --share 0.05 task=order_embedding threads=1
 """
@@ -20,7 +20,7 @@ from rmsexp.train.device import set_up_device
 
 
 class Slowed:
-    """Takes the steps of another contestant, then idles for a share of the time that each took."""
+    """A contestant that takes each step of another one, and then idles for a share of the step's time."""
 
     def __init__(self, contestant: Contestant, share: float) -> None:
         self._contestant, self._share = contestant, share
@@ -35,11 +35,18 @@ class Slowed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--same", type=int, default=100, help="trials of two equal models")
-    parser.add_argument("--slower", type=int, default=20, help="trials with one model slowed")
-    parser.add_argument("--share", type=float, default=0.05, help="of a step's time, added to each step of that model")
-    parser.add_argument("--target-width", type=float, default=0.03, help="of the interval, at which a trial stops")
-    parser.add_argument("--budget", type=float, default=10, help="seconds per trial, after which it stops anyway")
+    parser.add_argument("--same", type=int, default=100, help="number of trials with two equal models (100)")
+    parser.add_argument("--slower", type=int, default=20, help="number of trials with a slowed model (20)")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=0.05,
+        help="idle time after each step of the slowed model, as a share of the step's time (0.05)",
+    )
+    parser.add_argument(
+        "--target-width", type=float, default=0.03, help="width of the interval at which a trial stops (0.03)"
+    )
+    parser.add_argument("--budget", type=float, default=10, help="seconds after which a trial stops in any case (10)")
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     trials = []
@@ -67,7 +74,7 @@ def run_trial(seed: int, share: float, arguments: argparse.Namespace) -> dict[st
 
 
 def summarise(trials: list[dict[str, Any]], contain_one: bool) -> None:
-    """Print how many intervals are right: those with 1 inside if ``contain_one``, else those without."""
+    """Print the widths of the intervals, and how many contain 1 (with ``contain_one``) or exclude it (without)."""
     if not trials:
         return
     right = sum((trial["low"] <= 1 <= trial["high"]) == contain_one for trial in trials)

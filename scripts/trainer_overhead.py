@@ -1,7 +1,7 @@
-"""Measure what the trainer costs over a plain PyTorch loop (bare_loop.py) of the same model on the same batches.
+"""Measure how much longer the trainer takes than a plain PyTorch loop (bare_loop.py), with equal models and batches.
 
-Each pair is a block of steps of the trainer and one of the plain loop, in random order, in one process. The trainer's
-time includes everything except warm-up and evaluation, which the plain loop does not have: noise that depends on the
+Each pair is a block of steps of the trainer and a block of the plain loop, in random order, in one process. Warm-up and
+evaluation are excluded. The trainer's time includes work that the plain loop does not do: noise that depends on the
 step, the norm of the gradient, the clock, the records and one checkpoint per block.
 
     python scripts/trainer_overhead.py --pairs 30 --steps 60 scale=demo norm=rms
@@ -38,8 +38,8 @@ class Silent:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=30, help="of blocks (30)")
-    parser.add_argument("--steps", type=int, default=60, help="of a block (60)")
+    parser.add_argument("--pairs", type=int, default=30, help="number of pairs of blocks (30)")
+    parser.add_argument("--steps", type=int, default=60, help="steps per block (60)")
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides)])

@@ -2,8 +2,8 @@
 
     python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80
 
-Prints the speed over all steps (tokens of all batches over seconds of all steps, loading of batches included) and the
-median and the 10 % and 90 % quantiles over single steps.
+Prints the speed over all steps (tokens of all batches divided by the seconds of all steps, including loading the
+batches), and the median and the 10 % and 90 % quantiles of the speeds of single steps.
 """
 
 import sys
