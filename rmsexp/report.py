@@ -20,16 +20,18 @@ from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.load import Records
 
 OVERVIEW = "report"
-FEW = 100  # runs
+FEW_RUNS = 100  # up to this many runs, one thread is faster than processes that have to start
 
 
 def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Write all reports and return the paths of the overview.
+    """Write the reports of all settings below ``results``, and the overview; return the paths of the overview.
+
+    ``task``, ``setting``: if given, only settings with these names are reported.
 
     Raises:
-        ValueError: there is nothing to report.
+        ValueError: there are no runs, or no setting has these names.
     """
-    if results.name in ("", ".."):  # settings are named by their folders
+    if results.name in ("", ".."):  # tasks and settings are named by their folders, which such a path lacks
         results = results.absolute()
     print(f"reading {results}", flush=True)
     with _pool(sum(1 for _ in record.find_runs(results))) as pool:
@@ -60,7 +62,7 @@ def _select(settings: dict[Path, Records], results: Path, task: str | None, sett
     """Return the folders of the settings with these names.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such setting.
     """
     for kind, name, known in (
         ("task", task, {folder.parent.name for folder in settings}),
@@ -75,8 +77,8 @@ def _select(settings: dict[Path, Records], results: Path, task: str | None, sett
 
 
 def _pool(runs: int) -> Executor:
-    """Return a pool that reads and draws: a process per core, or a thread for few runs, as processes start slowly."""
-    if runs <= FEW:
+    """Return an executor that reads records and draws figures: a process per core, or one thread for few runs."""
+    if runs <= FEW_RUNS:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
     context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all processes
@@ -89,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("results", type=Path, help="the root of all records, or any folder below it")
     parser.add_argument("--task", help="report this task only")
-    parser.add_argument("--setting", help="report this setting only, named as its folder, as in small+optim.lr=0.01")
+    parser.add_argument(
+        "--setting", help="report this setting only; the name of its folder, such as small+optim.lr=0.01"
+    )
     arguments = parser.parse_args(argv)
     try:
         paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)

@@ -1,11 +1,13 @@
-"""Comparisons drawn from records alone: no torch, so a report can be made on a laptop from copied records.
+"""Compare runs by their records alone. Nothing here imports torch, so a report can be made on a laptop.
 
-Rooms, each of which imports only those above it:
+A *series* is a norm with the options that were changed, such as "prms+p=0.5". Its runs differ in the seed alone.
 
-records     run and timing records as data frames, their statistics, and what to be careful about
+The packages, each of which imports only those above it:
+
+records     run and timing records as data frames, their statistics and their caveats
 paper       the numbers and curves of the paper, and which of our results they are comparable with
-tables      one module per table: ``table`` holds numbers as stored, ``readable`` the text for people
-plots       the panel model of curves and the matplotlib figures
+tables      one module per table: ``table`` returns numbers as stored, ``readable`` the text for people
+plots       the curves of each chart, and the matplotlib figures
 page        the texts of a report: HTML page, Markdown, LaTeX
 """
 

@@ -1,4 +1,4 @@
-"""The folder ``<setting>/comparison``: summary and curves of one setting, redrawn at the end of every run."""
+"""Write ``<setting>/comparison``, the summary and the curves of one setting. Every run rewrites them when it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmsexp.compare.tables import summary as summary_table
 def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
     """Write summary and curves of one setting into ``<folder>/comparison`` and return that folder.
 
-    ``summary``: the setting's :func:`rmsexp.compare.tables.summary.table`, computed here where it is not given.
+    ``summary``: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
 
     Raises:
         ValueError: see :func:`check`.
@@ -34,7 +34,7 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
 
 
 def check(records: Records, folder: Path) -> None:
-    """Raise ValueError if the setting in ``folder`` has no metrics, or if no run of it records its target metric."""
+    """Raise ValueError if the setting in ``folder`` has no metrics, or no ``run.json`` that names a target metric."""
     if records.metrics.empty:
         raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

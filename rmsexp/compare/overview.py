@@ -1,4 +1,4 @@
-"""The report of a whole results folder: one page, one text, one summary, the savings and the paper's own curves."""
+"""Write the report of a whole results folder: an HTML page, a Markdown text, the summary, LaTeX tables and figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
 
 
 def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Sequence[str], folder: Path) -> list[Path]:
-    """Write ``report.html report.md summary.csv tables.tex`` and PNG figures into ``folder``; return their paths."""
+    """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
+
+    Texts: ``report.html report.md summary.csv tables.tex``. Figures: the savings of all tasks, if any were timed, and
+    the paper's curves of the reported tasks. Each figure is also written as SVG.
+
+    Args:
+        reports: the reports of the settings.
+        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        problems: problems with the records, one line each.
+        folder: the folder of the report; it is created if it is missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     savings = _draw_savings(timings, folder)
     paper = _draw_paper_curves(reports, folder)

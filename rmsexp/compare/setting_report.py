@@ -1,4 +1,4 @@
-"""The report of one setting: all its tables and figures, from records alone."""
+"""Write the report of one setting: its tables, texts and figures, from records alone."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ P_TITLE = "The fraction of units p"
 FIGURES = {"curves": "Curves", "saving": "Time saved relative to LayerNorm", "p": P_TITLE}
 
 
-class Written(NamedTuple):
-    """A setting's report, and the task that draws its figures; None if there is nothing to draw."""
+class WrittenReport(NamedTuple):
+    """The report of a setting, and the future that ends when its figures are drawn; None if it has no figures."""
 
     report: SettingReport
     drawing: Future[None] | None
 
 
 class Part(NamedTuple):
-    """One table: the name of its file, its title, its numbers as stored, and its text for people."""
+    """A table: the name of its file, its title, its numbers as stored, and the same table as text for people."""
 
     name: str
     title: str
@@ -48,14 +48,17 @@ class Part(NamedTuple):
     readable: pd.DataFrame
 
 
-def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> Written:
-    """Write the report of one setting into ``<folder>/comparison``, unless its records cannot be compared.
+def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> WrittenReport:
+    """Write the report of one setting into ``<folder>/comparison``.
+
+    The problems of the records are extended by missing config files. If the records cannot be compared, nothing is
+    written, and the reason is added to the problems, too.
 
     Args:
-        folder: of the setting.
+        folder: the folder of the setting.
         settings: the records of all settings by their folders (:meth:`Records.settings`).
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
-        pool: draws the figures.
+        pool: the executor that draws the figures.
     """
     records = settings[folder]
     records.problems.extend(_missing_configs(records))
@@ -64,7 +67,7 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         comparison.check(records, folder)
     except ValueError as error:
         records.problems.append(str(error))
-        return Written(report, None)
+        return WrittenReport(report, None)
     report.folder.mkdir(exist_ok=True)
     if len(timings):
         timings = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]]
@@ -83,28 +86,28 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         record.write_atomic(report.folder / f"{part.name}.csv", part.numbers.to_csv(index=False))
     record.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
     record.write_atomic(report.folder / "tables.tex", markdown.latex(report))
-    return Written(report, pool.submit(_draw, records, numbers, folder))
+    return WrittenReport(report, pool.submit(_draw, records, numbers, folder))
 
 
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
-    """Draw all figures of a setting, which takes longer than all else."""
+    """Write the figures of a setting and its summary. This takes most of the time of a report."""
     figures_folder = comparison.draw(records, folder, numbers["summary"])
     for name, draw in _figures(records, numbers).items():
         canvas.write(draw(), figures_folder / name)
 
 
 def _missing_configs(records: Records) -> list[str]:
-    """Return a problem per run without config; records of the authors' published logs have none."""
+    """Return a line per run without config file, except runs read from the authors' published logs, which have none."""
     runs = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
     paths = [Path(folder, record.CONFIG) for folder in runs["folder"]]
     return [f"{path} is missing" for path in paths if not path.exists()]
 
 
 def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """Return the tables that are not empty for this setting."""
+    """Yield the tables of a setting. Tables for which it has no data are left out."""
     records = settings[folder]
     task, setting = records.names
-    aim, summary = statistics.target(records), summary_table.table(records, task, setting)
+    target, summary = statistics.target(records), summary_table.table(records, task, setting)
     readable = summary_table.readable(summary)
     yield Part("summary", "Summary", summary, readable[readable.columns[:-1]])  # savings have their own table
     tests = seed_tests.table(records)
@@ -112,7 +115,7 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
         yield Part("paired", "Against LayerNorm, seed by seed", tests, seed_tests.readable(tests))
     published = versus_paper.table(records)
     if len(published):
-        yield Part("paper", "Beside the paper", published, versus_paper.readable(published, aim))
+        yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
     savings = savings_table.table(records, timings)
     yield Part(
         "saving", "Time per step, and savings relative to LayerNorm", savings, savings_table.readable(savings, task)
@@ -123,15 +126,18 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
         yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
     by_p = p_table.table(records, task, setting)
     if by_p["p"].nunique() > 1 and by_p["series"].nunique() > 2:
-        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, aim))
+        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, target))
     family = _learning_rate_family(folder, settings)
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)
-        yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, aim))
+        yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
 
 
 def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
-    """Return the comparable settings that differ from this one in the learning rate alone, the recipe's rate first."""
+    """Return the settings that differ from this one at most in the learning rate, and whose records can be compared.
+
+    The setting with the learning rate of the task's config comes first.
+    """
     family = {}
     for other in sorted(settings, key=lambda path: (len(path.name), path)):
         if learning_rates.family(other) == learning_rates.family(folder):
@@ -142,7 +148,10 @@ def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[P
 
 
 def _figures(records: Records, numbers: dict[str, pd.DataFrame]) -> dict[str, Callable[[], Figure]]:
-    """Return functions that draw the figures other than the curves, by file name; ``numbers``: tables by file name."""
+    """Return a function per figure that draws it, by file name; the curves are drawn elsewhere.
+
+    ``numbers``: the tables, as stored, by file name.
+    """
     task, setting = records.names
     figures: dict[str, Callable[[], Figure]] = {}
     if numbers["saving"]["kind"].isin(["paired", "unpaired"]).any():

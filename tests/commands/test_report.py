@@ -1,4 +1,4 @@
-"""``python -m rmsexp.report``: what it writes of whole and of damaged records."""
+"""The output of ``python -m rmsexp.report`` for complete and for damaged records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_setting(root: Path, seeds: int = 3, series: Sequence[str] = SERIES, **
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two machines' results of one setting, and on one of them another learning rate; not to be changed."""
+    """Write results of one setting on two machines, one of which has another learning rate, too. Do not change them."""
     root = tmp_path_factory.mktemp("results")
     write_setting(root / "first")
     write_setting(root / "second", seeds=1)
@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
-    """The same, reported."""
+    """Return a copy of these results with all reports written."""
     copy = results.with_name("written")
     shutil.copytree(results, copy)
     assert [path.name for path in report.run(copy, None, None)] == [
@@ -51,7 +51,7 @@ def written(results: Path) -> Path:
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
-    """The reports that a page would show; the page itself, which takes a second, is not made."""
+    """Return a list that collects the settings of each page. No page is rendered, since that takes a second."""
     reports: list[SettingReport] = []
 
     def page(settings: list[SettingReport]) -> str:
@@ -94,7 +94,7 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     links = [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]
     assert len(links) == 9  # curves, saving and p of three settings
     assert (written / "report" / links[0]).exists()
-    assert "%2B" in links[-1]  # a plus sign is no plus in a link
+    assert "%2B" in links[-1]  # a plus sign must be escaped in a link
 
 
 def test_latex_is_escaped_and_complete(written: Path) -> None:
@@ -217,7 +217,7 @@ def test_runs_that_were_moved_aside_are_ignored(tmp_path: Path) -> None:
 def test_many_settings_are_drawn_by_processes(
     tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "FEW", 0)
+    monkeypatch.setattr(report, "FEW_RUNS", 0)
     write_run(tmp_path, "rms")
     report.run(tmp_path, None, None)
     assert len(pages) == 1

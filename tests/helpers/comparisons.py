@@ -20,7 +20,7 @@ SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
 
 def write_setting(tmp_path: Path) -> Path:
-    """Write runs of six norms, one of them contended and one diverged."""
+    """Write 11 runs of six norms, of which one is contended and one diverged; return the results folder."""
     for series in SERIES:
         write_run(tmp_path, series, 0)
     for series in SERIES[1:4]:
@@ -31,25 +31,29 @@ def write_setting(tmp_path: Path) -> Path:
 
 
 def summary(results: Path, setting: str = "demo") -> pd.DataFrame:
+    """Return the summary of a setting of CIFAR-10, indexed by series."""
     return summary_table.table(load(results), "cifar10", setting).set_index("series")
 
 
 def write_rows(folder: Path, rows: list[record.Row]) -> None:
+    """Replace the metrics of a run."""
     (folder / record.METRICS).unlink()
     record.RunFolder(folder).append(rows)
 
 
 def training(step: int, loss: float, seconds_per_step: float) -> record.Row:
+    """Return a training row at the time ``step * seconds_per_step``."""
     seconds = {**dict.fromkeys(record.BUCKETS, 0.0), "train": step * seconds_per_step}
     return {"step": step, "split": "train", "loss": loss, "seconds": seconds}
 
 
 def evaluated(step: int, error: float, seconds_per_step: float = 0.1) -> record.Row:
+    """Return an evaluation on the test split; its loss is the error."""
     return training(step, error, seconds_per_step) | {"split": "test", "error": error}
 
 
 def write_errors(root: Path, series: str, seed: int, errors: list[float], **run: object) -> Path:
-    """A run whose test error at steps 0, 100, … is this."""
+    """Write a run with these test errors at steps 0, 100, …; return its folder."""
     folder = write_run(root, series, seed, steps=100 * (len(errors) - 1), **run)
     write_rows(folder, [evaluated(100 * number, error) for number, error in enumerate(errors)])
     return folder
@@ -60,7 +64,7 @@ def setting(root: Path) -> Records:
 
 
 def timings(**changes: object) -> pd.DataFrame:
-    """A record of LN and RMSNorm: 20 % less time."""
+    """Return the rows of a timing record in which RMSNorm takes 20 % less time than LN."""
     shared = dict.fromkeys(timing_records.COLUMNS) | {
         "folder": "x",
         "task": "cifar10",
@@ -79,11 +83,15 @@ def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any
 
 
 def named(folder: Path, series: str) -> None:
-    """Lets a run call its series, and the reason of its end, what a folder could not be called."""
+    """Rename the series of a run in its files, and set its error message to the same text.
+
+    The text may have characters that a folder's name cannot have.
+    """
     for file, key in (("run.json", "series"), ("status.json", "error")):
         path = folder / file
         path.write_text(json.dumps(json.loads(path.read_text()) | {key: series}))
 
 
 def mean_of(panel: dict[str, Any], series: str) -> dict[str, Any]:
+    """Return the mean curve of a series in a panel of the page's data."""
     return next(curve for curve in panel["curves"] if curve["series"] == series and "seed" not in curve)

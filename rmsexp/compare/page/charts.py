@@ -1,4 +1,4 @@
-"""The panel model as the JSON that ``page.js`` draws with plotly."""
+"""The charts of :mod:`rmsexp.compare.plots.panels` as the JSON that ``page.js`` draws with plotly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ DASH_UNIT = 2  # pixels
 
 
 def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str, Any]]:
-    """Return a chart per quantity and per figure of the paper; of the latter only, if the target is unknown."""
+    """Return the charts of a setting's quantities, then the paper's charts for the task.
+
+    If no run names a target metric, there are only the paper's charts.
+    """
     try:
         quantities = panels.quantities(records)
     except ValueError:
@@ -30,7 +33,7 @@ def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str,
 def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Return each series' name, colours on light and dark background, dashes and number of seeds.
 
-    Series without seeds are those of which only the paper has curves.
+    Series of the paper that we have not trained have no seeds.
     """
     curves, seeds = paper.curves(), Counter(runs["series"])
     all_series = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
@@ -57,7 +60,7 @@ def _chart(chart: panels.Chart) -> dict[str, Any]:
 
 
 def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
-    """Return the lines of a series: its seeds, then its mean, or the paper's line."""
+    """Return the lines of a series: one per seed, then their mean; or the paper's line alone."""
     lines = [
         _line(curve.series, seed) | {"seed": seed.number, "diverged": seed.diverged, **_points(seed.x, seed.y)}
         for seed in curve.seeds
@@ -70,7 +73,7 @@ def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
 
 def _line(series: str, curve: panels.Seed | panels.Curve) -> dict[str, Any]:
     dash = {} if curve.dash is None else {"dash": _dash(curve.dash)}
-    return {"series": series, "uncounted": bool(curve.uncounted), **dash}
+    return {"series": series, "time_excluded": bool(curve.time_excluded), **dash}
 
 
 def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) -> dict[str, list[float]]:
@@ -78,6 +81,6 @@ def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) ->
 
 
 def _numbers(values: statistics.Array | pd.Series) -> list[float]:
-    """Return six significant digits, and whole numbers without a point, which halves the size of the page."""
+    """Return the values with six significant digits, whole numbers as integers. This halves the size of the page."""
     rounded = (float(f"{value:.6g}") for value in values)
     return [int(value) if value.is_integer() else value for value in rounded]

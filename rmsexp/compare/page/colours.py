@@ -10,7 +10,7 @@ CONTRAST = 4.0  # the minimal contrast ratio of a line on it
 
 
 def on_dark(colour: str) -> str:
-    """Return the colour mixed with as little white as it takes to stand out from the dark background."""
+    """Return the colour, mixed with just enough white to have the minimal contrast to the dark background."""
     rgb = np.array(colors.to_rgb(colour))
     tints = (rgb + (1 - rgb) * share for share in np.linspace(0, 1, 51))
     return next(colors.to_hex(tint) for tint in tints if contrast(colors.to_hex(tint), DARK) >= CONTRAST)

@@ -1,4 +1,4 @@
-"""What a report says about one setting, before it is written as HTML, Markdown or LaTeX."""
+"""The contents of the report of one setting, from which HTML, Markdown and LaTeX are written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class SettingReport:
     Attributes:
         task, setting: the names of its folders.
         root: the folder that contains the task's folder; the results of two machines are two roots.
-        records: of this setting; ``records.problems`` lists what could not be read or compared.
+        records: the records of this setting; their ``problems`` list what could not be read or compared.
         tables: readable tables (all cells are text) by title; their first column is the norm.
-        sentences: computed findings.
+        sentences: the findings in words (:mod:`rmsexp.compare.tables.findings`).
         notes: the caveats that belong to every figure: data, machine, reasons for caution.
         figures: paths of PNG files by title.
         summary: the numbers of the first table (:func:`rmsexp.compare.tables.summary.table`).

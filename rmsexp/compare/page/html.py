@@ -1,7 +1,7 @@
 """The report as one HTML page that makes no network requests.
 
-This module computes what the page shows: curves, warnings and tables. ``page.html.j2`` is the template, ``page.js`` the
-controls. Plotly draws the curves; its JavaScript is part of the page.
+This module computes the curves, the warnings and the table of runs. ``page.html.j2`` is the template, ``page.js`` has
+the controls. Plotly draws the curves; its JavaScript is part of the page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import NO_VALUE
 
 LIMITS = panels.Limits(seed=300, mean=1000)
-POINTS = 100_000  # of all seeds, and of all means, of one quantity on the page: what browsers still draw quickly
+# For each quantity, the page has at most this many points of seeds, and of means: browsers still draw them quickly.
+POINTS = 100_000
 RUN_COLUMNS = {
     "label": "norm",
     "seed": "seed",
@@ -47,7 +48,7 @@ RUN_COLUMNS = {
 
 
 def page(reports: Sequence[SettingReport]) -> str:
-    """Return the page, settings in the given order.
+    """Return the HTML page, with the settings in the given order.
 
     Raises:
         ValueError: there are no settings.
@@ -72,7 +73,7 @@ def page(reports: Sequence[SettingReport]) -> str:
 
 
 def _names(reports: Sequence[SettingReport]) -> list[str]:
-    """Return each setting's name, with its root if its task has two settings of that name."""
+    """Return each setting's name, followed by its root if its task has several settings of that name."""
     count = Counter((report.task, report.setting) for report in reports)
     return [report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1) for report in reports]
 
@@ -94,24 +95,24 @@ def _setting(report: SettingReport, name: str, limits: panels.Limits) -> dict[st
 
 
 def _warnings(records: Records) -> list[str]:
-    """Return every reason for caution in a few words; the notes have the details."""
+    """Return a few words per reason for caution. The notes below the charts have the details."""
     runs = records.runs
     states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
-    ends = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
+    statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
     short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
     values = {column: runs[column].dropna().unique() for column in ("impl", "device", "threads", "torch", "dataset")}
     return [
         *(["built-in data"] if runs["builtin"].eq(True).any() else []),
-        *(f"{count} of {len(runs)} runs {status}" for status, count in ends.items()),
-        *(f"time of {count} of {len(runs)} runs does not count: {state}" for state, count in states.items()),
+        *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
+        *(f"time of {count} of {len(runs)} runs excluded: {state}" for state, count in states.items()),
         *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
         *(f"{column} mixed" for column in values if len(values[column]) > 1),
-        *([f"damaged records: {len(records.problems)}"] if records.problems else []),
+        *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
     ]
 
 
 def _runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the provenance of each run, as text."""
+    """Return the table of runs as text: the status, the data, the machine and the folder of each run."""
     order = runs["series"].map(names.in_order(runs["series"]).index)
     table = runs.assign(label=runs["series"].map(names.label), order=order).sort_values(["order", "seed"])
     table = table[list(RUN_COLUMNS)].rename(columns=RUN_COLUMNS)

@@ -14,12 +14,12 @@ from rmsexp.compare.tables import markup
 def overview(
     reports: Sequence[SettingReport], problems: Sequence[str], savings: Sequence[Path], paper: Sequence[Path], to: Path
 ) -> str:
-    """Return the text of all settings. Problems come first, since a missing file is easily overlooked.
+    """Return the text of all settings. Problems come first, so that a missing file is not overlooked.
 
     Args:
-        reports: of the settings.
-        problems: with the records.
-        savings, paper: figures of the savings of all tasks and of the paper's curves, in the folder ``to``.
+        reports: the reports of the settings.
+        problems: problems with the records, one line each.
+        savings, paper: paths of the figures of the savings and of the paper's curves, in the folder ``to``.
         to: the folder of the text.
     """
     parts = ["# Report"]
@@ -28,7 +28,7 @@ def overview(
     parts += map(_image, savings)
     parts += [setting(report, to, level=2) for report in reports]
     if paper:
-        parts += ["## Curves of the paper, its own setting", *map(_image, paper)]
+        parts += ["## Curves of the paper, in its own setting", *map(_image, paper)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -57,7 +57,7 @@ def _link(path: Path, folder: Path) -> str:
 
 
 def latex(report: SettingReport) -> str:
-    """Return all tables of a setting, which their captions name."""
+    """Return all tables of a setting as LaTeX; their captions name the setting."""
     tables = [
         markup.latex(table, f"{report.task}, {report.setting}: {title}") for title, table in report.tables.items()
     ]

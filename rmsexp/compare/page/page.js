@@ -70,7 +70,7 @@ function traces(curves, look) {
     ]);
 }
 
-/** The properties of all traces. Plotly updates the drawing with the same `uid`, so a line and a band need different ones. */
+/** Return a trace. Plotly updates the trace that has the same `uid`, so a curve's line and band need different ones. */
 function trace(curve, kind, more) {
   return { type: "scatter", uid: curve.id + kind, meta: { series: curve.series, kind }, ...more };
 }
@@ -167,7 +167,7 @@ function reading(charts) {
   const show = form.show.value;
   const parts = { both: ["thin: one seed", "thick: mean over seeds"], mean: ["mean over seeds"], seeds: ["one line per seed"] }[show];
   if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
-  if (curves.some((curve) => curve.uncounted)) parts.push("short dashes: time does not count (contended, mixed or unknown)");
+  if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded from savings (contended, mixed or unknown)");
   if (curves.some((curve) => curve.diverged) && show !== "mean") parts.push("x: diverged");
   return `Curves: ${parts.join("; ")}.`;
 }

@@ -1,7 +1,7 @@
 """The numbers and curves of the paper (Zhang & Sennrich 2019), in the names and units of our records.
 
-``numbers.csv`` has one row per number of its tables and text, and the few numbers of others that it compares with;
-``note`` names doubts. ``curves.csv`` has the points that could be read from its figures, which are vector drawings.
+``numbers.csv`` has one row per number in the paper's tables and text, including numbers that it cites; its column
+``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures.
 :mod:`rmsexp.compare.paper.matching` says which of our results they are comparable with.
 """
 
@@ -20,8 +20,9 @@ def numbers() -> pd.DataFrame:
     """Return all numbers: columns ``table task framework norm metric data value spread unit hardware note``.
 
     ``norm`` is the name of a series. Metrics and units are those of our records: errors and recalls are fractions,
-    times are ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the evaluated data.
-    ``spread``: the standard deviation over three runs, NaN if not given. The frame is cached: do not change it.
+    times are ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set of the
+    evaluation. ``spread``: the standard deviation over three runs, NaN if not given. The frame is cached: do not
+    change it.
     """
     text = ("framework", "norm", "data", "unit", "hardware", "note")
     return pd.read_csv(HERE / "numbers.csv").fillna(dict.fromkeys(text, ""))

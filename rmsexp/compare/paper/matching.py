@@ -8,7 +8,8 @@ from rmsexp.compare import paper
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.records.names import norm_of
 
-SPLITS = {"newstest2017": "test2017"}  # data of the paper: split of our records, where it is not the target's split
+# For numbers that are not of the target's split: the split of our records, by the paper's name of the data set.
+SPLITS = {"newstest2017": "test2017"}
 
 
 def split_of(numbers: pd.DataFrame, default: str) -> pd.Series:
@@ -24,6 +25,6 @@ def curves_of_setting(records: Records) -> pd.DataFrame:
 
 
 def savings_are_comparable(timings: pd.DataFrame) -> bool:
-    """Whether a timing record has the kind of savings that the paper has: of whole steps, against LayerNorm."""
+    """Return whether a timing record has savings like the paper's: of whole training steps, relative to LayerNorm."""
     first = timings.iloc[0]
     return bool(first["kind"] == "steps" and norm_of(first["reference"]) == "ln")

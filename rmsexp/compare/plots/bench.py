@@ -15,7 +15,7 @@ from rmsexp.compare.records.benchmarks import Measured, contention
 from rmsexp.compare.tables import formats
 
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
-PANEL = (3.0, 0.24)  # inches: the width of a panel, and the height of a line
+PANEL = (3.0, 0.24)  # inches: the width of a panel, and the height of a layer's line
 
 
 def draw(cases: Sequence[Measured], title: str, lines: Sequence[str]) -> Figure:

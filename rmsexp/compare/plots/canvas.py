@@ -1,4 +1,4 @@
-"""Figures, their headings and axes, and how they are written. All sizes are in inches."""
+"""Figures with a heading and axes of fixed size, and their files. All sizes are in inches."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def wrapped(lines: Sequence[str], width: float) -> list[str]:
 def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
     """Write the title and the wrapped lines of the caption at the top of a figure."""
     width, height = figure.get_size_inches()
-    layout: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}  # error messages may contain dollars
+    # captions may quote error messages with dollar signs, which are no formula
+    layout: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}
     size = min(14, 104 * (width - 0.4) / len(title))  # smaller for settings with long names
     figure.text(y=1 - 0.2 / height, s=title, size=size, weight="bold", **layout)
     figure.text(y=1 - 0.52 / height, s="\n".join(lines), size=8.5, color="#444444", linespacing=1.35, **layout)

@@ -18,22 +18,22 @@ def interval(axes: Axes, y: float, middle: float, low: float, high: float, colou
 
 
 def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "") -> int:
-    """Draw the savings of the paper in percent, grey; return the number of frameworks that have any.
+    """Draw the paper's savings in percent, in grey; return the number of frameworks that were drawn.
 
     Args:
-        task: whose savings are drawn.
-        heights: norm and height of each line of the figure.
-        marker: of all frameworks; by default each framework has its own marker and an entry in the legend.
+        task: the task whose savings are drawn.
+        heights: norm and height of each line of the figure; several lines may have the same norm.
+        marker: one marker for all frameworks. By default each framework has another marker, named in the legend.
     """
     drawn = 0
-    for own_marker, (framework, rows) in zip(
+    for framework_marker, (framework, rows) in zip(
         FRAMEWORKS, paper.savings(task).groupby("framework", sort=False), strict=False
     ):
         saving = rows.set_index("norm")["saving"]
         points = [(100 * saving[norm], y) for norm, y in heights if norm in saving]
         if points:
             label = None if marker else f"paper, {framework}"
-            axes.plot(*zip(*points, strict=True), marker or own_marker, color=GREY, markersize=5, label=label)
+            axes.plot(*zip(*points, strict=True), marker or framework_marker, color=GREY, markersize=5, label=label)
             drawn += 1
     return drawn
 

@@ -1,4 +1,4 @@
-"""The figure of quality and time against p, the fraction of units in the mean of pRMSNorm (section 4, Figure 3)."""
+"""The figure of quality and time against p, the fraction of units in the mean of pRMSNorm (the paper's Figure 3)."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from rmsexp.compare.plots.panels import Quantity
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE
 
-LEVEL: style.Dash = (0, (5, 2))  # the dashes of RMSNorm's level
-CAPTION = "points: seeds; line: mean over the seeds that count; hollow: time does not count"
+RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
+CAPTION = "points: seeds; hollow: time excluded; lines: means over the filled points"
 
 
-def draw(table: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
-    """Return a figure of the headline metric and the seconds per 1k steps against p.
+def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
+    """Return a figure with two panels, the headline metric and the seconds per 1k steps against p.
 
-    Points are seeds; a point whose time does not count is hollow. A line joins the means of pRMSNorm, and a horizontal
-    line is the mean of RMSNorm. ``table``: see :func:`rmsexp.compare.tables.p_sweep.table`.
+    Points are seeds. Times that are not clear are hollow and excluded from means. A line joins the means of pRMSNorm,
+    and a horizontal line is the mean of RMSNorm. ``table``: see :func:`rmsexp.compare.tables.p_sweep.table`.
     """
-    headline = statistics.headline(aim)
+    headline = statistics.headline(target)
     figure, (quality, time) = canvas.row(2, title, [CAPTION])
-    values = table[headline] * names.scale_and_unit(aim.metric)[0]
+    values = table[headline] * names.scale_and_unit(target.metric)[0]
     _panel(quality, table, values, pd.Series(True, table.index))
-    evaluation = "last" if headline == "final" else f"best on {aim.selection}"
-    quality.set_ylabel(f"{Quantity(aim.split, aim.metric, aim.loss_unit).title}, {evaluation}")
+    evaluation = "last" if headline == "final" else f"best on {target.selection}"
+    quality.set_ylabel(f"{Quantity(target.split, target.metric, target.loss_unit).title}, {evaluation}")
     _panel(time, table, table["seconds_per_1k_steps"], table["time_state"] == "clear")
     time.set_ylabel("seconds per 1k steps")
     figure.legend(*quality.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=9)
     return figure
 
 
-def _panel(axes: Axes, table: pd.DataFrame, values: pd.Series, counts: pd.Series) -> None:
+def _panel(axes: Axes, table: pd.DataFrame, values: pd.Series, included: pd.Series) -> None:
     p, is_whole = table["p"] * 100, table["series"] == WHOLE
     for norm, is_norm in ((WHOLE, is_whole), (PARTIAL, ~is_whole)):
-        for selected, fill in ((is_norm & counts, "full"), (is_norm & ~counts, "none")):
+        for selected, fill in ((is_norm & included, "full"), (is_norm & ~included, "none")):
             look: dict[str, Any] = {"color": style.colour(norm), "alpha": 0.6, "markersize": 4, "fillstyle": fill}
             axes.plot(p[selected], values[selected], "o", **look)
-    partial = values[~is_whole & counts]
+    partial = values[~is_whole & included]
     mean = partial.groupby(p).mean()
     axes.plot(mean.index, mean, color=style.colour(PARTIAL), linewidth=style.THICK, label=names.label(PARTIAL))
-    whole = values[is_whole & counts]
+    whole = values[is_whole & included]
     if whole.notna().any():
         label = f"{names.label(WHOLE)} (p = 100 %)"
-        axes.axhline(whole.mean(), color=style.colour(WHOLE), linestyle=LEVEL, label=label)
+        axes.axhline(whole.mean(), color=style.colour(WHOLE), linestyle=RMS_LINE, label=label)
     axes.set_xlabel("p (% of the units)")
     axes.set_xlim(0, 104)

@@ -1,7 +1,7 @@
-"""The panel model: all that is drawn of a quantity, computed once for the matplotlib figures and for the HTML page.
+"""The curves of each chart, computed once for the matplotlib figures and for the HTML page.
 
-A chart shows one quantity, with a panel against steps and a panel against time. A panel has a curve per series: a line
-per seed, and the mean of the seeds that count with its band.
+A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
+were changed. In each panel it has a line per seed, the mean over seeds, and a band around the mean.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
-from rmsexp.compare.plots.style import PAPER, UNCOUNTED, Dash
+from rmsexp.compare.plots.style import PAPER, TIME_EXCLUDED, Dash
 from rmsexp.compare.records import curves, names, speed, statistics
 from rmsexp.compare.records.load import Records
 
@@ -23,14 +23,14 @@ Axis = Literal["step", "time"]
 
 
 class Limits(NamedTuple):
-    """The maximal number of points of a seed's and of a mean's curve."""
+    """The maximal number of points of the curve of a seed, and of that of a mean."""
 
     seed: int
     mean: int
 
 
 class Quantity(NamedTuple):
-    """A metric on a split; ``loss_unit``: the unit if the metric is the loss."""
+    """A metric on a split; ``loss_unit`` is its unit if the metric is the loss."""
 
     split: str
     metric: str
@@ -38,51 +38,52 @@ class Quantity(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its figure's file."""
+        """The name of the file of the quantity's figure, without suffix."""
         return f"{self.split}_{self.metric}"
 
     @property
     def title(self) -> str:
-        """Its name and unit, for an axis."""
+        """The title of an axis: split, metric and unit."""
         unit = self.loss_unit if self.metric == "loss" else names.scale_and_unit(self.metric)[1]
         return f"{self.split} {names.metric_label(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 class Seed(NamedTuple):
-    """The curve of one run, thinned; ``uncounted``: its time does not count, though time is the x axis."""
+    """The curve of one run, thinned; ``time_excluded``: x is time, and the run's time is not clear."""
 
     number: int
     x: statistics.Array
     y: statistics.Array
-    uncounted: bool
+    time_excluded: bool
     diverged: bool
 
     @property
     def dash(self) -> Dash | None:
-        """The dashes of the line, unless it has those of its series."""
-        return UNCOUNTED if self.uncounted else None
+        """The dashes of the line; None if it has those of its series."""
+        return TIME_EXCLUDED if self.time_excluded else None
 
 
 class Curve(NamedTuple):
-    """The curves of one series.
+    """The lines of one series in a panel, or a curve of the paper.
 
     Attributes:
-        seeds: one per run; none for a curve of the paper.
+        series: the name of the series.
+        seeds: the curve of each run; empty for a curve of the paper.
         mean: columns ``x mean low high``, thinned; ``low high``, the band, are NaN below three seeds.
-        uncounted: whether the mean covers a run whose time does not count, though time is the x axis.
-        from_paper: whether the curve is the paper's, not ours.
+        time_excluded: whether x is time, and the mean covers runs whose time is not clear because no others are left.
+        from_paper: whether ``mean`` is a curve of the paper.
     """
 
     series: str
     seeds: list[Seed]
     mean: pd.DataFrame
-    uncounted: bool = False
+    time_excluded: bool = False
     from_paper: bool = False
 
     @property
     def dash(self) -> Dash | None:
-        """The dashes of the mean, unless it has those of its series."""
-        return PAPER if self.from_paper else UNCOUNTED if self.uncounted else None
+        """The dashes of the mean; None if it has those of its series."""
+        return PAPER if self.from_paper else TIME_EXCLUDED if self.time_excluded else None
 
     @property
     def has_band(self) -> bool:
@@ -100,10 +101,10 @@ class Chart(NamedTuple):
     """A quantity against steps, time, or both.
 
     Attributes:
-        title: of the y axis.
+        title: the title of the y axis.
         log: whether the y axis is logarithmic.
-        panels: by x axis.
-        source: the paper's figure if all curves come from it, such as "Figure 1", else empty.
+        panels: the panels by x axis.
+        source: the figure of the paper that the curves were read from, such as "Figure 1"; empty for our curves.
     """
 
     title: str
@@ -116,15 +117,15 @@ def quantities(records: Records) -> list[Quantity]:
     """Return the distinct quantities: training loss, loss on the selection split, and the target.
 
     Raises:
-        ValueError: the target is unknown.
+        ValueError: no run names a target metric.
     """
-    aim = statistics.target(records)
-    pairs = (("train", "loss"), (aim.selection, "loss"), (aim.split, aim.metric))
-    return [Quantity(split, metric, aim.loss_unit) for split, metric in dict.fromkeys(pairs)]
+    target = statistics.target(records)
+    pairs = (("train", "loss"), (target.selection, "loss"), (target.split, target.metric))
+    return [Quantity(split, metric, target.loss_unit) for split, metric in dict.fromkeys(pairs)]
 
 
 def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
-    """Return what is drawn of a quantity, with the paper's curves where they are of the same setting."""
+    """Return the chart of a quantity. In the paper's setting, the training loss has the paper's curves, too."""
     rows = records.metrics[records.metrics["split"] == quantity.split]
     rows = rows.reindex(columns=["folder", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
     rows[quantity.metric] *= names.scale_and_unit(quantity.metric)[0]
@@ -152,26 +153,26 @@ def _is_logarithmic(metric: str, values: pd.Series) -> bool:
 def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits, timed: bool) -> list[Curve]:
     """Return a curve per series; the mean covers the runs of :func:`rmsexp.compare.records.curves.averaged`."""
     runs = runs[runs["folder"].isin(list(points))]
-    uncounted = (runs["time_state"] != "clear") & timed
+    time_excluded = (runs["time_state"] != "clear") & timed
     result = []
     for series in names.in_order(runs["series"]):
-        series_runs = runs[runs["series"] == series].assign(uncounted=uncounted)
+        series_runs = runs[runs["series"] == series].assign(time_excluded=time_excluded)
         averaged, _ = curves.averaged(series_runs, timed=timed)
         mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
         mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
         seeds = [_seed(run, points[run["folder"]], limits.seed) for run in series_runs.to_dict("records")]
-        result.append(Curve(series, seeds, mean, bool(averaged["uncounted"].any())))
+        result.append(Curve(series, seeds, mean, bool(averaged["time_excluded"].any())))
     return result
 
 
 def _seed(run: dict[Hashable, Any], points: curves.Points, limit: int) -> Seed:
     x, y = points
     indices = curves.thinned(y, limit)
-    return Seed(run["seed"], x[indices], y[indices], run["uncounted"], run["status"] == "diverged")
+    return Seed(run["seed"], x[indices], y[indices], run["time_excluded"], run["status"] == "diverged")
 
 
 def paper_charts(task: str) -> list[Chart]:
-    """Return the paper's figures of curves of a task; Figure 1 has a panel against steps and one against time."""
+    """Return a chart per figure and metric of the paper's curves for a task; Figure 1 is against steps and time."""
     points = paper.curves()
     charts: dict[tuple[str, str], Chart] = {}
     for (figure, metric, unit), rows in points[points["task"] == task].groupby(["figure", "metric", "x_unit"]):

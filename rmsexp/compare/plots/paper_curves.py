@@ -1,4 +1,4 @@
-"""The paper's own figures of curves."""
+"""Figures of the paper's curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmsexp.compare.plots.setting_curves import draw_panel
 
 
 def figures(task: str) -> dict[str, Figure]:
-    """Return the paper's figures of a task by name, such as "Figure 1", with one panel per pair of axes."""
+    """Return figures of the paper's curves for a task, by the name that they have there, such as "Figure 1"."""
     result = {}
     for name, charts in groupby(panels.paper_charts(task), key=lambda chart: chart.source):
         parts = [(chart, panel) for chart in charts for panel in chart.panels.values()]

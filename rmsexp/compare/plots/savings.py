@@ -1,4 +1,4 @@
-"""The figure of what norms save relative to LayerNorm in one setting."""
+"""The figure of the time that norms save relative to LayerNorm in one setting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rmsexp.compare import paper
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names
 
-PAPER_OFFSET = 0.22  # of the paper's marks below ours, in lines of the figure
+PAPER_OFFSET = 0.22  # distance of the paper's marks below ours, relative to the distance between lines
 
 
 def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figure:
-    """Return a figure of one line per series: our saving, filled and with its interval if paired, and the paper's.
+    """Return a figure with one line per series: our saving and the paper's.
 
+    A paired saving is a filled point with its interval; an unpaired one is a hollow point.
     ``table``: see :func:`rmsexp.compare.tables.savings.table`.
     """
     rows = table[table["saving"].notna() | table["series"].isin(paper.savings(task)["norm"])]

@@ -1,4 +1,4 @@
-"""The figure of what norms save relative to LayerNorm on all timed tasks: the central question of the paper."""
+"""The figure of the time that norms save relative to LayerNorm on all timed tasks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, timing_records
 
-OFFSET = 0.2  # from one mark of a line of the figure to the next
+OFFSET = 0.2  # vertical distance between the marks of two machines on one line
 MACHINES = "os^vXP"  # the markers of our machines
 PAPER = "D"  # the marker of the paper
 
 
 def rows(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the figure: each machine's newest record of each task and setting.
+    """Return the rows of the figure, from each machine's newest record of each task and setting.
 
-    Left out are the reference and models without norm, norms of another implementation than the reference, whose saving
-    is not due to the norm alone, and records whose reference is not LayerNorm.
+    Records whose reference is not LayerNorm are left out. So are the rows of the reference, of models without norm, and
+    of norms with another implementation than the reference, since their saving is not due to the norm alone.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
@@ -29,7 +29,7 @@ def rows(timings: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(timings: pd.DataFrame) -> Figure:
-    """Return a figure of one line per task, setting and norm: ours with 95 % intervals, and the paper's savings."""
+    """Return a figure with one line per task, setting and norm: our savings with 95 % intervals, and the paper's."""
     table = rows(timings).iloc[::-1].reset_index(drop=True)
     table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(names.label)
     machines = sorted(table["device"].unique())

@@ -1,4 +1,4 @@
-"""The figures of one setting: each quantity against steps and, beside it, against time in training."""
+"""The figures of one setting: each quantity against steps and against time in training, side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(records: Records, folder: Path) -> None:
 
 
 def draw(records: Records, quantities: list[Quantity]) -> Figure:
-    """Return a figure with one row of two panels per quantity, the caption above and the legend to the right."""
+    """Return a figure with one row of two panels per quantity, the caption above them and the legend to the right."""
     return _draw(records, [panels.chart(records, quantity, LIMITS) for quantity in quantities])
 
 
@@ -47,7 +47,10 @@ def _draw(records: Records, charts: list[Chart]) -> Figure:
 
 
 def _layout(records: Records, rows: int) -> tuple[Figure, list[list[Axes]]]:
-    """Place everything in inches, which is exact and much faster than a layout engine."""
+    """Return a figure with caption and legend, and the axes of each row.
+
+    All parts are placed in inches, which is much faster than a layout engine.
+    """
     series = names.in_order(records.runs["series"])
     legend = 1.4 + 0.075 * max(len(names.label(name)) for name in series)
     width = 2 * (canvas.GAP[0] + canvas.PANEL[0]) + 0.2 + legend
@@ -79,8 +82,8 @@ def _legend(figure: Figure, records: Records, series: list[str], corner: tuple[f
         handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=style.THICK))
         labels.append(f"{names.label(name)} ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})")
     if (records.runs["time_state"] != "clear").any():
-        handles.append(Line2D([], [], color="black", linestyle=style.UNCOUNTED))
-        labels.append("time does not count")
+        handles.append(Line2D([], [], color="black", linestyle=style.TIME_EXCLUDED))
+        labels.append("time excluded from savings")
     if (records.runs["status"] == "diverged").any():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="x"))
         labels.append("diverged")
@@ -92,7 +95,7 @@ def _legend(figure: Figure, records: Records, series: list[str], corner: tuple[f
 
 
 def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str]) -> None:
-    """Draw one panel of a chart; ``series``: all series of the figure, which determine the dashes."""
+    """Draw one panel of a chart. ``series``: all series of the figure, which determine the dashes of each."""
     for curve in panel.curves:
         if curve.from_paper:
             _draw_paper_curve(axes, curve)
@@ -107,7 +110,7 @@ def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str])
 
 
 def _draw_curve(axes: Axes, curve: panels.Curve, dash: style.Dash) -> None:
-    """Draw a thin line per seed, a cross where it diverged, the thick mean, and its band if it has one."""
+    """Draw a thin line per seed, a cross where a seed diverged, and the thick mean with its band if it has one."""
     colour, mean = style.colour(names.norm_of(curve.series)), curve.mean
     for seed in curve.seeds:
         axes.plot(seed.x, seed.y, color=colour, linestyle=seed.dash or dash, linewidth=style.THIN, alpha=0.5)

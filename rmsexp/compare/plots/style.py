@@ -7,7 +7,7 @@ from typing import Literal
 
 from rmsexp.compare.records.names import norm_of
 
-Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # as matplotlib takes it: offset, then lengths on and off
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # for matplotlib: offset, then lengths of dashes and gaps
 
 COLOURS = {  # the palette of Okabe and Ito, which colour-blind readers can tell apart, and a few of Paul Tol's
     "none": "#7f7f7f",
@@ -21,9 +21,9 @@ COLOURS = {  # the palette of Okabe and Ito, which colour-blind readers can tell
     "mean_only_bn": "#999933",
 }
 OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for the users' own norms
-GREY = "#777777"  # the zero line, and all that comes from the paper
+GREY = "#777777"  # the vertical line of the reference, and the paper's savings
 THIN, THICK = 0.8, 1.8  # widths of lines of seeds and of means
-UNCOUNTED: Dash = (0, (2, 1.2))  # time that does not count
+TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against a time that is excluded from savings
 PAPER: Dash = (0, (4, 1, 1, 1))  # curves of the paper
 VARIANTS: tuple[Dash, ...] = (
     "-",
@@ -35,11 +35,11 @@ VARIANTS: tuple[Dash, ...] = (
 
 
 def colour(norm: str) -> str:
-    """Return the colour of a norm; that of a user's own norm depends on its name only, so all figures agree on it."""
+    """Return the colour of a norm. The colour of a user's norm is computed from its name, so all figures agree."""
     return COLOURS.get(norm) or OTHER_COLOURS[zlib.crc32(norm.encode()) % len(OTHER_COLOURS)]
 
 
 def dash_of(series: str, all_series: list[str]) -> Dash:
-    """Return the dashes of a series: variants of one norm share its colour and differ in their dashes."""
+    """Return the dashes of a series. The series of one norm have its colour and differ in their dashes."""
     variants = [other for other in all_series if norm_of(other) == norm_of(series)]
     return VARIANTS[variants.index(series) % len(VARIANTS)]

@@ -1,4 +1,4 @@
-"""The figure of a timing record: step times, and what each norm saves."""
+"""The figure of a timing record: the step time of each norm, and the time that it saves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
 
-PAPER_OFFSET = 0.25  # of the paper's marks below ours, in lines of the figure
+PAPER_OFFSET = 0.25  # distance of the paper's marks below ours, relative to the distance between lines
 
 
 def draw(timings: pd.DataFrame) -> Figure:
-    """Return a figure of one record: times with quartiles, savings with 95 % intervals, and the paper's savings."""
+    """Return the figure of one timing record (``timing.json``).
+
+    The left panel has median times with quartiles, the right panel savings with 95 % intervals and the paper's savings.
+    ``timings``: the rows of the record, see :func:`rmsexp.compare.records.timing_records.load`.
+    """
     first = timings.iloc[0]
     title = f"{first['task']}, {first['setting']}: time of {timing_records.KINDS[first['kind']]}"
     figure, (times, savings) = canvas.row(2, title, timing_records.notes(timings))
@@ -29,7 +33,7 @@ def draw(timings: pd.DataFrame) -> Figure:
     frameworks = _paper_savings(savings, timings, heights)
     for axes in (times, savings):
         axes.set_yticks(heights, [""] * len(heights))
-        legend = 0.35 * frameworks * max(1.0, len(heights) / 4)  # its height below the lines
+        legend = 0.35 * frameworks * max(1.0, len(heights) / 4)  # the height of the legend, below the lines
         axes.set_ylim(heights[-1] - 0.6 - legend, 0.6)
     for y, name in zip(heights, timing_records.labels(timings), strict=True):
         times.text(0.015, y + 0.12, name, transform=times.get_yaxis_transform(), size=9)

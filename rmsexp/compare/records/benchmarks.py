@@ -1,4 +1,7 @@
-"""Results of a benchmark of layers (``python -m rmsexp.bench``)."""
+"""Results of a benchmark of layers (``python -m rmsexp.bench``).
+
+A case is an input shape together with the measured passes ("forward" or "forward + backward").
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from rmsexp.compare.records.ratios import Interval, paired_ratio
 
 @dataclass(frozen=True)
 class Summary:
-    """A table of ratios of times, one column per pair of layers.
+    """Describes a table of ratios of times, with one line per shape and one column per pair of layers.
 
     Attributes:
         passes: the measured passes, such as "forward".
         pairs: layer and reference of each ratio.
-        elements: shapes with a smaller input are left out.
+        elements: the smallest input, in elements, that the table includes.
     """
 
     passes: str
@@ -27,7 +30,7 @@ class Summary:
 
 
 class Row(NamedTuple):
-    """The result of a layer: 10, 50 and 90 % quantiles of the milliseconds per call, and the ratio to the reference."""
+    """The result of a layer: 10, 50 and 90 % quantiles of its milliseconds per call, and its ratio to the reference."""
 
     layer: str
     milliseconds: tuple[float, float, float]
@@ -35,14 +38,14 @@ class Row(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One measured case: its content in the record, and one row per layer."""
+    """A measured case: its entry in the stored record, and one row per layer."""
 
     stored: dict[str, Any]
     rows: list[Row]
 
 
 def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
-    """Return one row per layer; ``seconds``: per call in each round, by layer."""
+    """Return one row per layer; ``seconds``: the seconds per call in each round, by layer."""
     return [
         Row(layer, tuple(1000 * np.quantile(times, [0.1, 0.5, 0.9])), paired_ratio(times, seconds[reference]))
         for layer, times in seconds.items()
@@ -50,7 +53,7 @@ def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Return the lines beside the tables and figures of a record: data type, machine and method."""
+    """Return the caption of a record's tables and figures, as lines: data type, machine, and method."""
     session = content["session"]
     versions, date = session["versions"], session["started"][:10]
     return [
@@ -65,6 +68,6 @@ def heading(stored: Mapping[str, Any]) -> str:
 
 
 def contention(stored: Mapping[str, Any]) -> str:
-    """Return a suffix such as " (contended)" for a case whose machine was not known to be idle, else nothing."""
+    """Return " (contended)" or " (unknown)" if it is not known that the machine was idle, else an empty string."""
     state = stored["contention"]["state"]
     return "" if state == "clear" else f" ({state})"

@@ -1,4 +1,4 @@
-"""The caveats of a setting: lines beside its figures and tables that name data, machine and limits of the results."""
+"""The caveats of a setting: lines of text that name the data, the machine and the limits of its results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 
-LISTED = 4  # runs that a line names before it only counts
-WIDTH = 90  # characters about each named run
+LISTED = 4  # a line names at most this many runs, then the number of the others
+WIDTH = 90  # maximal number of characters that a line has on each run
 
 
 def caveats(records: Records) -> list[str]:
-    """Return the data, the machine, and every reason for caution, one line each."""
+    """Return a line on the data, a line on the machine, and a line per reason for caution."""
     runs, step = records.runs, statistics.common_step(records)
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
@@ -22,14 +22,14 @@ def caveats(records: Records) -> list[str]:
         _data(runs),
         _machine(runs),
         _run_list(
-            "diverged (marked x; excluded from means that have other runs)",
+            "diverged (marked x; excluded from means if other runs are left)",
             runs[status == "diverged"],
             "at step {step}",
         ),
-        _run_list("failed (excluded from means that have other runs)", runs[status == "failed"], "{error}"),
+        _run_list("failed (excluded from means if other runs are left)", runs[status == "failed"], "{error}"),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
-            "time does not count (dashed; excluded from savings)",
+            "time excluded from savings (dashed)",
             runs[runs["time_state"] != "clear"],
             "{time_state}",
         ),
@@ -61,7 +61,7 @@ def _distinct(values: pd.Series) -> list[str]:
 
 
 def _run_list(heading: str, runs: pd.DataFrame, template: str) -> str:
-    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty without runs."""
+    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more", or an empty string without runs."""
     listed = [
         f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(template.format_map(run), WIDTH)})"
         for run in runs.head(LISTED).to_dict("records")

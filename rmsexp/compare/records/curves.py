@@ -1,4 +1,4 @@
-"""The arithmetic of curves: the points of a run, the mean over seeds, fewer points of the same shape."""
+"""Compute curves: the points of a run, the mean over seeds, and a smaller set of points with the same shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Points = tuple[Array, Array]  # x and y
 
 
 def curve(rows: pd.DataFrame, x: str, y: str) -> Points:
-    """Return the points of one run whose rows have both values."""
+    """Return the points of one run, from its rows that have both values."""
     points = rows[[x, y]].dropna().to_numpy(float)
     return points[:, 0], points[:, 1]
 
@@ -26,9 +26,10 @@ def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
 
 
 def mean_curve(curves: list[Points]) -> pd.DataFrame:
-    """Return the mean over seeds and its t-interval, columns ``x mean low high``, where all seeds have values.
+    """Return the mean over seeds and its t-interval: columns ``x mean low high``.
 
-    Every seed is interpolated onto the union of all their x, so seeds that were logged at different x can be averaged.
+    The curve covers the range of x that all seeds have. All seeds are interpolated to the union of their x, since they
+    may have been logged at different x.
     """
     start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.unique(np.concatenate([x for x, _ in curves]))
@@ -42,7 +43,7 @@ def mean_curve(curves: list[Points]) -> pd.DataFrame:
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:
     """Return the indices of at most ``limit`` (at least 4) points that keep the shape of a curve.
 
-    These are its two ends and the minimum and maximum of each of (limit - 2) / 2 intervals of equal length.
+    These are its two ends, and the minimum and the maximum of each of (limit - 2) // 2 intervals of equal length.
     """
     count = len(values)
     if count <= limit:
@@ -56,13 +57,13 @@ def thinned(values: Array, limit: int) -> NDArray[np.int64]:
 
 
 def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
-    """Return the runs of one series that its mean covers, and whether all of them count.
+    """Return the runs of one series that its mean covers, and False if they had to include excluded runs, else True.
 
-    Runs count that neither diverged nor failed; with ``timed`` their time must count, too. If no run counts, the mean
-    covers runs whose time does not count; if all runs diverged or failed, it covers all.
+    Runs that diverged or failed are excluded; with ``timed``, runs whose time state is not "clear" are, too. If no run
+    is left, the mean covers all runs that neither diverged nor failed. If all diverged or failed, it covers all runs.
     """
-    lost, uncounted = runs["status"].isin(LOST), (runs["time_state"] != "clear") & timed
-    counting, ended = runs[~lost & ~uncounted], runs[~lost]
-    if len(counting):
-        return counting, True
-    return (ended if len(ended) else runs), False
+    lost, time_excluded = runs["status"].isin(LOST), (runs["time_state"] != "clear") & timed
+    included, not_lost = runs[~lost & ~time_excluded], runs[~lost]
+    if len(included):
+        return included, True
+    return (not_lost if len(not_lost) else runs), False

@@ -1,4 +1,4 @@
-"""Records of runs as data frames. Unreadable parts of records are listed in ``problems``; all else is loaded."""
+"""Load records of runs as data frames. What cannot be read is listed in ``problems``; all else is loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN_COLUMNS = (
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
 Numbers = NDArray[np.float64]
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file can raise
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # errors that a damaged file can cause
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Records:
 
     Attributes:
         runs: one row per run, columns ``RUN_COLUMNS``.
-        metrics: one row per event (a training row or an evaluation); ``time`` is data + train in seconds.
-        problems: what could not be read, and why.
+        metrics: one row per line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric. ``time``
+            is the sum of the seconds in the clock's buckets data and train.
+        problems: lines of text that name a file and why it could not be read.
     """
 
     runs: pd.DataFrame
@@ -50,7 +51,7 @@ class Records:
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
 
     def select(self, task: str, setting: str) -> Records:
-        """Return the records of one setting; without any runs if there are none."""
+        """Return the records of one setting; their frames are empty if it has no runs."""
         runs, metrics = (
             frame[(frame["task"] == task) & (frame["setting"] == setting)].reset_index(drop=True)
             for frame in (self.runs, self.metrics)
@@ -58,13 +59,14 @@ class Records:
         return Records(runs, metrics, self.problems)
 
     def settings(self) -> dict[Path, Records]:
-        """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""
-        owners, folders = pd.factorize(self.runs["folder"].map(lambda folder: str(Path(folder).parents[1])), sort=True)
-        owner_of_row = owners[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
+        """Return the records of each setting by its folder ``<root>/<task>/<setting>``, with the folder's problems."""
+        folder_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
+        setting_of_run, folders = pd.factorize(folder_of_run, sort=True)
+        setting_of_row = setting_of_run[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
         return {
             Path(folder): Records(
-                self.runs[owners == number].reset_index(drop=True),
-                self.metrics[owner_of_row == number].reset_index(drop=True),
+                self.runs[setting_of_run == number].reset_index(drop=True),
+                self.metrics[setting_of_row == number].reset_index(drop=True),
                 [problem for problem in self.problems if problem.startswith(f"{folder}{os.sep}")],
             )
             for number, folder in enumerate(folders)
@@ -72,7 +74,7 @@ class Records:
 
 
 def load(root: str | Path, pool: Executor | None = None) -> Records:
-    """Load every run below ``root``. ``pool``: reads several runs at the same time."""
+    """Load every run below ``root``, by default one after the other; with ``pool``, several at the same time."""
     folders = list(record.find_runs(Path(root)))
     loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
     runs = pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS))
@@ -84,13 +86,13 @@ def load(root: str | Path, pool: Executor | None = None) -> Records:
 
 
 class _LoadedRun(NamedTuple):
-    """One run.
+    """The record of one run.
 
     Attributes:
-        run: its row of ``Records.runs``.
-        columns: its events, one array per column of ``Records.metrics``.
-        splits: the split of each event, categorical.
-        problems: what could not be read.
+        run: the row of the run in ``Records.runs``.
+        columns: the lines of its ``metrics.jsonl``, as one array per numeric column of ``Records.metrics``.
+        splits: the split of each line, categorical.
+        problems: the lines for ``Records.problems``.
     """
 
     run: dict[str, Any]
@@ -118,7 +120,15 @@ def _read(folder: Path) -> _LoadedRun:
 
 
 def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
-    """Return the columns of all runs as one frame. Columns of names are categorical: many rows share few names."""
+    """Return ``Records.metrics``, without rows that have no step.
+
+    The columns of names are categorical, since many rows share few names.
+
+    Args:
+        runs: ``Records.runs``.
+        tables: the columns of each run, in the order of ``runs``. All columns are removed from them to save memory.
+        splits: the split of each row of all runs, in the same order.
+    """
     lengths = np.array([len(table["step"]) for table in tables], dtype=int)
     columns: dict[str, Any] = {}
     for key in IDENTITY:
@@ -137,7 +147,7 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """Return the run's row. Without a readable ``run.json``, its identity comes from the names of its folders."""
+    """Return the row of a run. Without a readable ``run.json``, its identity comes from the names of its folders."""
     task, setting, series, seed = folder.absolute().parts[-4:]
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
@@ -160,7 +170,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     return {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
-        "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack the key, and are in nats
+        "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack this key; their losses are in nats
         "recipe_steps": _number(stored["recipe_steps"]),
         "builtin": bool(dataset["builtin"]),
         "dataset": dataset["name"],
@@ -173,9 +183,10 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time_state(sessions: list[dict[str, Any]]) -> str:
-    """Return the state of a run's time, which counts only if it is "clear".
+    """Return the state of a run's time, from its sessions (the processes that trained it).
 
-    "clear": no session was contended, and all ran under the same conditions; "mixed": under different conditions.
+    "mixed": sessions ran under different conditions; "contended": a session shared the processors with other work;
+    "clear": no session did; "unknown": this was not recorded for all sessions. Only clear times enter savings.
     """
     if not all(session.get("comparable", True) for session in sessions):
         return "mixed"
@@ -197,7 +208,7 @@ def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
 
 
 def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
-    """Return a run's rows as one array of numbers per column."""
+    """Return the rows of a run as one array of numbers per column."""
     columns = {"step": np.empty(0)} | _arrays(rows)
     stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
     seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
@@ -206,7 +217,10 @@ def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
 
 
 def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
-    """Return one array per key. Rows with the same keys are transposed together, the fastest way in pure Python."""
+    """Return one array per key, except split and seconds; NaN for rows without the key.
+
+    Rows with the same keys are transposed together, which is faster than going through all values one by one.
+    """
     rows_by_keys: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
         rows_by_keys.setdefault(tuple(row), []).append(number)
@@ -219,7 +233,7 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
 
 
 def _numbers(values: tuple[Any, ...]) -> Numbers:
-    """Return finite numbers, and NaN for all else: records store a metric that is not finite as null."""
+    """Return the values as floats, and NaN for all but finite numbers; records store infinity and NaN as null."""
     if set(map(type, values)) <= {int, float, NoneType}:
         numbers = np.array(values, dtype=float)
         return np.where(np.isfinite(numbers), numbers, math.nan)

@@ -1,4 +1,7 @@
-"""Names, order and units that every table and figure shares: of norms, series and metrics. Imports nothing heavy."""
+"""Names, order and units of norms, series and metrics, shared by all tables and figures.
+
+A series is a norm with the options that were changed, such as "prms+p=0.5".
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"
 
 
 def norm_of(series: str) -> str:
-    """Return the norm of a series: that of "prms+p=0.5" is "prms"."""
+    """Return the norm of a series, such as "prms" for "prms+p=0.5"."""
     return series.partition("+")[0]
 
 
 def label(series: str) -> str:
-    """Return the name that people read: that of "prms+p=0.5" is "pRMSNorm p=0.5"."""
+    """Return the name of a series for people, such as "pRMSNorm p=0.5" for "prms+p=0.5"."""
     norm, *overrides = series.split("+")
     return " ".join([NAMES.get(norm, norm), *overrides])
 
 
 def is_plain_ln(series: str) -> bool:
-    """Whether a series is LN with the options of its config file, in any implementation: the baseline of savings."""
+    """Return whether a series is LN with at most ``impl`` changed. Savings are relative to such a series."""
     norm, *overrides = series.split("+")
     return norm == "ln" and all(override.startswith("impl=") for override in overrides)
 
@@ -44,10 +47,13 @@ def in_order(series: Iterable[str]) -> list[str]:
 
 
 def metric_label(metric: str) -> str:
-    """Return the name of a metric that people read: that of "bleu" is "BLEU"."""
+    """Return the name of a metric for people, such as "BLEU" for "bleu"."""
     return METRICS.get(metric, metric)
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:
-    """Return the factor from stored to shown values of a metric, and their unit; the unit of a loss is its task's."""
+    """Return the factor from stored to displayed values of a metric, and their unit.
+
+    The unit is empty for metrics without unit, and for the loss, whose unit depends on the task.
+    """
     return (100.0, "%") if metric in FRACTIONS else (1.0, "")

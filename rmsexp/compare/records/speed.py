@@ -1,4 +1,4 @@
-"""Times of training runs: seconds per 1k steps, and what a series saves relative to LN, from separate runs."""
+"""Times of training runs: seconds per 1k steps, and the time that a series saves relative to LN, from separate runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmsexp.compare.records.statistics import Array
 
 
 def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
-    """Return one value per pair of consecutive training rows of a run."""
+    """Return the seconds per 1k steps between each pair of consecutive training rows of a run."""
     train = metrics[metrics["split"] == "train"]
     between = train.groupby("folder", observed=True)[["step", "time"]].diff().dropna()
     between = between[between["step"] > 0]
@@ -23,7 +23,7 @@ def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
 
 
 def run_seconds_per_1k_steps(records: Records, folders: Sequence[str]) -> pd.Series:
-    """Return the median of each of these runs, by folder."""
+    """Return the median seconds per 1k steps of each of these runs, by folder. Runs that took no steps are left out."""
     rows = records.metrics[records.metrics["folder"].isin(folders)]
     values = {folder: seconds_per_1k_steps(run) for folder, run in rows.groupby("folder", observed=True)}
     return pd.Series({folder: np.median(times) for folder, times in values.items() if len(times)}, dtype=float)
@@ -37,19 +37,19 @@ def time_unit(longest: float) -> tuple[str, float]:
 
 
 class Speed(NamedTuple):
-    """Seconds per 1k steps of a series, over its runs whose time counts, or over all runs if none does.
+    """Seconds per 1k steps of a series, over its runs whose time is clear, or over all its runs if there are none.
 
     Attributes:
-        machine: device, threads and torch version of each of these runs.
-        counts: whether the times count.
-        state: the number of runs in each state of time, such as "1 clear, 2 contended".
+        machine: the combinations of device, threads and torch version that these runs have.
+        is_clear: whether these runs have clear times.
+        state: the number of runs of the series in each time state, such as "1 clear, 2 contended".
         median, low, high: the median and the quartiles.
     """
 
     series: str
     impl: str
     machine: frozenset[tuple[object, ...]]
-    counts: bool
+    is_clear: bool
     state: str
     median: float
     low: float
@@ -57,7 +57,7 @@ class Speed(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the times do not count."""
+        """The reason why no saving is computed from these times."""
         return "nothing timed yet" if math.isnan(self.median) else self.state
 
 
@@ -70,8 +70,8 @@ def speed(records: Records, series: str) -> Speed:
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [math.nan] * 3
     machine = frozenset(used[["device", "threads", "torch"]].astype(str).itertuples(index=False, name=None))
     state = ", ".join(f"{count} {name}" for name, count in runs["time_state"].value_counts().sort_index().items())
-    counts = bool(len(clear) and len(values))
-    return Speed(series, impl_of(runs), machine, counts, state, float(median), float(low), float(high))
+    is_clear = bool(len(clear) and len(values))
+    return Speed(series, impl_of(runs), machine, is_clear, state, float(median), float(low), float(high))
 
 
 def impl_of(runs: pd.DataFrame) -> str:
@@ -82,15 +82,15 @@ def impl_of(runs: pd.DataFrame) -> str:
 def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
     """Return the fraction of LN's time that a series saves, and "reference" or "unpaired"; or NaN and the reason.
 
-    The saving is unpaired: it compares the medians of separate runs.
+    The saving compares the medians of separate runs, of the same implementation and machine. It is unpaired.
     """
     reference = next((other for other in speeds if other.impl == series.impl and is_plain_ln(other.series)), None)
     if reference is None:
         return math.nan, "no LN run of this impl"
-    if not series.counts:
-        return math.nan, f"time does not count ({series.reason})"
-    if not reference.counts:
-        return math.nan, f"LN's time does not count ({reference.reason})"
+    if not series.is_clear:
+        return math.nan, f"time excluded ({series.reason})"
+    if not reference.is_clear:
+        return math.nan, f"LN's time excluded ({reference.reason})"
     if len(series.machine | reference.machine) > 1:
-        return math.nan, "not all on one machine"
+        return math.nan, "device, threads or torch version differ"
     return 1 - series.median / reference.median, "reference" if series is reference else "unpaired"

@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 from rmsexp.compare.records.load import Records
 
 Array = NDArray[np.float64]
-LOST = ("diverged", "failed")  # states of runs whose last evaluation is no result
+LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
 
 
@@ -51,7 +51,7 @@ def target(records: Records) -> Target:
     """Return the target of the setting's runs.
 
     Raises:
-        ValueError: no ``run.json`` of the setting has one.
+        ValueError: no ``run.json`` of the setting names a target metric.
     """
     targets = records.runs[[f"target_{field}" for field in Target._fields]].dropna()
     if targets.empty:
@@ -60,13 +60,12 @@ def target(records: Records) -> Target:
     return Target(*targets.iloc[0])
 
 
-def headline(aim: Target) -> Literal["final", "best"]:
-    """Return which evaluation is a run's result.
+def headline(reported: Target) -> Literal["final", "best"]:
+    """Return which evaluation is a run's result: "best" on the selection split, or "final", the last evaluation.
 
-    "best", chosen on the selection split, if that is not the reported split, else "final", the last evaluation: the
-    best of the reported split itself would be too good.
+    It is "final" if the selection split is the reported split, whose best evaluation would be too optimistic.
     """
-    return "final" if aim.selection == aim.split else "best"
+    return "final" if reported.selection == reported.split else "best"
 
 
 def estimate(values: Array) -> Estimate:
@@ -98,32 +97,35 @@ def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
 
 
 def common_step(records: Records) -> int | None:
-    """Return the last step at which all runs with evaluations were evaluated; diverged and failed runs do not count."""
-    aim = target(records)
-    steps = evaluations(records, aim.split, aim.metric).groupby("folder")["step"].agg(set)
+    """Return the last step at which all runs with evaluations were evaluated, leaving out diverged and failed runs.
+
+    None if there is no such step.
+    """
+    reported = target(records)
+    steps = evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set)
     shared: set[float] = set.intersection(*steps) if len(steps) else set()
     return int(max(shared)) if shared else None
 
 
 def final_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
     """Return each run's target metric at ``step``; empty if ``step`` is None. ``split``: by default the target's."""
-    aim = target(records)
-    rows = evaluations(records, split or aim.split, aim.metric)
+    reported = target(records)
+    rows = evaluations(records, split or reported.split, reported.metric)
     return rows[rows["step"] == step].groupby("folder")["value"].last()
 
 
 def best_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric where its selection split is best, up to ``step``; empty if ``step`` is None.
+    """Return each run's target metric at its best evaluation on the selection split, up to ``step``.
 
-    ``split``: on which the metric is reported, by default the target's.
+    Empty if ``step`` is None. ``split``: the split on which the metric is reported, by default the target's.
     """
     if step is None:
         return pd.Series(dtype=float)
-    aim = target(records)
-    selection = evaluations(records, aim.selection, aim.metric)
+    reported = target(records)
+    selection = evaluations(records, reported.selection, reported.metric)
     by_run = selection[selection["step"] <= step].groupby("folder")["value"]
-    best = selection.loc[by_run.idxmin() if aim.mode == "min" else by_run.idxmax(), ["folder", "step"]]
-    rows = best.merge(evaluations(records, split or aim.split, aim.metric), on=["folder", "step"])
+    best = selection.loc[by_run.idxmin() if reported.mode == "min" else by_run.idxmax(), ["folder", "step"]]
+    rows = best.merge(evaluations(records, split or reported.split, reported.metric), on=["folder", "step"])
     return rows.groupby("folder")["value"].last()
 
 

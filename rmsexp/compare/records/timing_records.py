@@ -1,7 +1,7 @@
 """Records of ``python -m rmsexp.timing``: interleaved step times of several norms, as paired ratios.
 
 A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds the seconds per step of each
-block; all else is computed from them here.
+block of steps; quantiles and ratios are computed from them here. A series is a norm with the options that were changed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ COLUMNS = (
 
 
 def new_folder(parent: Path, kind: str) -> Path:
-    """Return the next free ``<kind><number>`` in a folder; records are never replaced."""
+    """Return the first ``<kind><number>`` in a folder that does not exist yet, so that no record is replaced."""
     folders = (parent / f"{kind}{number}" for number in itertools.count())
     return next(folder for folder in folders if not folder.exists())
 
 
 def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
-    """Load every timing record below ``root``, one row per series (``COLUMNS``).
+    """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
 
-    Times are in seconds per 1k steps; those of the parts of a step come from separate blocks. ``ratio low high``:
-    :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the reference itself. For each record
-    that cannot be read, a line is added to ``problems``.
+    Times are in seconds per 1k steps. The times of the parts of a step (``PARTS``) come from separate blocks.
+    ``ratio low high``: :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the reference itself.
+    For each record that cannot be read, a line is added to ``problems``.
     """
     loaded: list[dict[str, Any]] = []
     for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):
@@ -55,13 +55,16 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
 def newest(timings: pd.DataFrame, kind: str = "steps", *, per: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
     """Return the rows of the newest record of this kind for each combination of the columns ``per``."""
-    of_kind = timings[timings["kind"] == kind]
-    last = of_kind.groupby(list(per))["started"].transform("max")
-    return of_kind[of_kind["started"] == last].reset_index(drop=True)
+    candidates = timings[timings["kind"] == kind]
+    last = candidates.groupby(list(per))["started"].transform("max")
+    return candidates[candidates["started"] == last].reset_index(drop=True)
 
 
 def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
-    """Return one row per series of a record."""
+    """Return one row per series that a record has timed, with the columns ``COLUMNS``.
+
+    ``stored``: the content of the record's JSON file. ``folder``: the path of its folder.
+    """
     session = stored["session"]
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
@@ -88,7 +91,7 @@ def _row(series: dict[str, Any], seconds: np.ndarray, reference: np.ndarray) -> 
 
 
 def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
-    """Return the fraction of the reference's time that a row's norm saves, and its interval (saving, low, high)."""
+    """Return the fraction of the reference's time that a row's norm saves, with its interval: (saving, low, high)."""
     return 1 - row["ratio"], 1 - row["high"], 1 - row["low"]
 
 
@@ -103,7 +106,7 @@ def labels(timings: pd.DataFrame) -> list[str]:
 
 
 def notes(timings: pd.DataFrame) -> list[str]:
-    """Return the lines beside the table and the figure of one record: method, machine, data and caveats."""
+    """Return the caption of one record's table and figure, as lines: method, machine, data and caveats."""
     row = timings.iloc[0]
     data = "built-in data; the paper's setting: scale=paper" if row["builtin"] else "real data"
     lines = [
@@ -114,7 +117,7 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
         ""
         if row["time_state"] == "clear"
-        else f"time state {row['time_state']} (the machine may have been shared); ratios are paired, times are not",
+        else f"time state {row['time_state']}: other work may have slowed the times; paired ratios are less affected",
     ]
     return [line for line in lines if line]
 

@@ -13,7 +13,7 @@ from rmsexp.compare.tables import formats
 
 
 def readable(case: Measured) -> pd.DataFrame:
-    """Return the layers of one case: milliseconds per call, and the ratio to the reference."""
+    """Return the table of one case as text: each layer's milliseconds per call, and its ratio to the reference."""
     reference = case.stored["reference"]
     return pd.DataFrame(
         {
@@ -26,7 +26,7 @@ def readable(case: Measured) -> pd.DataFrame:
 
 
 def summaries(requested: Sequence[Summary], measured: Sequence[Measured]) -> dict[str, pd.DataFrame]:
-    """Return a table per summary that has cases, by heading: one line per shape, and the geometric mean of all."""
+    """Return the requested tables that have cases, by heading: the ratios per shape, and their geometric mean."""
     tables = {}
     for summary in requested:
         cases = [

@@ -1,4 +1,4 @@
-"""The sentence under the paper's Figure 1, computed: the training loss of other norms when the baseline has ended."""
+"""The comparison of the paper's Figure 1 in words: the training losses of norms when the baseline reaches its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rmsexp.compare.records.curves import averaged
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import four_digits
 
-WINDOW = 0.1  # of the baseline's steps: the length of the trailing mean that smooths the training loss
+WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
 BASELINE, SECOND = "none", "ln"
 
 
 def figure_1(records: Records) -> list[str]:
-    """Return sentences on the training loss after the same steps and after the same time; none without two series.
+    """Return a sentence on training losses after the same steps and after the same time, and one on the method.
 
-    The baseline is the model without norm, or LN if no run without norm trained to its end. It is compared with runs of
-    the same implementation only.
+    The baseline is the model without norm, or LN if all runs without norm are missing, diverged or failed. It is
+    compared with runs of the same implementation only. If there is nothing to compare, the list is empty.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
@@ -73,8 +73,8 @@ def _name(baseline: str) -> str:
 
 def _value_at(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str, position: float, y: str) -> float:
     """Return the mean over a series' runs of ``y`` at ``x = position``; NaN unless all of them reach it."""
-    counted, _ = averaged(runs, timed="time" in (x, y))
-    curves = [smoothed[folder].dropna(subset=[x, y]) for folder in counted["folder"]]
+    averaged_runs, _ = averaged(runs, timed="time" in (x, y))
+    curves = [smoothed[folder].dropna(subset=[x, y]) for folder in averaged_runs["folder"]]
     values = [np.interp(position, curve[x], curve[y], left=np.nan, right=np.nan) for curve in curves]
     return float(np.mean(values))
 
@@ -84,12 +84,12 @@ def _end(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str) -> float
 
 
 def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
-    """Return how the sentence was computed, and its caveats."""
+    """Return a sentence on how the losses were computed, and on their caveats."""
     unit = statistics.target(records).loss_unit
     remarks = [
         f"Training loss ({unit}), mean over seeds, each smoothed by a trailing mean over {WINDOW * 100:.0f} % of the "
         "baseline's steps",
-        "times are of separate runs, unpaired",
+        "times are of separate runs (unpaired)",
     ]
     if baseline == SECOND:
         reason = "diverged or failed" if BASELINE in set(records.runs["series"]) else "is missing"
@@ -100,10 +100,10 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
             f"without {', '.join(map(names.label, missing))} (diverged, failed, not started or of another impl)"
         )
     timed = {str(series): averaged(runs, timed=True) for series, runs in used.groupby("series")}
-    uncounted = names.in_order(series for series, (_, counts) in timed.items() if not counts)
-    if uncounted:
-        remarks.append(f"times of {', '.join(map(names.label, uncounted))} are used although they do not count")
+    unreliable = names.in_order(series for series, (_, is_clear) in timed.items() if not is_clear)
+    if unreliable:
+        remarks.append(f"times of {', '.join(map(names.label, unreliable))} are contended, mixed or unknown")
     machines = pd.concat([runs for runs, _ in timed.values()])[["device", "threads", "torch"]].astype(str)
     if len(machines.drop_duplicates()) > 1:
-        remarks.append("times are not all of one machine")
+        remarks.append("device, threads or torch version differ between runs")
     return "; ".join(remarks) + "."

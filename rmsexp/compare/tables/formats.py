@@ -1,4 +1,4 @@
-"""The number formats of all tables. Values are as stored; metrics that are fractions are shown in percent."""
+"""The number formats of all tables. Arguments are values as stored; metrics that are fractions are shown in percent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def four_digits(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return ``value`` with four digits, ``NO_VALUE`` for NaN."""
+    """Return a number with at least four significant digits, or ``NO_VALUE`` for NaN."""
     return NO_VALUE if math.isnan(value) else four_digits(value)
 
 

@@ -1,4 +1,7 @@
-"""Learning rates: each norm at its recipe's rate and at the best of all tried rates (``sweep=lr``)."""
+"""Quality of each norm at the recipe's learning rate and at the best of all tried rates (``sweep=lr``).
+
+The recipe's rate is that of the task's config, which is used if the command line does not change it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,15 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     """Return one row per series and rate, for settings (by folder) that differ in the learning rate alone.
 
     Columns ``COLUMNS``, metrics as stored. ``rate``: NaN for a recipe's rate that no config file has; ``kept``: the
-    number of runs that neither diverged nor failed; ``chosen_by``: the mean over them of the selection split's best
-    value; ``value interval``: the headline metric's mean and half of its 95 % t-interval.
+    number of runs that neither diverged nor failed; ``chosen_by``: the mean over these runs of the best value on the
+    selection split; ``value interval``: the mean of the headline metric and half of its 95 % t-interval.
     """
     rows: list[list[Any]] = []
     for folder, records in settings.items():
-        aim, step = statistics.target(records), statistics.common_step(records)
+        target, step = statistics.target(records), statistics.common_step(records)
         values = statistics.headline_metric(records, step)
-        by_run = statistics.evaluations(records, aim.selection, aim.metric).groupby("folder")["value"]
-        best = by_run.min() if aim.mode == "min" else by_run.max()
+        by_run = statistics.evaluations(records, target.selection, target.metric).groupby("folder")["value"]
+        best = by_run.min() if target.mode == "min" else by_run.max()
         match = RATE.search(folder.name)
         for series in names.in_order(records.runs["series"]):
             runs = records.runs[records.runs["series"] == series]
@@ -57,22 +60,22 @@ def _recipe_rate(folders: pd.Series) -> float:
     return math.nan
 
 
-def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """Return one row per norm: quality at its recipe's rate, and at the best rate by the selection split."""
-    metric = f"{aim.split} {names.metric_label(aim.metric)}"
-    selection = f"{aim.selection} {names.metric_label(aim.metric)}"
+def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
+    """Return one row per series as text: quality at the recipe's rate, and at the best rate by the selection split."""
+    metric = f"{target.split} {names.metric_label(target.metric)}"
+    selection = f"{target.selection} {names.metric_label(target.metric)}"
     rows = []
     for series in names.in_order(table["series"]):
         tried = table[table["series"] == series]
         recipe = tried[tried["is_recipe"]]
-        best = tried.dropna(subset="chosen_by").sort_values("chosen_by", ascending=aim.mode == "min").head(1)
+        best = tried.dropna(subset="chosen_by").sort_values("chosen_by", ascending=target.mode == "min").head(1)
         rows.append(
             {
                 "norm": names.label(series),
                 "recipe's rate": _rate(recipe),
-                f"{metric} at the recipe's rate": _value(recipe, aim),
+                f"{metric} at the recipe's rate": _value(recipe, target),
                 "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {selection})",
-                f"{metric} at the best rate": _value(best, aim),
+                f"{metric} at the best rate": _value(best, target),
                 "rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
             }
         )
@@ -86,7 +89,7 @@ def _rate(rows: pd.DataFrame) -> str:
     return "the recipe's" if math.isnan(rate) else f"{rate:g}"
 
 
-def _value(rows: pd.DataFrame, aim: statistics.Target) -> str:
+def _value(rows: pd.DataFrame, target: statistics.Target) -> str:
     if rows.empty:
         return formats.NO_VALUE
-    return formats.quality(rows["value"].iloc[0], aim.metric, rows["interval"].iloc[0])
+    return formats.quality(rows["value"].iloc[0], target.metric, rows["interval"].iloc[0])

@@ -1,4 +1,4 @@
-"""Quality and time against p, the fraction of units in the mean of pRMSNorm (section 4, Figure 3)."""
+"""Quality and time against p, the fraction of units in the mean of pRMSNorm (the paper's Figure 3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm that differs in p alone, sorted by p and seed.
 
-    Columns ``COLUMNS``: p as a fraction; ``final`` and ``best`` the target metric as stored, at the common step and
-    where the selection split is best, NaN for runs that diverged or failed; ``seconds_per_1k_steps`` the run's median.
+    Columns ``COLUMNS``. ``p``: a fraction. ``final best``: the target metric as stored, at the common step and at the
+    best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median.
     Runs with unknown p are left out.
     """
     records = records.select(task, setting)
@@ -41,7 +41,7 @@ def _differs_in_p_alone(series: str) -> bool:
 
 
 def _p(folder: Path, series: str) -> float:
-    """Return the p in the series' name, else that of the run's config, else NaN."""
+    """Return p from the name of the series, else from the run's config, else NaN."""
     if series == WHOLE:
         return 1.0
     _, separator, value = series.partition("+p=")
@@ -51,10 +51,10 @@ def _p(folder: Path, series: str) -> float:
         return math.nan
 
 
-def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
+def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     """Return one row per p as text: means over seeds, and the median time per step."""
-    factor, unit = names.scale_and_unit(aim.metric)
-    metric = names.metric_label(aim.metric) + (f" ({unit})" if unit else "")
+    factor, unit = names.scale_and_unit(target.metric)
+    metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []
     for (p, series), runs in table.groupby(["p", "series"]):
         rows.append(
@@ -62,8 +62,8 @@ def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
                 "norm": names.label(str(series)),
                 "p": f"{p:.4g}",
                 "seeds": str(len(runs)),
-                f"{aim.split} {metric}, last": formats.number(runs["final"].mean() * factor),
-                f"best on {aim.selection}": formats.number(runs["best"].mean() * factor),
+                f"{target.split} {metric}, last": formats.number(runs["final"].mean() * factor),
+                f"best on {target.selection}": formats.number(runs["best"].mean() * factor),
                 "seconds per 1k steps": formats.number(runs["seconds_per_1k_steps"].median()),
             }
         )

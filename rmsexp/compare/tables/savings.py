@@ -1,4 +1,4 @@
-"""Time per step and what a norm saves relative to LN: paired if there is a timing record, else from separate runs."""
+"""Time per step, and the time saved relative to LN: paired if there is a timing record, else from separate runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
     """Return one row per series that was trained or timed; savings are fractions of the time per step with LN.
 
     Columns ``COLUMNS``. ``kind``: "reference"; "paired", with the interval ``low high``; "unpaired", from separate runs
-    and without interval; or "unknown", with the reason in ``note``.
+    and without an interval; or "unknown", with the reason in ``note``.
 
     Args:
-        records: of one setting.
+        records: the records of one setting.
         timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`; the newest record is used.
     """
     speeds = {series: speed.speed(records, series) for series in names.in_order(records.runs["series"])}
@@ -61,8 +61,8 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return the table as text, with the paper's times and savings per framework."""
     rows = []
     for row in table.to_dict("records"):
-        times = _of_paper(task, row["series"], "seconds_per_1k_steps")
-        savings = _of_paper(task, row["series"], "saving_vs_ln")
+        times = _paper_numbers(task, row["series"], "seconds_per_1k_steps")
+        savings = _paper_numbers(task, row["series"], "saving_vs_ln")
         rows.append(
             {
                 "norm": names.label(row["series"]),
@@ -86,7 +86,7 @@ def _saving(row: dict[Any, Any]) -> str:
     return f"{formats.saving(row['saving'], row['low'], row['high'])}, {row['kind']}{note}"
 
 
-def _of_paper(task: str, series: str, metric: str) -> pd.DataFrame:
+def _paper_numbers(task: str, series: str, metric: str) -> pd.DataFrame:
     numbers = paper.select(task, metric)
     return numbers[numbers["norm"] == series.lower()]
 

@@ -1,4 +1,4 @@
-"""Quality against LayerNorm, seed by seed: two runs of one seed share initial weights, batches and noise."""
+"""Differences of quality to LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rmsexp.compare.records import names, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
-MIN_SEEDS = 3  # common seeds for an interval and a test
-EQUAL = 1e-9  # relative to their mean: differences whose standard deviation is smaller are equal up to rounding
+MIN_SEEDS = 3  # an interval and a test need this many common seeds
+EQUAL = 1e-9  # differences with a smaller standard deviation, relative to their mean, are equal up to rounding
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series with an LN series of the same implementation; the headline metric as stored.
+    """Return one row per series that can be compared with an LN series of the same implementation; metrics as stored.
 
-    Columns ``series metric n difference interval p``: the mean difference to LN over the ``n`` common seeds, half of
-    its 95 % t-interval, and the p-value of the paired t-test. The latter two are NaN below three seeds, and p is NaN if
-    all differences are equal.
+    Columns ``series metric n difference interval p``: the mean difference of the headline metric to LN over the ``n``
+    common seeds, half of its 95 % t-interval, and the p-value of the paired t-test. The interval and p are NaN below
+    three seeds; p is also NaN if all differences are equal.
     """
-    aim, step = statistics.target(records), statistics.common_step(records)
+    target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
     rows = []
     for series in names.in_order(runs["series"]):
@@ -31,7 +31,7 @@ def table(records: Records) -> pd.DataFrame:
         same_impl = runs["impl"] == speed.impl_of(series_runs)
         reference = runs[runs["series"].map(names.is_plain_ln) & same_impl]
         if series not in set(reference["series"]) and not reference.empty:
-            rows.append({"series": series, "metric": aim.metric, **_difference(series_runs, reference)})
+            rows.append({"series": series, "metric": target.metric, **_difference(series_runs, reference)})
     return pd.DataFrame(rows, columns=["series", "metric", "n", "difference", "interval", "p"])
 
 

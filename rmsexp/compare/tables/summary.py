@@ -1,4 +1,4 @@
-"""The summary of a setting, one row per series: quality at the common step, time per step, saving against LN."""
+"""The summary of a setting, one row per series: quality at the common step, time per step, saving relative to LN."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per series, numbers as stored (fractions, seconds).
 
-    ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: mean of each run's best up to that step;
-    ``_sd``: over seeds; ``_interval``: half of the 95 % t-interval, from three seeds on. ``saving_vs_ln`` is unpaired.
+    ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: mean of ``metric`` at each run's best
+    evaluation on that split up to this step; ``…_sd``: standard deviation over seeds; ``…_interval``: half of the 95 %
+    t-interval, from three seeds on; ``saving_vs_ln``: the unpaired saving; ``seconds_<bucket>``: means over runs.
     """
     records = records.select(task, setting)
-    step, aim = statistics.common_step(records), statistics.target(records)
+    step, target = statistics.common_step(records), statistics.target(records)
     speeds = [speed.speed(records, series) for series in names.in_order(records.runs["series"])]
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
@@ -41,10 +42,10 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "steps_min": runs["step"].min(),
             "steps_max": runs["step"].max(),
             "recipe_steps": runs["recipe_steps"].max(),
-            "metric": f"{aim.split} {aim.metric}",
+            "metric": f"{target.split} {target.metric}",
             "compared_at_step": step,
             **_estimate("final", final, runs),
-            **_estimate(f"best_on_{aim.selection}", best, runs),
+            **_estimate(f"best_on_{target.selection}", best, runs),
             "seconds_per_1k_steps": series.median,
             "seconds_per_1k_steps_q25": series.low,
             "seconds_per_1k_steps_q75": series.high,
@@ -58,7 +59,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
 
 
 def _status(runs: pd.DataFrame) -> str:
-    """Return such as "2 finished, 1 diverged at step 120"."""
+    """Return the number of runs in each status, such as "2 finished, 1 diverged at step 120"."""
     parts = []
     for status, group in runs.groupby("status"):
         steps = ", ".join(map(str, sorted(set(group["step"]))))
@@ -117,22 +118,20 @@ def _saving(row: dict[str, Any]) -> str:
 def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
     """Return the readable summary, the seconds in each bucket of the clock, and the caveats."""
     buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in record.BUCKETS})
-    filled = (
-        buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
-    )
+    cells = buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
     parts = [
         f"# {title}",
         markup.markdown(readable(table)),
-        "Seconds in each of the clock's buckets, mean over the runs whose time counts (over all if none does); "
-        "the time axis of every curve is data + train:",
-        markup.markdown(filled),
+        "Seconds in each bucket of the clock, mean over the runs whose time is clear, or over all runs if none is. "
+        "The time axis of every curve is data + train:",
+        markup.markdown(cells),
         "\n".join(f"- {line}" for line in caveats),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
-    """Return the main columns, at most 80 characters wide, for the end of a sweep; ``summary.md`` has the rest."""
+    """Return the main columns of the summary, for the end of a sweep in a terminal; ``summary.md`` has the rest."""
     text = readable(table).drop(columns="steps")
     text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
     text["s per 1k steps"] = table["seconds_per_1k_steps"].map(formats.number)

@@ -10,7 +10,7 @@ from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
-SHARE = 0.9  # of LN's improvement
+SHARE = 0.9  # the fraction of LN's improvement that defines the level
 COLUMNS = ["series", "runs", "reached", "steps", "seconds", "timed"]
 
 
@@ -30,27 +30,28 @@ def level(records: Records) -> Level | None:
     It is computed from means over seeds. Less than the whole improvement is required, so that norms that end slightly
     behind LN have a time, too. Without LN, the series with the worst mean at the common step takes its place. The
     metric is the target metric on the selection split, or on the target's split if the former was never evaluated.
-    None if nothing was evaluated.
+    Return None if nothing was evaluated.
     """
-    aim, step = statistics.target(records), statistics.common_step(records)
-    split = aim.split if statistics.evaluations(records, aim.selection, aim.metric).empty else aim.selection
-    rows = statistics.evaluations(records, split, aim.metric)
+    target, step = statistics.target(records), statistics.common_step(records)
+    split = target.split if statistics.evaluations(records, target.selection, target.metric).empty else target.selection
+    rows = statistics.evaluations(records, split, target.metric)
     means = rows[rows["step"] == step].groupby("series")["value"].mean()
     if means.empty:
         return None
     plain_ln = next((series for series in means.index if names.is_plain_ln(str(series))), None)
-    leader = str(plain_ln or (means.idxmax() if aim.mode == "min" else means.idxmin()))
+    leader = str(plain_ln or (means.idxmax() if target.mode == "min" else means.idxmin()))
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
     source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
-    return Level(split, aim.metric, aim.mode, start + SHARE * (end - start), source)
+    return Level(split, target.metric, target.mode, start + SHARE * (end - start), source)
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
     """Return one row per series, columns ``COLUMNS``; ``steps`` and ``seconds`` are medians over runs.
 
-    ``steps``: over the runs that ``reached`` the level, at their first evaluation at or beyond it, not interpolated.
-    ``seconds``: data + train, over the ``timed`` runs among them, those whose time counts.
+    ``reached``: the number of runs that reached the level. ``steps``: their steps at the first evaluation at or beyond
+    the level, not interpolated. ``timed``: how many of them have a clear time. ``seconds``: the times of these, in the
+    clock's buckets data and train.
     """
     rows = records.metrics
     if goal.metric not in rows:
@@ -68,7 +69,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
 
 
 def title(goal: Level) -> str:
-    """Return such as "Time until valid error is 21.30 % (90 % of the way to LayerNorm's mean at step 600)"."""
+    """Return the table's title, such as "Time until valid error is 21.30 % (90 % of the way to …)"."""
     value = formats.quality(goal.value, goal.metric)
     return f"Time until {goal.split} {names.metric_label(goal.metric)} is {value} ({goal.source})"
 
@@ -78,7 +79,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(row: dict[Any, Any]) -> dict[str, str]:
-    untimed = f"{formats.NO_VALUE} (time does not count)" if row["reached"] else formats.NO_VALUE
+    untimed = f"{formats.NO_VALUE} (time excluded)" if row["reached"] else formats.NO_VALUE
     return {
         "norm": names.label(row["series"]),
         "runs that reached it": f"{row['reached']} of {row['runs']}",

@@ -15,15 +15,15 @@ COLUMNS = ["series", "final", "best", "paper", "final_difference", "best_differe
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per number of the paper that one of our series has; metrics as stored.
+    """Return one row per number of the paper for which we have a series with evaluations; metrics as stored.
 
     Columns ``COLUMNS``, then ``table framework data note`` of the paper's number. ``final best``: means over seeds at
-    the common step and where the selection split is best; differences are ours minus the paper's.
+    the common step and at the best evaluation on the selection split. Differences are ours minus the paper's.
     """
-    aim = statistics.target(records)
-    published = paper.select(records.names[0], aim.metric).rename(columns={"value": "paper"}).drop(columns="task")
-    split = matching.split_of(published, aim.split)
-    evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, aim.metric))]
+    target = statistics.target(records)
+    published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
+    split = matching.split_of(published, target.split)
+    evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=["series", "final", "best", *published.columns])
     rows["final_difference"], rows["best_difference"] = rows["final"] - rows["paper"], rows["best"] - rows["paper"]
@@ -43,16 +43,16 @@ def _means(records: Records, split: str) -> pd.DataFrame:
     return means.assign(norm=means["series"].str.lower())
 
 
-def readable(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    points = " (points)" if names.scale_and_unit(aim.metric)[1] else ""
+def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
+    points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
     rows = [
         {
             "norm": names.label(row["series"]),
-            PAPER: formats.two_decimals(row["paper"], aim.metric),
-            "last": formats.two_decimals(row["final"], aim.metric),
-            f"last minus paper{points}": formats.difference(row["final_difference"], aim.metric, "+.2f"),
-            f"best on {aim.selection}": formats.two_decimals(row["best"], aim.metric),
-            f"best minus paper{points}": formats.difference(row["best_difference"], aim.metric, "+.2f"),
+            PAPER: formats.two_decimals(row["paper"], target.metric),
+            "last": formats.two_decimals(row["final"], target.metric),
+            f"last minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
+            f"best on {target.selection}": formats.two_decimals(row["best"], target.metric),
+            f"best minus paper{points}": formats.difference(row["best_difference"], target.metric, "+.2f"),
             "source": "; ".join(filter(None, (row["table"], row["framework"], row["data"]))),
         }
         for row in table.to_dict("records")

@@ -1,4 +1,4 @@
-"""A page of three settings, shared by the tests of its content and of its controls."""
+"""A page of three settings, shared by the tests of the page's content and of its controls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmsexp.compare.tables.formats import NO_VALUE
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two settings of a task, four series of which some give warnings, two plain ones, and another task."""
+    """Write two settings of CIFAR-10, of which the first causes warnings, and one of RNNSearch."""
     folder = tmp_path_factory.mktemp("results")
     for seed in range(3):
         write_run(folder, "ln", seed)

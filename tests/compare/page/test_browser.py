@@ -48,7 +48,7 @@ def address(page: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def window(browser: Browser, address: str) -> Iterator[tuple[Page, list[str]]]:
-    """The page, opened once, and its errors: console messages, exceptions and requests for other addresses."""
+    """Yield the opened page and the list of its errors: console messages, exceptions, requests to other addresses."""
     context = browser.new_context(offline=True, color_scheme="light", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(SLOW)
     page, errors = context.new_page(), []
@@ -62,7 +62,7 @@ def window(browser: Browser, address: str) -> Iterator[tuple[Page, list[str]]]:
 
 @pytest.fixture
 def show(window: tuple[Page, list[str]]) -> Iterator[Callable[[str], Page]]:
-    """Shows a view of the page by the hash of its address; no errors may occur until the test's end."""
+    """Yield a function that sets the hash of the page's address and returns the page. The test fails on page errors."""
     page, errors = window
 
     def view(fragment: str = "") -> Page:
@@ -86,18 +86,19 @@ def axis_titles(page: Page) -> list[tuple[str, str]]:
 
 
 def lines(page: Page) -> int:
-    """The curves that are drawn in the first chart."""
+    """Return the number of curves in the first chart."""
     return visible(page).locator(".plot").first.locator("path.js-line").count()
 
 
 def pixels(page: Page, colour: str) -> int:
-    """How many pixels of the first chart have nearly this colour."""
-    seen = np.asarray(Image.open(BytesIO(visible(page).locator(".plot").first.screenshot())).convert("RGB"), float)
-    return int((np.abs(seen - 255 * np.array(colors.to_rgb(colour))).max(axis=-1) < 30).sum())
+    """Return the number of pixels of the first chart that have nearly this colour."""
+    screenshot = visible(page).locator(".plot").first.screenshot()
+    image = np.asarray(Image.open(BytesIO(screenshot)).convert("RGB"), float)
+    return int((np.abs(image - 255 * np.array(colors.to_rgb(colour))).max(axis=-1) < 30).sum())
 
 
 def rgb(colour: str) -> str:
-    """As a browser writes it."""
+    """Return a colour in the notation of browsers."""
     return "rgb({}, {}, {})".format(*(round(255 * part) for part in colors.to_rgb(colour)))
 
 
@@ -111,7 +112,7 @@ def test_the_page_opens_with_all_quantities_against_steps(show: Callable[[str], 
     assert min(pixels(page, style.colour(norm)) for norm in ("ln", "rms", "wn")) > 50
 
 
-def test_another_task_brings_its_settings_and_the_papers_curves(show: Callable[[str], Page]) -> None:
+def test_selecting_a_task_shows_its_settings_and_the_papers_curves(show: Callable[[str], Page]) -> None:
     page = show("show=seeds")
     page.get_by_label("Task").select_option("rnnsearch")
     assert page.get_by_label("Scale and setting").locator("option").all_text_contents() == ["tiny"]
@@ -227,7 +228,7 @@ def test_the_page_works_with_the_keyboard_alone(show: Callable[[str], Page]) -> 
         names.append(page.evaluate("() => document.activeElement.name || document.activeElement.value"))
     assert names == ["y", "show", "smooth", "theme", "none", "bn", None]
     outline = "() => getComputedStyle(document.activeElement).outlineStyle"
-    assert page.evaluate(outline) == "solid"  # where the focus is can be seen
+    assert page.evaluate(outline) == "solid"  # the focus is visible
     page.keyboard.press("Shift+Tab")
     before = lines(page)
     page.keyboard.press("Space")
@@ -288,8 +289,7 @@ def test_tables_are_readable_without_javascript(browser: Browser, address: str) 
 
 
 def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: Path) -> None:
-    """Plotly renders some HTML tags in labels."""
-    label = '<a href="x">link</a>'
+    label = '<a href="x">link</a>'  # plotly renders some HTML tags in labels
     named(write_run(tmp_path, "evil"), f"evil+{label}")
     path = tmp_path / "report.html"
     path.write_text(html.page([report(tmp_path)]))

@@ -19,13 +19,11 @@ from rmsexp.compare.page import html
 from rmsexp.compare.plots import style
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
-
-
 VOID = {"meta", "input", "img", "br", "link", "line"}
 
 
 class Elements(HTMLParser):
-    """Every element as (tag, attributes, text directly inside it), in the order in which they begin."""
+    """Lists the elements of a page as (tag, attributes, texts directly inside), in the order of their opening tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -51,13 +49,13 @@ class Elements(HTMLParser):
     def texts(self, tag: str, **attributes: str) -> list[str]:
         return [
             "".join(text).strip()
-            for name, own_attributes, text in self.elements
-            if name == tag and attributes.items() <= own_attributes.items()
+            for name, element_attributes, text in self.elements
+            if name == tag and attributes.items() <= element_attributes.items()
         ]
 
 
 def embedded(page: str) -> list[dict[str, Any]]:
-    """The data of each setting."""
+    """Return the JSON data of each setting of a page."""
     return [json.loads(text) for text in Elements(page).texts("script", type="application/json")]
 
 
@@ -82,7 +80,7 @@ def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
     assert elements.texts("h2") == ["cifar10, demo", "cifar10, small", "rnnsearch, tiny"]
     assert "LayerNorm is ahead." in elements.texts("p")
     assert {"built-in data (shapes twin)", "built-in data", "1 of 6 runs diverged"} <= set(elements.texts("li"))
-    assert "time of 1 of 6 runs does not count: contended" in elements.texts("li")
+    assert "time of 1 of 6 runs excluded: contended" in elements.texts("li")
     assert "impl mixed" in elements.texts("li")
     assert elements.texts("caption") == ["Quality & time", "Runs", "Summary", "Runs", "Runs"]
     assert {"LayerNorm", "RMSNorm", "WeightNorm"} <= set(elements.texts("th", scope="row"))
@@ -93,7 +91,7 @@ def test_short_runs_and_damaged_records_give_warnings(tmp_path: Path) -> None:
     short = write_run(tmp_path, "rms", steps=200, status="interrupted")
     (write_run(tmp_path, "ln") / "metrics.jsonl").write_text('{"step": 4\n')
     elements = Elements(html.page([report(tmp_path)]))
-    assert {"1 of 2 runs interrupted", "damaged records: 1"} <= set(elements.texts("li"))
+    assert {"1 of 2 runs interrupted", "problems with the records: 1"} <= set(elements.texts("li"))
     assert any(text.endswith("runs shorter than the recipe") for text in elements.texts("li"))
     assert any("metrics.jsonl:1" in text for text in elements.texts("li"))
     assert str(short) in elements.texts("td")
@@ -105,9 +103,9 @@ def test_a_plain_setting_has_no_warnings(tmp_path: Path) -> None:
 
 
 def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
-    """All seeds have rows at the same steps: the mean at each step is that of the recorded values."""
     chart = embedded(page)[0]["charts"][2]
     assert chart["title"] == "test error (%)"
+    # all seeds have rows at the same steps, so nothing is interpolated
     mean = mean_of(chart["panels"]["step"], "ln")
     metrics = load(root).select("cifar10", "demo").metrics
     rows = metrics[(metrics["series"] == "ln") & (metrics["split"] == "test")]
@@ -119,11 +117,11 @@ def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
     assert mean["high"] == pytest.approx((expected["mean"] + half).tolist(), rel=1e-5)
 
 
-def test_uncounted_time_is_marked_only_on_the_time_axis(page: str) -> None:
+def test_excluded_time_is_marked_only_on_the_time_axis(page: str) -> None:
     chart = embedded(page)[0]["charts"][0]
     assert chart["panels"]["time"]["title"] == "time in training (seconds)"
     marked = {
-        axis: {curve["series"] for curve in chart["panels"][axis]["curves"] if curve["uncounted"]}
+        axis: {curve["series"] for curve in chart["panels"][axis]["curves"] if curve["time_excluded"]}
         for axis in ("step", "time")
     }
     assert marked == {"step": set(), "time": {"rms"}}
@@ -164,7 +162,7 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
         [report(tmp_path, tables={HOSTILE: pd.DataFrame({HOSTILE: [HOSTILE]})}, sentences=[HOSTILE], notes=[HOSTILE])]
     )
     elements = Elements(text)
-    assert [tag for tag, _, _ in elements.elements].count("script") == 3  # the data, plotly and our own
+    assert [tag for tag, _, _ in elements.elements].count("script") == 3  # the data, plotly and page.js
     assert not elements.texts("img")
     for tag in ("p", "li", "td", "button", "caption"):
         assert HOSTILE in elements.texts(tag)
@@ -178,7 +176,7 @@ def test_a_setting_without_any_readable_run_has_no_charts(tmp_path: Path) -> Non
     assert any("run.json" in line for line in Elements(text).texts("li"))
 
 
-def test_a_page_needs_a_setting() -> None:
+def test_a_page_without_settings_is_an_error() -> None:
     with pytest.raises(ValueError, match="no setting"):
         html.page([])
 
@@ -203,9 +201,8 @@ def test_long_runs_are_thinned_as_described_on_the_page(tmp_path: Path, monkeypa
         write_run(tmp_path, "rms", seed)
     text = html.page([report(tmp_path)])
     sizes = [len(curve["x"]) for curve in embedded(text)[0]["charts"][0]["panels"]["step"]["curves"]]
-    assert (
-        sizes[0] <= 60 < sizes[2] <= 100
-    )  # 100 training rows per run; 120 points are shared by two seeds, and all belong to one mean
+    # each run has 100 training rows; two seeds share the 120 points, and the only mean may have all of them
+    assert sizes[0] <= 60 < sizes[2] <= 100
     assert any("thinned to at most 120 points per mean and 60 per seed" in text for text in Elements(text).texts("p"))
 
 

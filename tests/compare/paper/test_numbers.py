@@ -1,4 +1,4 @@
-"""The numbers and curves of the paper: in our names and units, and consistent with each other."""
+"""The paper's numbers and curves have our names and units, and are consistent with each other."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from rmsexp.compare.records import names
 NUMBERS = paper.numbers()
 
 
-TIMED = ["rnnsearch", "transformer", "attentive_reader", "order_embedding", "cifar10"]
-
-
 def test_printed_savings_follow_from_printed_times() -> None:
     times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["task", "framework", "norm"])["value"]
     savings = NUMBERS[NUMBERS["metric"] == "saving_vs_ln"]
     assert len(savings) == 14  # rms and prms, in the seven columns of tables 2, 3 (two), 4, 6, 8 and 10
     for row in savings.itertuples():
-        place = (row.task, row.framework)
-        assert row.value == pytest.approx(1 - times[*place, row.norm] / times[*place, "ln"], abs=6e-4)
+        column = (row.task, row.framework)
+        assert row.value == pytest.approx(1 - times[*column, row.norm] / times[*column, "ln"], abs=6e-4)
         assert row.norm in ("rms", "prms")
 
 
@@ -42,14 +39,13 @@ def test_names_and_units_are_ours() -> None:
 
 
 def test_a_sample_of_numbers_is_as_printed() -> None:
-    """Of Tables 2, 6, 7, 8 and 10, in our units."""
     times = NUMBERS[NUMBERS["metric"] == "seconds_per_1k_steps"].set_index(["table", "norm"])["value"]
     assert (times["Table 2", "ln"], times["Table 6", "rms"], times["Table 8", "prms"]) == (
         665,
         3330,
         pytest.approx(43.4),
     )
-    assert times["Table 10", "bn"] == 76  # 38 s an epoch of 500 steps
+    assert times["Table 10", "bn"] == 76  # 38 s per epoch of 500 steps
     errors = paper.select("cifar10", "error").set_index("norm")["value"]
     assert (errors["rms"], errors["prms"]) == (0.0883, 0.1037)
     recall = paper.select("order_embedding", "image_recall").set_index(["framework", "norm"])["value"]

@@ -1,4 +1,4 @@
-"""The paper's curves, over ours and as figures of their own."""
+"""The paper's curves, drawn over ours and as separate figures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(
 ) -> None:
     write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
     by_step, by_time = setting_curves.draw(load(tmp_path), [panels.Quantity("train", "loss")]).axes
-    over = [line for line in by_step.lines if "(paper)" in str(line.get_label())]
-    assert len(over) == count
-    assert all(line.is_dashed() for line in over)
+    papers_lines = [line for line in by_step.lines if "(paper)" in str(line.get_label())]
+    assert len(papers_lines) == count
+    assert all(line.is_dashed() for line in papers_lines)
     assert not any("(paper)" in str(line.get_label()) for line in by_time.lines)
 
 
-def test_the_papers_curves_have_figures_of_their_own() -> None:
+def test_the_papers_curves_have_separate_figures() -> None:
     drawn = paper_curves.figures("rnnsearch")
     assert list(drawn) == ["Figure 1", "Figure 4"]
     steps, minutes = drawn["Figure 1"].axes

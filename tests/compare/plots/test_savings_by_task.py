@@ -17,13 +17,14 @@ def record(
     device: str = "a processor",
     **ratios: float,
 ) -> pd.DataFrame:
+    """Return a timing record; ``ratios``: the ratio of each norm to the reference."""
     shared = {"task": task, "setting": "small", "kind": kind, "reference": reference, "started": started}
     shared |= {"impl": "eager", "device": device, "threads": 1.0, "torch": "2.15.0"}
     shared["folder"] = f"{device}/{task}/{kind}/{started}"
-    every = {reference: 1.0, **ratios}
+    all_ratios = {reference: 1.0, **ratios}
     rows = [
         shared | {"series": series, "norm": series, "ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.02}
-        for series, ratio in every.items()
+        for series, ratio in all_ratios.items()
     ]
     return pd.DataFrame(rows).reindex(columns=list(timing_records.COLUMNS))
 

@@ -25,6 +25,7 @@ def test_a_setting_whose_runs_all_diverged_has_a_table_and_curves(tmp_path: Path
 
 
 def thick(figure: Figure, panel: int) -> list[str]:
+    """Return the colours of the thick lines of a panel."""
     return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == style.THICK]
 
 
@@ -91,5 +92,5 @@ def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Pa
     record.write_json(folder / record.STATUS, stored)
     records = load(tmp_path)
     figure = setting_curves.draw(records, panels.quantities(records)[:1])
-    figure.canvas.draw()  # would raise, if it took the dollars for a formula
+    figure.canvas.draw()  # raises if the dollar signs are parsed as a formula
     assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)

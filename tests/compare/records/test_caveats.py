@@ -1,4 +1,4 @@
-"""The lines that stand beside every figure and table."""
+"""The caption lines of figures and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
     assert any("diverged" in line and "no norm seed 1 (at step 120)" in line for line in caveats.caveats(load(results)))
 
 
-def test_caveats_name_data_machine_and_runs_that_do_not_count(tmp_path: Path) -> None:
+def test_caveats_name_data_machine_and_excluded_runs(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", steps=120, contention="contended")
     text = "\n".join(caveats.caveats(load(tmp_path)))
     assert "built-in data (shapes twin); the paper's setting: scale=paper" in text

@@ -25,7 +25,7 @@ def test_runs_of_different_speed_are_averaged_at_equal_times() -> None:
     slow = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 0.0])
     quick = np.array([0.0, 4.0, 8.0, 12.0]), np.array([4.0, 3.0, 2.0, 1.0])
     mean = curves.mean_curve([slow, quick]).set_index("x")["mean"]
-    assert mean.index.tolist() == [0, 4, 8, 10, 12]  # as far as both go
+    assert mean.index.tolist() == [0, 4, 8, 10, 12]  # up to where the shorter run ends
     expected = [(4 - 0.2 * time + 4 - 0.25 * time) / 2 for time in mean.index]
     assert mean.tolist() == pytest.approx(expected)
 

@@ -1,4 +1,4 @@
-"""Records of runs are loaded; what cannot be read is a problem."""
+"""Loading records of runs, and the list of what could not be read."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
         ([], "unknown"),
     ],
 )
-def test_time_counts_only_if_every_session_was_undisturbed(tmp_path: Path, sessions: list[object], state: str) -> None:
+def test_time_is_clear_only_if_every_session_was_undisturbed(
+    tmp_path: Path, sessions: list[object], state: str
+) -> None:
     write_run(tmp_path, "rms", sessions=sessions)
     assert load(tmp_path).runs["time_state"].tolist() == [state]

@@ -1,4 +1,4 @@
-"""Seconds per 1k steps, and unpaired savings with the reasons where there are none."""
+"""Seconds per 1k steps, unpaired savings, and the reasons for missing savings."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_contended_runs_are_excluded_from_times(tmp_path: Path) -> None:
     assert table.loc["rms", "time_state"] == "1 clear, 1 contended"
     assert table.loc["bn", "seconds_per_1k_steps"] == pytest.approx(300)
     assert math.isnan(table.loc["bn", "saving_vs_ln"])
-    assert table.loc["bn", "saving_note"] == "time does not count (1 unknown)"
+    assert table.loc["bn", "saving_note"] == "time excluded (1 unknown)"
 
 
 def test_an_untrained_run_has_no_saving(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     write_run(tmp_path, "rms", steps=0)
-    assert summary(tmp_path).loc["rms", "saving_note"] == "time does not count (nothing timed yet)"
+    assert summary(tmp_path).loc["rms", "saving_note"] == "time excluded (nothing timed yet)"
 
 
 @pytest.mark.parametrize(
     ("ln", "reason"),
     [
         (None, "no LN run of this impl"),
-        ({"contention": {"state": "contended"}, "device": "A"}, "LN's time does not count (1 contended)"),
-        ({"contention": {"state": "clear"}, "device": "B"}, "not all on one machine"),
+        ({"contention": {"state": "contended"}, "device": "A"}, "LN's time excluded (1 contended)"),
+        ({"contention": {"state": "clear"}, "device": "B"}, "device, threads or torch version differ"),
     ],
 )
 def test_savings_need_a_reference_on_the_same_machine(tmp_path: Path, ln: object, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The sentence of the paper's Figure 1."""
+"""The sentences that compare training losses, as in the paper's Figure 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmsexp.compare.tables import findings
 
 
 def write_losses(root: Path, series: str, slope: float, seconds_per_step: float, **run: object) -> None:
-    """Training loss falls by ``slope`` a step from 10, in rows of 10 steps; 200 steps."""
+    """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a row every 10 steps."""
     folder = write_run(root, series, steps=200, **run)
     rows = [training(step, 10 - slope * step, seconds_per_step) for step in range(10, 201, 10)]
     write_rows(folder, [*rows, evaluated(200, 0.5)])
@@ -22,15 +22,15 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     write_losses(tmp_path, "none", 0.01, 0.1)
     write_losses(tmp_path, "ln", 0.02, 0.2)
     write_losses(tmp_path, "rms", 0.02, 0.05)
-    sentence, how = findings.figure_1(setting(tmp_path))
-    # the mean of the rows at 190 and 200: a trailing window of 20 steps
+    sentence, method = findings.figure_1(setting(tmp_path))
+    # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
     assert sentence == (
         "When the model without norm reaches training loss 8.050 (at step 200, 20 seconds), "
         "LayerNorm is at 6.100 after the same steps and at 8.100 after the same time; "
         "RMSNorm is at 6.100 after the same steps and at its end before that time (10 seconds)."
     )
-    assert "trailing mean over 10 % of the baseline's steps" in how
-    assert "unpaired" in how
+    assert "trailing mean over 10 % of the baseline's steps" in method
+    assert "unpaired" in method
 
 
 @pytest.mark.parametrize(("baseline", "reason"), [("diverged", "diverged or failed"), (None, "is missing")])
@@ -39,12 +39,12 @@ def test_ln_is_the_baseline_if_the_model_without_norm_failed(tmp_path: Path, bas
         write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
     write_losses(tmp_path, "ln", 0.02, 0.2)
     write_losses(tmp_path, "rms", 0.03, 0.1, contention="contended")
-    sentence, how = findings.figure_1(setting(tmp_path))
+    sentence, method = findings.figure_1(setting(tmp_path))
     assert sentence.startswith(
         "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
     )
-    assert f"LayerNorm is the baseline, since the model without norm {reason}" in how
-    assert "times of RMSNorm are used although they do not count" in how
+    assert f"LayerNorm is the baseline, since the model without norm {reason}" in method
+    assert "times of RMSNorm are contended, mixed or unknown" in method
 
 
 def test_a_single_norm_gives_no_sentence(tmp_path: Path) -> None:

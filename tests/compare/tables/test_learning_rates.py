@@ -1,4 +1,4 @@
-"""Each norm at its recipe's learning rate and at the best one."""
+"""The table of each norm's quality at the recipe's learning rate and at the best tried rate."""
 
 from __future__ import annotations
 

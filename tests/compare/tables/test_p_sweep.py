@@ -1,4 +1,4 @@
-"""Quality and time by p of pRMSNorm."""
+"""The table of quality and time against p of pRMSNorm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     write_run(tmp_path, "prms+eps=0.1+p=0.5")  # differs in more than p
     write_run(tmp_path, "ln")
     (write_run(tmp_path, "prms") / record.CONFIG).write_text("norm:\n  p: 0.0625\n")
-    write_run(tmp_path, "prms", 1)  # without a config its p is not known
+    write_run(tmp_path, "prms", 1)  # p is unknown without a config
     table = p_table.table(load(tmp_path), "cifar10", "demo")
     assert list(table) == p_table.COLUMNS
     assert table[["series", "p", "seed"]].to_numpy().tolist() == [

@@ -1,4 +1,4 @@
-"""Steps and seconds until a level is reached."""
+"""The table of steps and seconds until runs reach a level."""
 
 from __future__ import annotations
 

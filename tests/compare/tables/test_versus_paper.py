@@ -1,4 +1,4 @@
-"""Our quality beside the numbers of the paper."""
+"""The table of our quality and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import versus_paper
 
 
-def test_our_error_stands_beside_the_papers_error(tmp_path: Path) -> None:
+def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
     for seed, last in enumerate([0.11, 0.13]):
         write_errors(tmp_path, "ln", seed, [0.9, 0.10, last])
     write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4])  # not in the paper
