@@ -52,7 +52,7 @@ types: setup ## run mypy
 	$(BIN)/mypy
 
 quick: setup
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone" --durations=0 --durations-min=5
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone" --ignore tests/end_to_end --ignore tests/documentation
 
 unit: setup ## run pytest: most tests in parallel, then those that measure time or memory one by one
 	$(BIN)/pytest $(PARALLEL) -m "not alone"

@@ -120,6 +120,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "STEPS", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_the_command_writes_and_agrees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

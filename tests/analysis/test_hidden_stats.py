@@ -90,6 +90,7 @@ def test_layer_norm_standardises_at_every_position(text_root: Path) -> None:
     assert single["std"].to_numpy() == pytest.approx(np.ones(10), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def only(figures: Any) -> Figure:
     return figure
 
 
+@pytest.mark.slow
 def test_neither_imports_torch() -> None:
     code = "from rmsexp.analysis import p_sweep, init_center, __main__; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

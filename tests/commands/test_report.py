@@ -16,6 +16,8 @@ from rmsexp import compare, record, report
 from rmsexp.compare.page import html
 from rmsexp.compare.page.contents import SettingReport
 
+pytestmark = pytest.mark.slow
+
 SERIES = ("none", "ln", "rms", "prms", "prms+p=0.5")
 FILES = (record.CONFIG, record.RUN, record.METRICS, record.STATUS)
 

@@ -203,6 +203,7 @@ def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, mo
     assert "was trained on other data" in done.err
 
 
+@pytest.mark.slow
 def test_a_run_of_another_task(data_root: Path, translated: Translate, tmp_path: Path) -> None:
     options = (f"data.root={data_root}", f"results={tmp_path}", "threads=1")
     job = config.job([*options, "max_steps=1", "model.width=0.02", "batch_size=8"])
@@ -222,6 +223,7 @@ def test_in_bfloat16(text_root: Path, tmp_path: Path, translated: Translate) -> 
     assert (scores.bleu, scores.chrf) == (row["bleu"], row["chrf"])
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own, whose output is UTF-8 as its input is, whatever the terminal's encoding."""
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,8 @@ from rmsexp import kernels
 from rmsexp.kernels import build, fakes
 from rmsexp.kernels.forms import Kind
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = """#!/bin/sh
 echo "$*" >> "$(dirname "$0")/log"
 what=link

@@ -23,6 +23,8 @@ from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.train.randomness import StreamNoise
 
+pytestmark = pytest.mark.slow
+
 NORMS: dict[str, norms.Norm] = {  # eps is large, so that inside and outside of the root differ
     "none": norms.NoNorm(name="none"),
     "wn": norms.WN(name="wn", eps=1e-2),

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from rmsexp.kernels.forms import Kind
 
+pytestmark = pytest.mark.slow
+
 triton = pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -30,6 +30,7 @@ def report(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+@pytest.mark.slow
 def test_a_planted_slowdown_is_found_and_equals_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     for slowdown, trials in ((1.0, 100), (1.05, 20)):
         ratios = []

@@ -238,6 +238,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranking_needs_less_memory_than_three_penalty_matrices() -> None:
     """25,000 captions and 5,000 images, a matrix of 0.5 GB, then need less than 2 GiB with all libraries."""

@@ -122,6 +122,7 @@ print(memory.kept(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 """
 
 
+@pytest.mark.slow
 def test_memory_is_kept_from_step_to_step() -> None:
     """74 MB are 18,944 pages of 4 KiB. Processes of their own, since one that keeps its memory does so for good."""
 
