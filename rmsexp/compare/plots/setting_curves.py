@@ -83,7 +83,7 @@ def _legend(figure: Figure, records: Records, series: list[str], corner: tuple[f
         labels.append(f"{names.label(name)} ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})")
     if (records.runs["time_state"] != "clear").any():
         handles.append(Line2D([], [], color="black", linestyle=style.TIME_EXCLUDED))
-        labels.append("time excluded from savings")
+        labels.append("time excluded")
     if (records.runs["status"] == "diverged").any():
         handles.append(Line2D([], [], color="black", linestyle="none", marker="x"))
         labels.append("diverged")
