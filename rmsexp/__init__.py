@@ -1,4 +1,4 @@
-"""Root Mean Square Layer Normalization, reproduced, and a bench for any normaliser."""
+"""A reproduction of "Root Mean Square Layer Normalization", and a bench for any normaliser."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["run"]
 def run(
     task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = (), config_dir: str | None = None
 ) -> Record:
-    """Do one run, unless it has finished already, and return its record.
+    """Begin or continue a run, unless it has already ended, and return its record.
 
-    ``overrides``: words as on the command line. ``config_dir``: a folder of your own configs, such as a norm's.
+    ``overrides``: KEY=VALUE words as on the command line. ``config_dir``: a folder with your own configs.
 
-    Raises: ConfigError for a mistake in the options; RuntimeError if the run fails.
+    Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
+    writes the run; KeyboardInterrupt if a signal stops it.
     """
     from rmsexp import config, record, runner
 

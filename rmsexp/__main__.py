@@ -1,4 +1,4 @@
-"""The command ``rmsexp``, also ``python -m rmsexp``: the first word chooses another command; else runs are done."""
+"""The command ``rmsexp`` (also ``python -m rmsexp``): call the command that the first word names, or else do runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         return app.main(words)
-    command, *others = words
+    command, *arguments = words
     if command not in app.COMMANDS:
         names = ", ".join(app.COMMANDS)
         problem = f"{command!r} is no command and no KEY=VALUE{_suggestion(command)} (commands: {names})"
         print(f"rmsexp: {problem}", file=sys.stderr)
         return 2
-    # only the command's own imports: rmsexp --help and rmsexp report do not load torch
+    # import only this command, so that rmsexp --help and rmsexp report do not load torch
     module = import_module("rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}")
-    status: int = module.main(others)
+    status: int = module.main(arguments)
     return status
 
 
 def _suggestion(word: str) -> str:
-    """Return "; did you mean …?" for a word that is almost a command, or the choice of a group."""
+    """Return "; did you mean X?" or "". X is GROUP=word if a group has this choice, or else a similar command."""
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
     return f"; did you mean {choices[0]}?" if choices else nearest(word, app.COMMANDS)
 

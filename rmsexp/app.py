@@ -1,4 +1,4 @@
-"""Runs and sweeps from the command line: help, and what is printed when they end."""
+"""The command line of runs and sweeps: its help, the order of a sweep's runs, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from rmsexp.runner import Outcome
 
-COMMANDS = {  # besides runs; each is a module with a main(argv)
-    "timing": "interleaved step times of several norms: what a norm costs",
-    "bench": "interleaved times of norm layers and recurrent layers alone",
-    "report": "tables, figures and one page of all runs below a folder",
-    "analysis": "the paper's analyses, such as the invariances of Table 1",
+COMMANDS = {  # the commands other than runs; each names a module with a function main(argv)
+    "timing": "time training steps with several norms, interleaved, to compare what the norms cost",
+    "bench": "time norm layers and recurrent layers alone, interleaved",
+    "report": "write tables, figures and one page about all runs below a folder",
+    "analysis": "compute the paper's analyses, such as the invariances of Table 1",
     "translate": "translate lines of text with a trained model",
     "prepare": "download, verify and preprocess the data set of a run",
     "published": "compare the files that the paper's authors published with our runs",
 }
 EXAMPLES = (
-    ("python -m rmsexp", "RMSNorm on images like CIFAR-10's, made by the package; about a minute"),
+    ("python -m rmsexp", "RMSNorm on synthetic images like CIFAR-10's; about a minute"),
     ("python -m rmsexp task=cifar10 norm=ln", "the same with LayerNorm; the figure then shows both norms"),
     ("python -m rmsexp -m norm=none,ln,rms,prms,bn,wn seed=0,1", "a sweep: six norms, two seeds"),
     ("python -m rmsexp task=transformer scale=small data.root=~/data", "translation, on the real Multi30k"),
@@ -40,28 +40,29 @@ EXAMPLES = (
 )
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # in the order in which they are suggested
 KEYS = (
-    ("seed", "of all random numbers: initial values, order of the batches, noise"),
+    ("seed", "seed of all random numbers: initial values, order of the batches, noise"),
     ("max_steps", "the step to stop at; a larger number continues a finished run"),
     ("device, threads, precision", "auto, cpu or cuda; number of CPU threads; float32 or bfloat16"),
     ("compile", "true: use torch.compile; the time axis of the curves excludes compilation"),
     ("data.root", "the folder of all data sets"),
     ("results", "the folder of all results"),
     ("force", "true: start a new run and keep the old one beside it"),
-    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: the fastest form"),
+    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: one kernel per norm"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs of a command line and return its exit status.
 
-    0: finished, finished before, or diverged. 1: failed. 2: a mistake on the command line. 130, 143: interrupted.
+    The status is 0 if all runs have finished or diverged, 1 if one failed, 2 for a mistake on the command line, and
+    130 or 143 after Ctrl-C or SIGTERM.
     """
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if "-h" in words or "--help" in words:
         print(help_text())
         return 0
     arguments = get_args_parser().parse_intermixed_args(words)
-    flags = [word for word in words if word not in arguments.overrides]  # Hydra wants them before the overrides
+    flags = [word for word in words if word not in arguments.overrides]  # Hydra expects flags before overrides
     if arguments.cfg or arguments.info or arguments.hydra_help or arguments.shell_completion:
         return _hydra([*flags, *arguments.overrides])
     try:
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
         if sweep is None:
             return _single_run(jobs[0])
-        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # Hydra needs it
+        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # Hydra's own folder
         _hydra([*flags, *sweep])
         return _end_of_sweep(jobs)
     except config.ConfigError as error:
@@ -85,11 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def expand(
     overrides: Sequence[str], multirun: bool, config_dir: str | None
 ) -> tuple[list[list[str]], list[str] | None]:
-    """Return the overrides of each run of a command line, and the words with which Hydra does them in this order.
+    """Return the overrides of each run of a command line, and the words that make Hydra do the runs in this order.
 
-    The words are None if the command line is no sweep.
+    The words are None if the command line is not a sweep.
 
-    Raises: ConfigError.
+    Raises: ConfigError for a mistake in the overrides.
     """
     parsed = config.parse(overrides)
     single = [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
@@ -99,14 +100,16 @@ def expand(
     if swept and not multirun:
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
-    ordered = in_order([*preset, *overrides])
-    axes = {override.get_key_element(): _choices(override) for override in config.parse(ordered)}  # the last one wins
+    ordered = sort_for_sweep([*preset, *overrides])
+    axes = {
+        override.get_key_element(): _choices(override) for override in config.parse(ordered)
+    }  # the last override of a key wins
     runs = [list(run) for run in itertools.product(*axes.values())]
     return runs, [*ordered, "hydra.sweeper.params=null"] if multirun else None
 
 
 def _choices(override: Override) -> list[str]:
-    """Return the overrides of single runs that an override of a sweep stands for."""
+    """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms."""
     if not override.is_sweep_override():
         return [override.input_line or ""]
     try:
@@ -115,13 +118,16 @@ def _choices(override: Override) -> list[str]:
         raise config.ConfigError(f"{override.input_line}: write the values with commas between them") from None
 
 
-def in_order(overrides: Sequence[str]) -> list[str]:
-    """Sort overrides so that in a sweep seeds vary slowest and norms fastest: runs to be compared follow each other."""
+def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides in an order in which a sweep varies seeds slowest and norms fastest.
+
+    The runs that are compared with each other then follow each other directly.
+    """
     return sorted(overrides, key=lambda word: word.startswith("norm") - word.startswith("seed="))
 
 
 def _single_run(job: config.Job) -> int:
-    """Do one run, redraw the figure of its setting, and suggest the next command."""
+    """Do one run, redraw the figures of its setting, suggest the next command, and return the exit status."""
     from rmsexp import runner
 
     outcome = runner.execute(job)
@@ -158,10 +164,10 @@ def _print_outcome(job: config.Job, outcome: Outcome) -> None:
 
 
 def _next_command(job: config.Job) -> str:
-    """Return the command to suggest after a run: another norm in the same setting, or a sweep if all have run."""
+    """Return a command that runs the next of the paper's norms in this setting, or a sweep if all have been run."""
     words = [shlex.quote(word) for word in job.overrides if not word.startswith(("norm", "force", "max_steps"))]
-    series = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    norm = next((name for name in PAPER_NORMS if name not in series), None)
+    existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
+    norm = next((name for name in PAPER_NORMS if name not in existing), None)
     if norm is not None:
         return " ".join(["python -m rmsexp", *words, f"norm={norm}"])
     words = [word for word in words if not word.startswith("seed=")]
@@ -169,7 +175,7 @@ def _next_command(job: config.Job) -> str:
 
 
 def draw(job: config.Job) -> Path | None:
-    """Redraw the comparison of the job's setting and return its figure; None if there is nothing to draw yet."""
+    """Redraw the figures of the job's setting; return the path of its curves, or None if there is nothing to draw."""
     from rmsexp import compare
 
     try:
@@ -188,7 +194,7 @@ def _hydra(words: Sequence[str]) -> int:
 
 
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
-    """Do one run of a sweep and return its status. Only a signal raises, because an exception would end the sweep."""
+    """Do one run of a sweep and return its status. A run that fails raises no exception: that would end the sweep."""
     from hydra.core.hydra_config import HydraConfig
 
     from rmsexp import runner
@@ -247,7 +253,7 @@ def help_text() -> str:
         "",
         "usage: rmsexp [-m] [--config-dir DIR] [GROUP=CHOICE ...] [KEY=VALUE ...]",
         "       rmsexp COMMAND ...",
-        "  python -m rmsexp does the same. -m does a run for every combination of comma-separated values.",
+        "  python -m rmsexp does the same. -m starts a run for every combination of comma-separated values.",
         "  --config-dir adds a folder of your own configs.",
         "",
         "commands (rmsexp COMMAND --help explains each; python -m rmsexp.COMMAND does the same):",

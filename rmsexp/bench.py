@@ -1,10 +1,11 @@
-"""``python -m rmsexp.bench WHAT``: interleaved times of layers alone, in one process on one device.
+"""``python -m rmsexp.bench WHAT``: time layers alone, interleaved in one process on one device.
 
-norms         norm layers, eager and fused, beside torch's: forward and backward, and forward alone beside a copy of
-              the input into newly allocated memory
-recurrences   GRU and LSTM over whole sequences with each norm, forward and backward, beside torch's without a norm
+norms         norm layers, eager, fused and torch's: forward with backward, and forward alone, beside a copy of the
+              input into newly allocated memory
+recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
-Prints one table per shape. The record, its tables (Markdown) and its figures go to <results>/<what><number>/.
+Prints one table per shape (norms: two). The record, its tables (Markdown) and its figures go to
+<results>/<what><number>/.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SUMMARIES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line."""
+    """Prints a mistake as one line, without the usage, and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"rmsexp: {message}\n")
@@ -64,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Raises: SystemExit, with status 2, after a line that names the mistake."""
+    """Return the arguments of a command line.
+
+    Raises: SystemExit with status 2, after a line that names the mistake.
+    """
     parser = Parser(
         prog="python -m rmsexp.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,9 +86,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--seconds",
             type=float,
             default=10.0,
-            help=f"of measuring per table, but at least {FEWEST_BENCH_ROUNDS} rounds; default: 10",
+            help=f"seconds of measuring per table, after at least {FEWEST_BENCH_ROUNDS} rounds; default: 10",
         )
-        command.add_argument("--threads", type=int, help="on the CPU; default: all that the process may use")
+        command.add_argument(
+            "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"
+        )
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
@@ -120,7 +126,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     results: Path = arguments.results.expanduser()
     threads = "null" if arguments.threads is None else arguments.threads
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
-    results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable place is reported at once
+    results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)

@@ -1,4 +1,4 @@
-"""Checks of single values. Each raises ValueError with one line that names the key and the values that it may have."""
+"""Checks of single values. Each raises ValueError with a message that names the key, the value and what is valid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for the known word most like ``word`` (``optim.lr`` for ``lr``), or ""."""
+    """Return "; did you mean X?" with the known word most like ``word`` (``optim.lr`` for ``lr``), or ""."""
     known = list(known)
     close = [name for name in known if name.endswith(f".{word}")] or difflib.get_close_matches(
         word, known, n=1, cutoff=0.5
@@ -22,12 +22,13 @@ def choice(key: str, value: str, options: Sequence[str]) -> None:
 
 def positive(key: str, value: float) -> None:
     if not 0 < value < float("inf"):
-        raise ValueError(f"{key} must be greater than 0, got {value}")
+        raise ValueError(f"{key} must be a finite number greater than 0, got {value}")
 
 
 def at_least(key: str, value: float, least: float) -> None:
     if not least <= value < float("inf"):
-        raise ValueError(f"{key} must be at least {least}, got {value}")
+        kind = "" if isinstance(value, int) else "a finite number of "
+        raise ValueError(f"{key} must be {kind}at least {least}, got {value}")
 
 
 def fraction(key: str, value: float) -> None:

@@ -32,26 +32,27 @@ GROUPS = {
     "scale": "how large model and data are",
     "recipe": "sizes and schedule of a task at a scale; chosen by task and scale",
     "pair": "settings that one norm needs on one task; chosen by task and norm",
-    "logger": "other places to which metrics are written; several as logger=[wandb,tensorboard]",
+    "logger": "a further place for the metrics; for several: logger=[wandb,tensorboard]",
     "sweep": "a prepared set of runs",
 }
-# Keys that make no other setting: they never change results, or they have their own place in the folder's path.
-NEVER_IDENTITY = {
+# Keys that are not part of a run's identity: they do not change what is trained, or the folder's path names them
+# elsewhere.
+NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
-    "norm_eps",  # the norm's own eps has its value
+    "norm_eps",  # norm.eps has its value
 }
 
-LONGEST_SUFFIX = 200  # bytes of the options in the name of a setting's or series' folder
+LONGEST_SUFFIX = 200  # bytes; longest text of changed keys in the name of a setting's or a series' folder
 
 
 class ConfigError(ValueError):
-    """A mistake in a config or on the command line; the message says what is wrong and what is right."""
+    """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
 
 
 @dataclass
 class DataConfig:
-    """``root``: the folder that contains a folder for each data set."""
+    """The data keys of every task. ``root``: the folder that contains one folder per data set."""
 
     root: str = "~/.cache/rmsexp"
 
@@ -63,7 +64,7 @@ class DataConfig:
 class RunConfig:
     """The keys of every task's config; a task's ``Config`` adds its own. Intervals are in steps.
 
-    ``norm_eps``: the eps of the norms whose file takes the task's (``eps: ${norm_eps}``).
+    ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
     """
 
     task: str = MISSING
@@ -98,12 +99,16 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: its checked config, its norm, and the folder of its record."""
+    """A run to be done: its checked config, its norm, and the folder of its record.
+
+    ``setting``: the scale, with the other keys that were changed. ``series``: the norm, with its changed options.
+    ``resolved``: the config as plain values, for the record.
+    """
 
     overrides: tuple[str, ...]
     config: Any  # the task's Config
     norm: Any  # rmsexp.norms.Norm
-    resolved: dict[str, Any]  # plain values, for the record
+    resolved: dict[str, Any]
     setting: str
     series: str
 
@@ -117,9 +122,9 @@ class Job:
 
 
 def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
-    """Compose and check the config of one run.
+    """Return the job of one run's overrides, with its config composed and checked.
 
-    Raises: ConfigError.
+    Raises: ConfigError for a mistake in the overrides or in a config file.
     """
     composed = compose(overrides, config_dir)
     resolved = _plain(composed)
@@ -137,7 +142,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 def read(path: Path) -> tuple[Any, Any]:
     """Return the task's config and the norm of a run from its ``config.yaml``.
 
-    Raises: ConfigError.
+    Raises: ConfigError if the file cannot be read or is not valid.
     """
     try:
         return _typed(OmegaConf.load(path))  # type: ignore[arg-type]
@@ -164,7 +169,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
     outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
     extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
-    outer = Singleton.get_state()  # in a sweep Hydra has been set up already
+    outer = Singleton.get_state()  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -197,7 +202,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def expand_home(word: str) -> str:
-    """Replace ``~`` in ``key=~/…`` by the home folder: shells do not do it there, and Hydra does not accept it."""
+    """Replace ``~`` in ``key=~/…`` by the home folder: shells do not expand it there, and Hydra refuses it."""
     key, is_value, value = word.partition("=")
     return f"{key}={Path(value).expanduser()}" if is_value and value.startswith("~") else word
 
@@ -285,7 +290,7 @@ def task_module(name: str) -> ModuleType:
 
 
 def norm_from(content: DictConfig) -> Any:
-    """Return the norm of a ``norm`` config, which has the norm's class (``_target_``) and its options."""
+    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options. Raises: ConfigError."""
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
     values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
@@ -305,7 +310,8 @@ def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
     typed = OmegaConf.structured(schema)
     for name, value in typed.items_ex(resolve=False):
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
-            raise ConfigError(f"{prefix}{name} has several values; set one of {', '.join(map(str, value))} in it")
+            keys = ", ".join(f"{prefix}{name}.{key}" for key in value)
+            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
     try:
         return OmegaConf.to_object(OmegaConf.merge(typed, content))
     except ConfigKeyError as error:
@@ -326,7 +332,7 @@ def _plain(composed: DictConfig) -> dict[str, Any]:
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a flat dict with dotted keys."""
+    """Return a nested dict as a flat dict with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         if hasattr(value, "items") and value:
@@ -342,14 +348,20 @@ def _has(composed: DictConfig, key: str) -> bool:
 
 
 def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of ``resolved``, by dotted key, that differ from ``base`` and belong to the identity."""
-    left, right = _flat(resolved), _flat(base)
-    keys = sorted(key for key in {*left, *right} if key not in NEVER_IDENTITY and not key.startswith("logger"))
-    return {key: left.get(key) for key in keys if left.get(key) != right.get(key)}
+    """Return the dotted keys of a run's identity whose values differ from ``base``, with the values in ``resolved``.
+
+    A key that ``resolved`` lacks has the value None. ``NOT_IDENTITY`` and the loggers are not part of the identity.
+    """
+    values, base_values = _flat(resolved), _flat(base)
+    keys = sorted(key for key in {*values, *base_values} if key not in NOT_IDENTITY and not key.startswith("logger"))
+    return {key: values.get(key) for key in keys if values.get(key) != base_values.get(key)}
 
 
 def _suffix(differences: dict[str, Any]) -> str:
-    """Return the end of a folder's name; a digest replaces the rest of a long one, because file systems limit names."""
+    """Return the changed keys as the end of a folder's name.
+
+    File systems limit the length of names: a text longer than ``LONGEST_SUFFIX`` is cut and ends with its digest.
+    """
     text = "".join(f"+{key}={_short(value)}" for key, value in differences.items())
     if len(text.encode()) <= LONGEST_SUFFIX:
         return text

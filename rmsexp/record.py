@@ -1,4 +1,4 @@
-"""The record of a run: its files, and how they are written and read. It needs only Python's standard library.
+"""The record of a run: its files, and how they are written and read. This module imports only the standard library.
 
 The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/`` and holds
 
@@ -24,8 +24,8 @@ Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
-BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # of the clock: the keys of a row's `seconds`
-TIMED = ("data", "train")  # their sum is the time axis of every curve
+BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # names of the clock's buckets
+TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 
 
 class RunLockedError(RuntimeError):
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def lock_path(self) -> Path:
-        """Return the lock's file. It is beside the folder, so that the folder can be renamed under the lock."""
+        """Return the path of the lock's file. It is beside the folder, which can thus be renamed while it is locked."""
         return self.path.parent / f".{self.path.name}.lock"
 
     @contextmanager
@@ -106,7 +106,7 @@ class RunFolder:
         self.path.rename(target)
 
     def remove_temporaries(self) -> None:
-        """Remove the files that a process left when it was killed inside :func:`write_atomic`. Needs the lock."""
+        """Remove files of processes that were killed inside :func:`write_atomic`. The caller must hold the lock."""
         for path in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
             path.unlink()
 
@@ -116,9 +116,10 @@ class RunFolder:
         write_json(self.status_path, content)
 
     def read_status(self) -> dict[str, Any]:
-        """Return the run's status. A run that is "running" while no process holds its lock was interrupted.
+        """Return the content of ``status.json``, with "interrupted" instead of "running" if no process holds the lock.
 
-        Keys: ``status``, ``step``, and ``error`` (why) where it is diverged, failed or interrupted.
+        Keys: ``status``, ``step``, ``process`` (its id) and ``error``, the reason why the run diverged, failed or was
+        interrupted.
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
@@ -131,9 +132,9 @@ class RunFolder:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
         Keys of a row: ``step, epoch, examples, split`` (train, valid or test), ``loss`` (mean per prediction, in nats),
-        ``objective`` (what is optimised; training rows only), the task's metrics, ``lr, grad_norm`` (training rows
-        only) and ``seconds``, the clock's buckets. A training row is the mean over the steps since the previous
-        training row.
+        ``objective`` (the training objective; training rows only), the task's metrics, ``lr, grad_norm`` (training
+        rows only) and ``seconds`` (in each bucket of the clock, since the run began). A training row has means over the
+        steps since the previous training row.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         with self.metrics_path.open("ab") as file:
@@ -143,14 +144,14 @@ class RunFolder:
             return file.tell()
 
     def cut_metrics(self, length: int) -> None:
-        """Cut the metrics to ``length`` bytes: the rows after that are those that a restarted run writes again.
+        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
 
         Raises: ValueError if the file is shorter.
         """
         path = self.metrics_path
         with path.open("ab") as file:
             if file.tell() < length:
-                raise ValueError(f"{path} has {file.tell()} bytes, fewer than the {length} that its checkpoint counts")
+                raise ValueError(f"{path} has {file.tell()} bytes, fewer than the {length} at its last checkpoint")
             file.truncate(length)
             os.fsync(file.fileno())
 
@@ -158,7 +159,7 @@ class RunFolder:
         """Return the rows of the metrics up to the first damaged line, and a message about that line (or None)."""
         lines = self.metrics_path.read_text().splitlines()
         try:
-            rows: list[Row] = json.loads(f"[{','.join(lines)}]")  # all at once takes a third less time than by line
+            rows: list[Row] = json.loads(f"[{','.join(lines)}]")  # a third faster than line by line
             if len(rows) == len(lines) and all(_is_row(row) for row in rows):
                 return rows, None
         except ValueError:
@@ -182,7 +183,7 @@ def _is_row(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that is recorded of one run."""
+    """The record of a run: the content of ``run.json`` and ``status.json``, and the rows of its metrics."""
 
     folder: Path
     run: dict[str, Any]
@@ -201,9 +202,9 @@ def read(folder: Path) -> Record:
 
 
 def find_runs(root: Path) -> Iterator[Path]:
-    """Return the folder of every run below ``root``, in order, but not those that ``force=true`` moved aside.
+    """Yield the folder of every run below ``root``, sorted, except hidden folders and runs that were moved aside.
 
-    A folder that lost either ``run.json`` or its metrics is still a run.
+    A folder that has only one of ``run.json`` and the metrics is a run, too.
     """
     for folder in sorted({path.parent for name in (RUN, METRICS) for path in root.rglob(name)}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
@@ -212,13 +213,13 @@ def find_runs(root: Path) -> Iterator[Path]:
 
 def metrics_text(row: Row) -> str:
     """Return the finite metrics of an evaluation's row for printing, such as "loss 0.5432, error 0.1234"."""
-    others = ("step", "epoch", "examples", "split", "seconds")
-    values = {key: value for key, value in row.items() if key not in others and value is not None}
+    skipped = ("step", "epoch", "examples", "split", "seconds")
+    values = {key: value for key, value in row.items() if key not in skipped and value is not None}
     return ", ".join(f"{key} {value:.4f}" for key, value in values.items())
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file so that it has either the old content or all of the new one, even if the power fails."""
+    """Replace a file so that it has either its old or its complete new content, even if the power fails."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -233,7 +234,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until renames in a folder are on the disk."""
+    """Wait until the renames in a folder have been written to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

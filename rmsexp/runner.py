@@ -1,4 +1,4 @@
-"""One run, from its config to its end: data, model, training, record, status."""
+"""Do one run, from its config to its end: data, model, training, record, status."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
-EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do; they need no traceback
+EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do, without a traceback
 
 
 class RefusedError(ValueError):
-    """The run's folder holds another config or other data than the job's; the folder stays as it is."""
+    """The run in the folder was begun with another config or other data than the job's. The folder is not changed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``signum``: the signal that ended it. ``already``: it had ended before this process."""
+    """How a run ended. ``signum``: the signal that stopped it. ``already``: it had ended before this process."""
 
     status: record.Status
     step: int
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass
 class StatusFile:
-    """Writes ``status.json`` and knows the step that it reports."""
+    """Writes ``status.json``. ``step``: the step to write, which the runner brings up to date."""
 
     folder: record.RunFolder
     step: int
@@ -58,7 +58,7 @@ class StatusFile:
 
 @dataclass(frozen=True)
 class RunFile:
-    """Writes ``run.json``. ``sessions``: the processes that worked on the run, this one last."""
+    """Writes ``run.json``. ``sessions``: one entry per process that worked on the run; the last is this process's."""
 
     folder: record.RunFolder
     identity: dict[str, Any]
@@ -72,7 +72,9 @@ class RunFile:
 
 
 def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
-    """Begin or continue the run of a job, unless it has ended already. ``n_jobs`` runs share the machine.
+    """Begin or continue the run of a job, unless it has already ended.
+
+    ``n_jobs``: the number of runs that share the machine.
 
     Raises: record.RunLockedError if another process writes this run.
     """
@@ -90,7 +92,7 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
 
 
 def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
-    """Return the status that the last process wrote. If it is unreadable, the checkpoints still hold the progress."""
+    """Return the status that the last process wrote. Without a readable one, rely on the checkpoints: "interrupted"."""
     try:
         return record.read_json(folder.status_path)
     except (FileNotFoundError, ValueError):
@@ -125,48 +127,49 @@ def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int)
     device = set_up_device(cfg, n_jobs)
     task = tasks.make(job, device)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
-        display.say(_headline(job, task))
-        earlier = _earlier_sessions(folder, task.dataset.digest)  # refuses other data before preprocessing them
-        task.prepare(display.say)
+        display.report(_headline(job, task))
+        earlier = _earlier_sessions(folder, task.dataset.digest)  # refuses other data before the preprocessing
+        task.prepare(display.report)
         model = task.build(job.norm)
         stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         start = restore(stepper, folder)
         compile_model(model, cfg)
         if start.warning:
-            display.say(f"warning: {start.warning}")
+            display.report(f"warning: {start.warning}")
         contention = Contention(device, shared=n_jobs > 1)
-        sessions = _sessions(earlier, device, start.state.step, display.say)
+        sessions = _sessions(earlier, device, start.state.step, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention)
 
-        def saved() -> None:
-            """Bring the record up to date, at the start and after each checkpoint."""
+        def update_record() -> None:
+            """Write ``run.json`` and the status, at the start and after each checkpoint."""
             status.step = start.state.step
             run_file.write()
             status.write("running")
 
         record.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
-        saved()
+        update_record()
         views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step)
-        return _train(Trainer(stepper, start, folder, interrupt, contention, views, display, saved), views, status)
+        trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record)
+        return _train(trainer, views, status)
 
 
 def _train(trainer: Trainer, views: Sequence[loggers.Logger], status: StatusFile) -> Outcome:
-    """Train to the end, and close the loggers with the status that the run ended in."""
-    ended: record.Status = "failed"
+    """Train to the end, close the loggers with the run's final status, and return the outcome."""
+    final_status: record.Status = "failed"
     error = None
     try:
         trainer.run()
-        ended = "finished"
+        final_status = "finished"
     except Diverged as divergence:
-        ended, error = "diverged", str(divergence)
+        final_status, error = "diverged", str(divergence)
     except Interrupted:
-        ended = "interrupted"
+        final_status = "interrupted"
         raise
     finally:
         status.step = trainer.state.step
         for view in views:
-            view.close(ended)
-    return Outcome(ended, status.step, error)
+            view.close(final_status)
+    return Outcome(final_status, status.step, error)
 
 
 def _headline(job: config.Job, task: Task) -> str:
@@ -178,7 +181,7 @@ def _headline(job: config.Job, task: Task) -> str:
 def _sessions(
     earlier: Sequence[dict[str, Any]], device: torch.device, step: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return the sessions whose steps are part of the run up to ``step``, and this process's session."""
+    """Return the earlier sessions that began before ``step``, where the run continues, and this process's session."""
     sessions = [session for session in earlier if session["from_step"] < step]
     current = provenance.session(device, step)
     changed = provenance.changed(sessions[-1], current) if sessions else []
@@ -249,7 +252,7 @@ def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> No
 
 
 def _message(error: Exception, folder: record.RunFolder) -> str:
-    """Return one line that says what was wrong; the traceback of an unexpected error goes to a file."""
+    """Return a message that says what was wrong; write the traceback of an unexpected error to a file."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"

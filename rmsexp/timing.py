@@ -1,14 +1,14 @@
-"""``python -m rmsexp.timing task=… norms=[none,ln,rms,prms]``: interleaved step times of norms, in one process.
+"""``python -m rmsexp.timing task=… norms=[none,ln,rms,prms]``: time steps with several norms, interleaved.
 
-    norms=[…]             series to compare, written like their folders (prms+p=0.5); default [none,ln,rms,prms]
+    norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
-    timing.reference=ln   the series that the others are compared with
+    timing.reference=ln   the norm that the others are compared with
     timing.layers=false   true: time only the norm layers, with the calls that training steps make
-    timing.target_width   stop when the widest 95 % interval of a ratio is this narrow (0.02)
+    timing.target_width   stop when no 95 % interval of a ratio is wider than this (0.02)
     timing.budget         stop after this many seconds of measuring (120)
 
-Every KEY=VALUE of ``python -m rmsexp`` works too, such as scale=small. The record goes to
-results/<task>/<setting>/timing/.
+All norms are timed in one process. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
+record goes to results/<task>/<setting>/timing/.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rmsexp import config, record
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
-OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # of this command; other words are overrides of the run config
+OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # of this command; other words are config overrides
 
 
 @dataclass
@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
-    """Return the options of a command line, and its jobs by series.
+    """Return the options of a command line, and its jobs by series (the norm with its changed options).
 
-    Raises: ConfigError.
+    Raises: ConfigError for a mistake in the words.
     """
     options: Options = config.from_words(Options, [word for word in words if OPTION.match(word)])
     overrides = [word for word in words if not OPTION.match(word)]
@@ -94,13 +94,13 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     if impls != set(options.impl):
         listed = ",".join(sorted(impls))
         raise config.ConfigError(
-            f"series of the implementations {listed} can only be compared if each is labelled with its own: "
-            f"write impl=[{listed}], not +impl=… in norms"
+            f"norms has series of other implementations than impl: write impl=[{listed}] instead of +impl=… in norms, "
+            "so that each series is labelled with its implementation"
         )
 
 
 def _write(content: dict[str, Any], parent: Path) -> Path:
-    """Write the record to a new folder of ``parent`` and return that folder."""
+    """Write the record to a new folder in ``parent`` and return that folder."""
     folder = timing_records.new_folder(parent, content["kind"])
     folder.mkdir(parents=True)
     record.write_json(folder / timing_records.FILE, content)

@@ -13,7 +13,7 @@ from rmsexp.train import checkpoint
 
 
 class Trained(NamedTuple):
-    """A model in evaluation mode with its task. ``step``: that of the model's checkpoint."""
+    """A model in evaluation mode with its task. ``step``: the step at which its checkpoint was saved."""
 
     task: Any
     model: Any
@@ -23,7 +23,9 @@ class Trained(NamedTuple):
 def load(
     folder: Path, kind: type, device: torch.device, report: Callable[[str], None], *, which: str = "best"
 ) -> Trained:
-    """Return the task and the model of the run in ``folder``. ``kind``: the task's class. ``which``: best or last.
+    """Return the task and the model of the run in ``folder``.
+
+    ``kind``: the class that the task must have. ``which``: the checkpoint, "best" or "last".
 
     Raises: config.ConfigError if the folder holds no run of such a task; checkpoint.CheckpointError if the checkpoint
     is missing or damaged; data.DataError or ValueError if the data are missing or have changed.

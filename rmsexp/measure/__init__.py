@@ -1,1 +1,1 @@
-"""Measuring: interleaved blocks of steps, replayed norm layers, whole training steps, single layers."""
+"""Interleaved timing: of whole training steps, of their norm layers alone (replay), and of single layers."""

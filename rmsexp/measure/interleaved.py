@@ -21,14 +21,14 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS, Batches, Part, synchronise
 
-BLOCK_SECONDS = 0.1  # the shortest block; reading the clock and switching contestants cost little beside it
+BLOCK_SECONDS = 0.1  # shortest block of the slowest contestant; reading the clock takes little time beside it
 
 
 class Contestant(Protocol):
-    """Something whose steps are timed."""
+    """A model, or layers alone, whose steps are timed."""
 
     def take(self, step: int, batches: Batches, part: Part = nullcontext) -> object:
-        """Compute one step, each part of it inside the context manager ``part(name)``."""
+        """Compute one step; if it has named parts, each of them inside the context manager ``part(name)``."""
 
 
 class Round(NamedTuple):
@@ -39,7 +39,7 @@ class Round(NamedTuple):
 
 
 class InterleavedTimer:
-    """Times contestants on one device, all on the batches of the same steps, beginning with step 0."""
+    """Times contestants on one device. All of them take the same steps, from step 0 on, with the same batches."""
 
     def __init__(
         self, contestants: Sequence[Contestant], batches: Callable[[int], Batches], device: torch.device, seed: int
@@ -50,7 +50,7 @@ class InterleavedTimer:
         self.steps_per_block = 1
 
     def warm_up(self) -> None:
-        """Take some steps with each contestant that do not count, and set how many steps make a block."""
+        """Take ``WARMUP_STEPS`` steps with each contestant before the rounds, and set the number of steps per block."""
         batches = [self._batches(step) for step in range(WARMUP_STEPS)]
         slowest = max(
             min(self._seconds(contestant, step, [batch]) for step, batch in enumerate(batches))
@@ -88,9 +88,9 @@ class InterleavedTimer:
         return [{name: statistics.median_high(values) for name, values in parts.items()} for parts in samples]
 
     def peak_bytes(self) -> list[int | None]:
-        """Return the peak memory that one step of each contestant allocates on top of what is allocated before it.
+        """Return for each contestant by how many bytes the allocated memory rises at most during one step.
 
-        None where the profiler does not report memory.
+        The value is None if the profiler does not report memory.
         """
         first, batches, _ = self._next_block()
         return [

@@ -1,4 +1,4 @@
-"""Benchmarks of layers alone: norm layers and recurrences of given shapes beside torch's own, interleaved."""
+"""Interleaved benchmarks of single norm layers and recurrent layers of given shapes, and of torch's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPLS = ("eager", "fused")
 
 
 class LayerPass:
-    """One call of a layer on ``x``: forward and, if there is a ``gradient`` of its output, backward."""
+    """A call of a layer on ``x``: forward and, if ``gradient`` (with respect to the output) is given, backward."""
 
     def __init__(
         self,
@@ -44,7 +44,11 @@ class LayerPass:
 
 
 class Case(NamedTuple):
-    """Layers, by name, that are timed on the same input of ``elements`` values; ratios are to the ``reference``."""
+    """Layers, by name, that are timed on the same input.
+
+    ``passes``: ``BOTH`` or ``FORWARD``. ``elements``: the number of values in the input. ``reference``: the layer with
+    which the others are compared.
+    """
 
     passes: str
     elements: int
@@ -60,7 +64,10 @@ def measure(
     device: torch.device,
     report: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the measurement of each case of each shape as the record stores it, each takes ``budget`` seconds."""
+    """Yield the measurement of each case of each shape, as the record stores it.
+
+    ``what``: a key of ``CASES``. ``budget``: seconds for each case, after at least ``FEWEST_BENCH_ROUNDS`` rounds.
+    """
     for number, shape in enumerate(shapes, 1):
         for case in CASES[what](shape, dtype, device):
             report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
@@ -84,7 +91,7 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
 
 
 def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
-    """Return the seconds per call of each layer in each round, until the budget is spent."""
+    """Time rounds until the budget is spent, and return the seconds per call of each layer in each round."""
     watch, rounds = Stopwatch(), []
     for timed in timer.rounds():
         rounds.append(timed.seconds)
@@ -94,7 +101,10 @@ def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
 
 
 def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
-    """Norm layers on ``ROWSxFEATURES``, with statistics over the features: both passes, and the forward pass alone."""
+    """Return two cases of norm layers on ``ROWSxFEATURES``: both passes, and the forward pass alone.
+
+    The statistics are over the features.
+    """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
     for impl in IMPLS:
@@ -111,8 +121,11 @@ def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Cas
 
 
 def recurrence_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
-    """GRU or LSTM over whole sequences with each norm; ``shape`` is ``CELL-TIMExBATCHxINxHIDDEN``."""
-    torch.backends.cudnn.allow_tf32 = False  # on by default, but matrix products outside of cuDNN are in float32
+    """Return the case of a GRU or LSTM over whole sequences, with several norms.
+
+    ``shape``: ``CELL-TIMExBATCHxINxHIDDEN``.
+    """
+    torch.backends.cudnn.allow_tf32 = False  # the default is TF32, but matrix products outside cuDNN are in float32
     cell, sizes = shape.split("-")
     time, batch, n_in, hidden = map(int, sizes.split("x"))
     x = _standard_normal((batch, time, n_in), "input", dtype, device).requires_grad_()

@@ -1,4 +1,4 @@
-"""Options of the measuring commands, and their defaults. Imports no torch, so that a mistake is reported at once."""
+"""Options of the measuring commands. This module does not import torch, so that mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rmsexp import checks
 
 BOTH, FORWARD = "forward + backward", "forward"  # the passes of a benchmark
-FEWEST_BENCH_ROUNDS = 6  # an interval from fewer rounds is meaningless
-LARGE = 2**20  # input elements from which memory traffic dominates the overhead of a call
-SIZE = "[1-9][0-9]*"
+FEWEST_BENCH_ROUNDS = 6  # the interval of a ratio from fewer rounds is meaningless
+LARGE = 2**20  # input elements from which memory traffic takes longer than the overhead of a call
+SIZE = "[1-9][0-9]*"  # regular expression of a dimension
 
 
 @dataclass
@@ -28,7 +28,7 @@ class TimingConfig:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes of a benchmark: how one is written, for people and as a regular expression, and the default ones."""
+    """How shapes are written, in help texts (``form``) and as a regular expression (``pattern``), and the default."""
 
     form: str
     pattern: str

@@ -1,4 +1,4 @@
-"""The norm layers of a model without the model: record the calls of some steps, then repeat them alone."""
+"""Record the calls of a model's norm layers in some steps, then repeat these calls without the rest of the model."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def record_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
 
 
 class Replay:
-    """Repeats recorded calls, forward and backward, on drawn values of the same shapes.
+    """Repeats recorded calls, forward and backward, on random values of the same shapes.
 
     ``calls``: the calls of each recorded step; step ``i`` of the replay repeats those of entry ``i % len(calls)``.
-    ``draw``: returns values of a shape and type.
+    ``draw``: returns random values of a given shape and type.
     """
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:

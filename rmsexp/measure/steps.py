@@ -24,14 +24,14 @@ from rmsexp.train.step import Batches, Settings, Stepper
 from rmsexp.train.task import Dataset
 
 FEWEST_ROUNDS = 20  # an interval from fewer rounds is unreliable
-PARTS_BLOCKS = 9
-REPLAYED_STEPS = range(0, 63, 7)  # spread out: neighbouring batches may be sorted by length
+PARTS_BLOCKS = 9  # of each contestant, to time the parts of a step
+REPLAYED_STEPS = range(0, 63, 7)  # spread out, because neighbouring batches may have similar lengths
 
 Report = Callable[[str], None]
 
 
 class Contestants(NamedTuple):
-    """A timer with one contestant per job, all on the batches of the same ``dataset``; jobs by series."""
+    """A timer, the jobs of its contestants (by series, in the same order), and the data set of their batches."""
 
     timer: InterleavedTimer
     jobs: dict[str, Job]
@@ -47,9 +47,10 @@ class Measurement(NamedTuple):
 
 
 def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> dict[str, Any]:
-    """Time the jobs, by series, and return the content of the record.
+    """Time the jobs and return the content of the record. ``jobs``: by series, the norm with its changed options.
 
-    Raises: ValueError if the reference has no norm layers that could be timed alone; data.DataError.
+    Raises: ValueError if the norm layers of the reference are to be timed alone and it has none; data.DataError if data
+    are missing or damaged.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     job = next(iter(jobs.values()))
@@ -78,7 +79,7 @@ def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> d
 
 
 def _series(timer: InterleavedTimer, jobs: Mapping[str, Job], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return what the record stores of each series; its parts and peak memory are measured here, after the rounds."""
+    """Return the record's entry for each series; this also measures its parts and peak memory, after the rounds."""
     return [
         {
             "series": name,
@@ -104,7 +105,7 @@ def make_contestants(
 
     With ``options.layers``, jobs without norm layers are left out.
 
-    Raises: ValueError if that is so of the reference.
+    Raises: ValueError if the reference is left out.
     """
     timed: dict[str, Job] = {}
     contestants: list[Contestant] = []
@@ -136,7 +137,7 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
 
 
 def _replay(stepper: Stepper, batches: Callable[[int], Batches]) -> replay.Replay | None:
-    """Return the norm layers of the model alone, with the calls of ``REPLAYED_STEPS``; None if it has none."""
+    """Return a replay of the norm layers' calls in ``REPLAYED_STEPS``; None if a step has no such calls."""
     calls = []
     for step in REPLAYED_STEPS:
         with replay.record_calls(stepper.model) as calls_of_step:
@@ -153,16 +154,16 @@ def measure_ratios(
 ) -> Measurement:
     """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
 
-    The widths are looked at ever less often: looking after each round would stop at a lucky interval.
+    The widths are checked ever less often: checks after each round would stop at an interval that is narrow by chance.
     """
-    watch, next_look = Stopwatch(), FEWEST_ROUNDS
+    watch, next_check = Stopwatch(), FEWEST_ROUNDS
     rounds: list[Round] = []
     for timed in timer.rounds():
         rounds.append(timed)
         spent = watch.seconds > options.budget and len(rounds) > 1
-        if len(rounds) < next_look and not spent:
+        if len(rounds) < next_check and not spent:
             continue
-        next_look = len(rounds) + max(4, len(rounds) // 4)
+        next_check = len(rounds) + max(4, len(rounds) // 4)
         ratios = _ratios(series, rounds, options.reference)
         widest = max(ratio.width for ratio in ratios.values())
         report(

@@ -1,1 +1,1 @@
-"""The trainer: loop, clock, records, checkpoints. It depends on no particular task or norm."""
+"""The trainer: loop, clock, checkpoints and loggers. It does not depend on a particular task or norm."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, and read from the previous one if the last one is damaged."""
+"""Checkpoints are written atomically. If the last one is damaged, the one before it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Payload = dict[str, Any]
 
 
 class CheckpointError(RuntimeError):
-    """No checkpoint of a run can be read."""
+    """A checkpoint is missing or damaged, and there is no other to read."""
 
 
 def save(folder: Path, payload: Payload) -> None:
@@ -38,9 +38,9 @@ def save_best(folder: Path, payload: Payload) -> None:
 def load(folder: Path) -> tuple[Payload | None, str | None]:
     """Return the newest undamaged checkpoint (None if there is none yet), and a warning if a newer one is damaged.
 
-    The damaged one is renamed, because the next :func:`save` would otherwise replace the undamaged one by it.
+    If ``last.pt`` is damaged, it is renamed: otherwise the next :func:`save` would replace ``previous.pt`` by it.
 
-    Raises: CheckpointError if all are damaged.
+    Raises: CheckpointError if all checkpoints are damaged.
     """
     damaged = []
     for name in (LAST, PREVIOUS):
@@ -62,7 +62,7 @@ def load(folder: Path) -> tuple[Payload | None, str | None]:
 
 
 def read(path: Path) -> Payload:
-    """Return one checkpoint. Raises: CheckpointError if it is missing or damaged."""
+    """Return the content of a checkpoint. Raises: CheckpointError if the file is missing or damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()  # torch does not check checksums

@@ -1,4 +1,4 @@
-"""The only module that reads the time."""
+"""Stopwatch, clock and date. No other module reads the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmsexp.record import BUCKETS, TIMED
 
 
 class Stopwatch:
-    """Seconds since it was made, on a monotonic clock."""
+    """Counts the seconds since it was created, on a monotonic clock."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -22,10 +22,10 @@ class Stopwatch:
 
 
 class Clock:
-    """Adds up seconds in named buckets, on a monotonic clock. ``seconds``: the buckets of a checkpoint to go on from.
+    """Adds up seconds in named buckets, on a monotonic clock. ``seconds``: initial values, from a checkpoint.
 
-    Checkpoints save the buckets, so the time between two processes does not count. On an asynchronous device ``data``
-    and ``train`` are the host's time; their sum between two synchronisations is exact.
+    Checkpoints save the buckets, so the time between two processes of a run is excluded. On an asynchronous device
+    ``data`` and ``train`` are each the host's time; only their sum between two synchronisations is exact.
     """
 
     def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
@@ -33,7 +33,7 @@ class Clock:
 
     @contextmanager
     def bucket(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a bucket, also when an exception ends it."""
+        """Add the time spent inside the context to a bucket, also if an exception ends it."""
         watch = Stopwatch()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Whether other processes, or the host of a virtual machine, slowed a run down while its clock ran."""
+"""Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-WAITED_LIMIT = 0.05  # of the threads' CPU time; measured: 0.005 alone, 0.64 beside one busy process
-STEAL_LIMIT = 0.02  # of the machine's time, taken by the host
+# Largest time that threads may wait for a core, relative to their CPU time. Measured: 0.005 alone, 0.64 beside one busy
+# process.
+WAITED_LIMIT = 0.05
+STEAL_LIMIT = 0.02  # largest share of the virtual machine's time that its host may take away
 
 
 def _schedstat() -> dict[str, tuple[int, int]]:
@@ -28,15 +30,15 @@ def _schedstat() -> dict[str, tuple[int, int]]:
 
 
 def _machine() -> tuple[int, int]:
-    """Return the ticks of all cores since boot: (stolen, all)."""
+    """Return the clock ticks of all cores since boot: (ticks that the host took away, all ticks)."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[7], sum(ticks)
 
 
 def _gpu_shared() -> bool | None:
-    """Return whether another process computes on the GPU; None if that cannot be read.
+    """Return whether another process computes on a GPU of this machine; None if that is unknown.
 
-    This process computes there too. If nvidia-smi does not list it, as in a container, the list is useless.
+    This process computes on a GPU, too. If nvidia-smi does not list it, as in a container, its list is ignored.
     """
     try:
         answer = subprocess.run(
@@ -53,10 +55,10 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Adds up how long the threads waited and how much time the host stole, while :meth:`watch` is entered.
+    """Adds up how long the threads waited for a core and how much time the host took away, inside :meth:`watch`.
 
-    ``shared``: a launcher runs other processes at the same time. Such a run counts as contended even if its threads
-    never wait for a core, because the processes share the memory's bandwidth.
+    ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
+    wait for a core, because the processes share the memory's bandwidth.
     """
 
     def __init__(self, device: torch.device, shared: bool = False) -> None:
@@ -68,7 +70,7 @@ class Contention:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Watch the work inside, which is also timed by the clock."""
+        """Include the work inside the context."""
         try:
             threads, machine = _schedstat(), _machine()
         except (OSError, ValueError, IndexError):
@@ -85,8 +87,8 @@ class Contention:
         self._ticks += ticks - machine[1]
 
     def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown) and the shares of time waited and stolen, for the record."""
-        if self._on_gpu and not self._gpu_shared:  # shared at one time is enough
+        """Return ``state`` (clear, contended or unknown) and the two relative times that the limits apply to."""
+        if self._on_gpu and not self._gpu_shared:  # a GPU that was shared once stays contended
             self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None}

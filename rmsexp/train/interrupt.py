@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the process saves the run, then ends."""
+"""Turn Ctrl-C and SIGTERM into an exception, so that the run is saved before the process ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """A signal asked the process to stop. ``signum``: its number; the exit status is 128 + signum.
+    """A signal asked the process to stop. ``signum``: the signal's number; the exit status is 128 + signum.
 
     ``torn``: a second signal interrupted work that must not be interrupted, so the state may be inconsistent.
     """
@@ -21,10 +21,10 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """While it is installed, a signal raises :class:`Interrupted`: at once, or at the end of :meth:`held`."""
+    """While it is installed, a signal raises :class:`Interrupted`: at once, or at the end of :meth:`deferred`."""
 
     def __init__(self) -> None:
-        self._held = 0
+        self._deferred = 0
         self._received: int | None = None
 
     @contextmanager
@@ -40,18 +40,18 @@ class Interrupt:
                 signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Do work that must not be interrupted: a signal is raised at its end."""
-        self._held += 1
+    def deferred(self) -> Iterator[None]:
+        """Raise the exception for a signal only at the end of the context; for a second signal at once."""
+        self._deferred += 1
         try:
             yield
         finally:
-            self._held -= 1
-        if self._received is not None and not self._held:
+            self._deferred -= 1
+        if self._received is not None and not self._deferred:
             raise Interrupted(self._received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self._received is not None
         self._received = signum
-        if again or not self._held:  # a second signal does not wait
+        if again or not self._deferred:  # a second signal is not deferred
             raise Interrupted(signum, torn=again)

@@ -1,4 +1,4 @@
-"""Copies of the metrics for TensorBoard and Weights & Biases. They never affect a run."""
+"""Copy the metrics to TensorBoard and Weights & Biases. Loggers do not change the results of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from rmsexp.record import TIMED, Row
 
 class Logger(Protocol):
     def log(self, row: Row) -> None:
-        """Show one row of metrics."""
+        """Write a row of metrics."""
 
     def close(self, status: str) -> None:
-        """Finish when the process ends; ``status``: that of the run."""
+        """Close the logger at the end of the process. ``status``: the run's final status."""
 
 
 def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping[str, Any], step: int) -> list[Logger]:
-    """Return the loggers of a config. Values after ``step`` from an earlier process are replaced.
+    """Return the loggers of a config, by their names and options.
+
+    ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
 
     Raises: ValueError for unknown loggers and options.
     """
@@ -36,7 +38,7 @@ def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """Return a row's values by flat names such as ``train/loss``; ``<split>/time`` is the time axis in seconds."""
+    """Return a row's finite values by names such as ``train/loss``; ``<split>/time`` is the time axis in seconds."""
     split, seconds = row["split"], row["seconds"]
     skipped = ("step", "split", "seconds")
     values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
@@ -44,7 +46,7 @@ def scalars(row: Row) -> dict[str, float]:
 
 
 class TensorBoardLogger:
-    """Event files in ``<run>/tensorboard``."""
+    """Writes event files to ``<run>/tensorboard``."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
         try:
@@ -62,7 +64,7 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """A run of Weights & Biases in ``<run>/wandb``; all processes of a run use the same id."""
+    """Writes to Weights & Biases, with files in ``<run>/wandb``; all processes of a run use the same id."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
         import wandb

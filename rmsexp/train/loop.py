@@ -1,4 +1,4 @@
-"""The training loop. It reads a task through its protocol, keeps time, and writes a record that can be continued."""
+"""The training loop: train and evaluate a task's model, time it, and write a record that can be continued."""
 
 from __future__ import annotations
 
@@ -24,27 +24,31 @@ from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
 
 @dataclass
 class State:
-    """How far a run is. ``pending``: the values of each step since the last training row, ``(steps, values)``."""
+    """The progress of a run, as in a checkpoint. ``pending``: values of the steps since the last training row.
+
+    The values of a step are its objective, the sum of each of its ``metrics``, the norm of its gradient, and the number
+    of its predictions.
+    """
 
     step: int = 0
     examples: int = 0
     evaluated: int = -1  # the step of the last evaluation
-    best: float | None = None
+    best: float | None = None  # best value so far of the metric that selects the best checkpoint
     pending: list[list[float]] = field(default_factory=list)
-    metrics: list[str] = field(default_factory=list)  # the names of those in `pending`
+    metrics: list[str] = field(default_factory=list)
     metrics_bytes: int = 0
 
 
 class Diverged(Exception):
-    """The loss is no longer finite, for the first time in the given step."""
+    """The training objective is not finite, for the first time in the given step."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"the loss of step {step} is not finite")
+        super().__init__(f"the training objective of step {step} is not finite")
         self.step = step
 
 
 class Start(NamedTuple):
-    """Where training begins or continues; ``warning``: a newer checkpoint was damaged."""
+    """Where training begins or continues. ``warning``: a message if a newer checkpoint was damaged."""
 
     state: State
     clock: Clock
@@ -52,9 +56,9 @@ class Start(NamedTuple):
 
 
 def restore(stepper: Stepper, folder: record.RunFolder) -> Start:
-    """Load the newest whole checkpoint of a run into the stepper's model and optimiser, and cut the metrics to it.
+    """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model.
+    Without a checkpoint, initialise the model and drop all metrics.
 
     Raises: checkpoint.CheckpointError if all checkpoints are damaged.
     """
@@ -71,7 +75,7 @@ def restore(stepper: Stepper, folder: record.RunFolder) -> Start:
 
 
 class Trainer:
-    """Trains a model on a task, from a :class:`Start` on. ``saved`` is called after each checkpoint."""
+    """Trains a model on a task, from a :class:`Start` on. ``after_checkpoint`` is called after each checkpoint."""
 
     def __init__(
         self,
@@ -82,19 +86,19 @@ class Trainer:
         contention: Contention,
         loggers: Sequence[Logger],
         display: ProgressDisplay,
-        saved: Callable[[], None],
+        after_checkpoint: Callable[[], None],
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.settings, self.state, self.clock = stepper.settings, start.state, start.clock
         self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
-        self._loggers, self._display, self._saved = loggers, display, saved
+        self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._first_step, self._first_seconds = self.state.step, self.clock.time
-        self._recent: list[tuple[Tensor, int, int]] = []  # of steps on the device: values, predictions, examples
+        self._recent: list[tuple[Tensor, int, int]] = []  # per step: values (on the device), predictions, examples
 
     def run(self) -> None:
         """Train up to ``max_steps``.
 
-        Raises: Diverged; Interrupted, after a checkpoint.
+        Raises: Diverged; Interrupted, after a checkpoint unless the state may be inconsistent.
         """
         state, settings = self.state, self.settings
         try:
@@ -113,7 +117,7 @@ class Trainer:
                 self._train_to(self._next_edge())
         except Interrupted as stop:
             if not stop.torn:
-                with self._interrupt.held():
+                with self._interrupt.deferred():
                     self._collect()
                     self._checkpoint()
             raise
@@ -123,7 +127,7 @@ class Trainer:
         return min(self.settings.max_steps, *((self.state.step // every + 1) * every for every in intervals))
 
     def _warm_up(self) -> None:
-        """Run some steps, so that no later step's time includes compilation or cold caches; then restore everything."""
+        """Take some steps, so that later steps' times exclude compilation and cold caches; then restore the state."""
         if self.state.step >= self.settings.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -133,17 +137,17 @@ class Trainer:
                 self._update(self.state.step, self.task.batches(self.state.step))
             synchronise(self.settings.device)
         finally:
-            with self._interrupt.held():
+            with self._interrupt.deferred():
                 self.model.load_state_dict(model)
                 self.optimizer.load_state_dict(optimizer)
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Train until step ``edge``, then fetch the values of those steps; before that nothing waits for the device."""
+        """Train up to step ``edge``, then fetch the values of these steps; only then the host waits for the device."""
         state = self.state
         with self._contention.watch():
             while state.step < edge:
-                with self._interrupt.held():
+                with self._interrupt.deferred():
                     with self.clock.bucket("data"):
                         batches = self.task.batches(state.step)
                     with self.clock.bucket("train"):
@@ -155,9 +159,9 @@ class Trainer:
         self._collect()
 
     def _update(self, step: int, batches: Sequence[Any]) -> tuple[Tensor, int]:
-        taken = self._stepper.take(step, batches)
-        self.state.metrics = taken.metrics
-        return taken.values, taken.predictions
+        result = self._stepper.take(step, batches)
+        self.state.metrics = result.metrics
+        return result.values, result.predictions
 
     def _collect(self) -> None:
         """Fetch the values of the latest steps from the device.
@@ -168,7 +172,7 @@ class Trainer:
             return
         values = torch.stack([values for values, _, _ in self._recent]).tolist()
         first = self.state.step - len(values)
-        with self._interrupt.held():
+        with self._interrupt.deferred():
             for step, (row, (_, count, examples)) in enumerate(zip(values, self._recent, strict=True), first):
                 if not math.isfinite(row[0]):
                     self.state.step = step
@@ -182,7 +186,7 @@ class Trainer:
     def _log(self) -> None:
         """Write a training row: means over the steps since the previous training row."""
         state = self.state
-        with self.clock.bucket("log"), self._interrupt.held():
+        with self.clock.bucket("log"), self._interrupt.deferred():
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
@@ -204,14 +208,14 @@ class Trainer:
                     results = self.task.evaluate(self.model)
             finally:
                 self.model.train()
-        with self._interrupt.held():
+        with self._interrupt.deferred():
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
                 self._record(rows)
                 for name, text in self.task.files.items():
                     record.write_atomic(self._folder.path / name, text)
                 for row in rows:
-                    self._display.evaluated(row)
+                    self._display.report_evaluation(row)
             self.state.evaluated = self.state.step
             target = self.task.target
             self._save_best(results[target.selection][target.metric])
@@ -227,7 +231,7 @@ class Trainer:
                 checkpoint.save_best(self._folder.checkpoints, best)
 
     def _checkpoint(self) -> None:
-        with self.clock.bucket("checkpoint"), self._interrupt.held():
+        with self.clock.bucket("checkpoint"), self._interrupt.deferred():
             payload = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -235,14 +239,14 @@ class Trainer:
                 "state": dataclasses.asdict(self.state),
             }
             checkpoint.save(self._folder.checkpoints, payload)
-            self._saved()
+            self._after_checkpoint()
 
     def _row(self, split: str, metrics: Mapping[str, float]) -> record.Row:
         state = self.state
         epoch = round(state.step / self.task.steps_per_epoch, 6)
-        place = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}
+        progress = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}
         seconds = {name: round(seconds, 6) for name, seconds in self.clock.seconds.items()}
-        return place | _finite(metrics) | {"seconds": seconds}
+        return progress | _finite(metrics) | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row]) -> None:
         self.state.metrics_bytes = self._folder.append(rows)

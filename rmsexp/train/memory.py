@@ -10,18 +10,18 @@ import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
-_kept = False
+_keeps_freed = False
 
 
-def keep() -> None:
+def keep_freed() -> None:
     """Let this process keep freed memory from now on. Without glibc this does nothing."""
-    global _kept
+    global _keeps_freed
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         # all memory comes from the heap, and the heap never shrinks
-        _kept = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+        _keeps_freed = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def kept() -> bool:
+def keeps_freed() -> bool:
     """Return whether this process keeps freed memory, for the record."""
-    return _kept
+    return _keeps_freed

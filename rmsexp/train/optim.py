@@ -1,4 +1,4 @@
-"""Optimisers whose details the paper's recipes fix."""
+"""Clipping, and variants of Adam, as in the code that the paper's experiments used."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rmsexp import checks
 
 
 def clip_global(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Clip the norm of all gradients together, which is ``norm``."""
+    """Scale all gradients in place by one factor, so that their total norm ``norm`` becomes at most ``limit``."""
     torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
 
 
 def clip_per_tensor(gradients: list[Tensor], limit: float, norm: Tensor) -> None:  # noqa: ARG001
-    """Clip the norm of each tensor's gradient separately (order-embedding)."""
+    """Scale each gradient in place, so that its own norm becomes at most ``limit`` (order-embedding)."""
     for gradient, tensor_norm in zip(gradients, torch._foreach_norm(gradients), strict=True):
         gradient.mul_((limit / tensor_norm).clamp(max=1.0))
 
 
 def clip_by_root(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Clip as the code of the attentive reader does: a norm above limit^2 becomes limit * sqrt(norm).
+    """Scale all gradients in place: a total norm above limit^2 becomes limit * sqrt(norm) (attentive reader).
 
-    That code compares the norm itself, not its square, with limit^2.
+    The published code compares the norm itself, not its square, with limit^2.
     """
     torch._foreach_mul_(gradients, torch.where(norm > limit**2, limit / norm.sqrt(), 1.0))
 
@@ -37,7 +37,7 @@ CLIPPING = {"global": clip_global, "per_tensor": clip_per_tensor, "by_root": cli
 
 @dataclass
 class AdamConfig:
-    """``clip``: the largest norm of the gradient (None: no clipping). ``clipping``: a key of :data:`CLIPPING`."""
+    """Options of Adam. ``clip``: the limit of the gradients' norm, or None. ``clipping``: a key of :data:`CLIPPING`."""
 
     lr: float
     beta2: float
@@ -56,6 +56,8 @@ class AdamConfig:
 
 @dataclass
 class UncorrectedAdamConfig(AdamConfig):
+    """Options of :class:`UncorrectedAdam`, without a schedule of beta1."""
+
     beta1: float = 0.9
 
     def __post_init__(self) -> None:
@@ -67,11 +69,12 @@ class UncorrectedAdamConfig(AdamConfig):
 
 
 class UncorrectedAdam(torch.optim.Adam):
-    """Adam with eps beside the uncorrected root: ``p -= lr * c_t * m / (sqrt(v) + eps)``, as TensorFlow and Theano do.
+    """Adam with eps added to the root of the uncorrected v: ``p -= lr * c_t * m / (sqrt(v) + eps)``.
 
-    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. With ``swapped``, beta is replaced by 1 - beta in it, as in the
-    published code of order-embedding; this is close to 1 after a few steps. The update is computed by PyTorch's Adam
-    with eps divided by ``sqrt(1 - beta2^t)`` and an adjusted rate.
+    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. TensorFlow and the published Theano code do this. With ``swapped``,
+    each beta in c_t is replaced by 1 - beta, as in the published code of order-embedding; c_t is then close to 1 after
+    a few steps. PyTorch's Adam computes the update, with eps divided by ``sqrt(1 - beta2^t)`` and, if ``swapped``,
+    another learning rate.
     """
 
     def __init__(
@@ -96,14 +99,14 @@ class UncorrectedAdam(torch.optim.Adam):
 
 
 def _correction(beta1: float, beta2: float, t: int) -> float:
-    """Return c_t, which corrects the bias of averages that start at zero."""
+    """Return c_t, which corrects the bias of m and v, because these averages start at zero."""
     return math.sqrt(1 - beta2**t) / (1 - beta1**t)
 
 
 class Adam(torch.optim.Optimizer):
     """Adam with eps inside the root: ``p -= lr * m_hat / sqrt(v_hat + eps)`` (as in the weight_norm code).
 
-    ``lr`` and ``beta1`` are read from the parameter groups at every step, as a schedule sets them.
+    ``lr`` and ``beta1`` are read from the parameter groups at every step, because a schedule may change them.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float) -> None:

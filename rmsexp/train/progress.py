@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Show the progress of a run: as a bar on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ProgressDisplay:
         if self._bar is not None:
             self._bar.update(step, text)
         else:
-            self.say(f"{self._label}  step {step}/{self._steps}  {text}")
+            self.report(f"{self._label}  step {step}/{self._steps}  {text}")
 
-    def evaluated(self, row: Row) -> None:
+    def report_evaluation(self, row: Row) -> None:
         """Show an evaluation row."""
-        self.say(f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row)}")
+        self.report(f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row)}")
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 

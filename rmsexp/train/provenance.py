@@ -18,7 +18,8 @@ from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
-SOURCES = (".py", ".cpp", ".h")
+SOURCES = (".py", ".cpp", ".h")  # suffixes
+# Keys of a session whose change may change results or times.
 DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
 
 
@@ -33,7 +34,7 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "device": _processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
-        "memory_kept": memory.kept(),
+        "memory_kept": memory.keeps_freed(),
         "host_cores": os.cpu_count(),
     }
 
@@ -45,7 +46,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 @cache
 def _code() -> str:
-    """Return a digest of the package's sources; with equal digests the code is the same, committed or not."""
+    """Return a digest of the package's sources, which identifies the code whether or not it is committed."""
     digest = hashlib.sha256()
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -54,7 +55,7 @@ def _code() -> str:
 
 @cache
 def _git() -> dict[str, Any]:
-    """Return the commit and whether there are uncommitted changes; None if the package is not in a checkout."""
+    """Return the commit, and whether there are uncommitted changes; both are None if git does not track the package."""
 
     def git(*words: str) -> str | None:
         try:
@@ -63,9 +64,8 @@ def _git() -> dict[str, Any]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    tracked = git(
-        "ls-files", "--error-unmatch", "record.py"
-    )  # an installed copy may be inside another project's checkout
+    # an installed copy may be inside the checkout of another project, which does not track it
+    tracked = git("ls-files", "--error-unmatch", "record.py")
     if tracked is None:
         return {"commit": None, "dirty": None}
     return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}

@@ -1,4 +1,4 @@
-"""Random numbers, each from a stream that is a function of (seed, name) and never of earlier draws."""
+"""Random numbers from named streams, each of which depends on a seed and its name, not on earlier draws elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def stream(seed: int, *name: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a new generator for (seed, name)."""
+    """Return a new generator, at the beginning of the stream for this seed and name."""
     return torch.Generator(device=device).manual_seed(seed_of(seed, *name))
 
 
@@ -26,7 +26,7 @@ def permutation(n: int, seed: int, *name: str | int) -> Tensor:
 
 
 def choices(n: int, options: int, seed: int, *name: str | int) -> Tensor:
-    """Return ``n`` integers below ``options``, ``(n,)``, uniformly distributed."""
+    """Return ``n`` uniformly distributed integers from 0 to ``options`` - 1, ``(n,)``."""
     return torch.randint(options, (n,), generator=stream(seed, *name))
 
 
@@ -38,8 +38,8 @@ def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torc
 class StreamNoise:
     """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`); successive calls draw from one stream.
 
-    Values are drawn in float32, in the order of the logical axes. So a channels-last tensor gets the same noise as a
-    contiguous one, which filling it in place would not do.
+    Values are drawn in float32 for a contiguous tensor, and then copied to the layout of the input. A channels-last
+    tensor thus gets the same noise as a contiguous one.
     """
 
     def __init__(self, seed: int, *name: str | int, device: torch.device | str = "cpu") -> None:
@@ -61,7 +61,7 @@ class StreamNoise:
         return x * _like(mask, x).to(x.dtype).mul_(1 / (1 - p))
 
     def _draw(self, x: Tensor, std: float | None) -> Tensor:
-        """Return float32 values of the shape of ``x``: normal with deviation ``std``; None: uniform in [0, 1)."""
+        """Return float32 values of the shape of ``x``: normal with deviation ``std``, or uniform in [0, 1) for None."""
         if torch.compiler.is_compiling():
             return _draw_compiled(x.detach(), self._handle, std)
         values = torch.empty(x.shape, device=x.device)
@@ -70,7 +70,10 @@ class StreamNoise:
         return values.normal_(0, std, generator=self._generator)
 
     def seed_default(self, device: torch.device) -> None:
-        """See Noise. The seed depends on the number of earlier calls and is computed on the host, without waiting."""
+        """Seed torch's default generator on ``device``, with a seed that depends on the name and the number of calls.
+
+        The host computes the seed, so it does not wait for the device.
+        """
         self._seeded += 1
         cuda = device.type == "cuda"
         default = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
@@ -78,7 +81,7 @@ class StreamNoise:
 
 
 # A compiled graph cannot contain a generator. It contains an operator, which looks up the stream by its handle.
-# Declaring the handle mutated prevents torch.compile from reordering the draws.
+# Declaring the handle as mutated prevents torch.compile from reordering the draws.
 _ALIVE: WeakValueDictionary[int, StreamNoise] = WeakValueDictionary()
 
 

@@ -1,4 +1,4 @@
-"""Learning rate schedules: functions of the step alone. Lengths are in steps of the recipe."""
+"""Learning rate schedules, as functions of the step alone. Lengths are in steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rmsexp import checks
 
 @dataclass
 class HoldThenDecay:
-    """A constant rate for the first half of the recipe, then a linear decrease to zero; beta1 drops at half time.
+    """A constant rate in the first half of training, then a linear decrease towards zero; beta1 drops in the middle.
 
-    The recipe's ``steps`` are divided into periods of ``period`` steps (an epoch in the paper) that share one rate.
-    Period e of E has the factor ``min(1, 2 - 2 e / E)``, and from ``E / 2`` on ``beta1`` is ``late_beta1``
-    (Salimans & Kingma 2016, section 5.1).
+    The ``steps`` of training are divided into E periods of ``period`` steps, each with a constant rate (in the paper, a
+    period is an epoch). Period e (from 0) has the factor ``min(1, 2 - 2 e / E)``; from ``E / 2`` on ``beta1`` is
+    ``late_beta1`` (Salimans & Kingma 2016, section 5.1).
     """
 
     steps: int
@@ -28,7 +28,7 @@ class HoldThenDecay:
         checks.probability("schedule.late_beta1", self.late_beta1)
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the factor on the learning rate and beta1 at a step (from 0); constant after the last step."""
+        """Return the factor on the learning rate, and beta1, at a step (from 0); later steps get those of the last."""
         period = min(step, self.steps - 1) // self.period
         half = self.steps / self.period / 2
         return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}
@@ -36,7 +36,7 @@ class HoldThenDecay:
 
 @dataclass
 class Constant:
-    """A constant rate; the recipe has ``steps`` steps."""
+    """A constant rate. Training has ``steps`` steps."""
 
     steps: int
 
@@ -52,7 +52,7 @@ class Constant:
 class WarmUp:
     """A linear increase over ``warmup`` steps, then a decrease with step^-0.5 (Vaswani et al. 2017, section 5.3).
 
-    The factor is 1 at its peak, where the rate is ``optim.lr``; in the paper it is ``width^-0.5 * warmup^-0.5``.
+    The factor is 1 at its peak, where the rate is ``optim.lr``. In that paper it is ``width^-0.5 * warmup^-0.5`` there.
     """
 
     steps: int

@@ -15,7 +15,7 @@ from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
 
-WARMUP_STEPS = 3  # before training or timing; they are not counted
+WARMUP_STEPS = 3  # steps before training or timing, excluded from the measured times
 
 Batches = Sequence[Any]  # the micro-batches of a step
 Part = Callable[[str], AbstractContextManager[object]]  # context manager for a named part of a step
@@ -28,7 +28,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of a config that the training loop needs."""
+    """The values of a config that the training step and the training loop need."""
 
     seed: int
     lr: float
@@ -43,18 +43,18 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> Settings:
-        """Return the settings of a task's config, which has these keys, three of them below ``optim``."""
+        """Return the settings from a task's config, where ``lr``, ``clip`` and ``clipping`` are below ``optim``."""
         optim = config.optim
         values = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in values]
         return cls(**values, **{name: getattr(config, name) for name in names})
 
 
-class Taken(NamedTuple):
+class StepResult(NamedTuple):
     """The values of one step.
 
-    ``values``, on the device: objective, sum of each of ``metrics``, norm of the gradient before clipping.
-    ``predictions``: the number of predictions in the sums.
+    ``values``, on the device: the objective, the sum of each metric in ``metrics``, and the norm of the gradient before
+    clipping. ``predictions``: the number of predictions in each sum.
     """
 
     values: Tensor
@@ -71,8 +71,8 @@ class Stepper:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.schedule, self.settings = schedule, settings
 
-    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> Taken:
-        """Do one step; ``part`` is entered with "forward", "backward" and "update" for these parts of it."""
+    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> StepResult:
+        """Do one step, with ``part("forward")``, ``part("backward")`` and ``part("update")`` around its parts."""
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
             group.update(rates | {"lr": self.settings.lr * rates["lr"]})
@@ -97,7 +97,7 @@ class Stepper:
                 CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return Taken(torch.cat([totals, norm.reshape(1)]), metrics, count)
+        return StepResult(torch.cat([totals, norm.reshape(1)]), metrics, count)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ from rmsexp.models.noise import Noise
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set. ``builtin``: synthetic data made by this package. ``digest``: of its content."""
+    """A data set. ``digest``: a digest of its content. ``builtin``: whether this package generates the data."""
 
     name: str
     digest: str
@@ -23,7 +23,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Target:
-    """The metric by which runs are compared. ``selection``: the split that chooses the best checkpoint."""
+    """The metric by which runs are compared, and its split. ``selection``: the split that chooses the best model."""
 
     split: str
     metric: str
@@ -34,7 +34,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Objective:
-    """``loss``: the scalar to be minimised. ``sums``: metrics with ``loss``, summed over ``count`` predictions."""
+    """The objective of a micro-batch: ``loss``, the scalar to be minimised.
+
+    ``sums``: each metric, including "loss", summed over ``count`` predictions.
+    """
 
     loss: Tensor
     sums: Mapping[str, Tensor]
@@ -44,8 +47,8 @@ class Objective:
 class Task(Protocol):
     """A task is made from its config and a device; this also loads its data set.
 
-    ``notes``: remarks that readers of the metrics need, for the record. ``files``: texts of the last evaluation for
-    the run's folder, by file name.
+    ``notes``: remarks on the metrics, for the record. ``files``: texts from the last evaluation that are written to the
+    run's folder, by file name.
     """
 
     dataset: Dataset
@@ -58,13 +61,13 @@ class Task(Protocol):
         """Preprocess the data, or load them from the cache; ``report`` prints a line about anything that takes long."""
 
     def build(self, norm: Any) -> nn.Module:
-        """Return the model, on the device, before :meth:`initialise`."""
+        """Return the model, on the device; :meth:`initialise` draws its weights."""
 
     def initialise(self, model: nn.Module) -> None:
-        """Draw the initial weights, and compute those that a recipe initialises from data; only before step 0."""
+        """Draw the initial weights, and compute those that are initialised from data. Called only before step 0."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser that the recipe asks for."""
+        """Return the optimiser that the task's config describes."""
 
     def batches(self, step: int) -> Sequence[Any]:
         """Return the micro-batches of a training step (from 0), a function of the seed and the step."""
@@ -76,4 +79,4 @@ class Task(Protocol):
         """Return the objective of a micro-batch."""
 
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return the metrics of each evaluation split; the model is in evaluation mode."""
+        """Return the metrics of each evaluation split. The caller puts the model into evaluation mode."""

@@ -34,7 +34,7 @@ from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
         ("recurrences --shapes 5x8x5x10", "is not CELL-TIMExBATCHxINxHIDDEN, such as gru-50x80x512x1024"),
         ("recurrences --dtype float64", "unrecognized arguments: --dtype float64"),
         ("norms --dtype float8", "argument --dtype: invalid choice: 'float8'"),
-        ("norms --seconds 0", "--seconds must be greater than 0, got 0.0"),
+        ("norms --seconds 0", "--seconds must be a finite number greater than 0, got 0.0"),
         ("norms --threads 0", "--threads must be at least 1, got 0"),
         ("norms --threads two", "argument --threads: invalid int value: 'two'"),
         ("norms --device gpu", "argument --device: invalid choice: 'gpu'"),

@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
@@ -40,17 +40,8 @@ TINY = (
 SETTING = "demo+batch_size=8+model.width=0.02"
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The exit status of a command, and everything that it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
 class Bench:
-    """Runs command lines in this process, with their results below ``results``; nothing is drawn unless ``curves``."""
+    """Runs command lines in this process, with their results in ``results``. Figures are drawn only with ``curves``."""
 
     def __init__(
         self, root: Path, data_root: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
@@ -76,7 +67,7 @@ class Bench:
         return {key: status[key] for key in ("status", "step", "error")}
 
     def rows(self, series: str = "rms", seed: int = 0) -> list[record.Row]:
-        """All that must not depend on whether a run was interrupted."""
+        """Return the rows of the metrics without their times, which differ if a run is interrupted."""
         rows, problem = record.RunFolder(self.folder(series, seed)).read_metrics()
         assert problem is None
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
@@ -97,32 +88,33 @@ def bench(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
-    """The folder of a run of eight steps that nothing happened to."""
-    results = tmp_path_factory.mktemp("whole")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Path:
+    """Return the folder of a run of eight steps that was not interrupted."""
+    results = tmp_path_factory.mktemp("undisturbed")
     rmsexp.run(overrides=[f"results={results}", f"data.root={data_root}", *TINY, "max_steps=8"])
     return config.job([f"results={results}", *TINY]).folder
 
 
-def assert_as_whole(bench: Bench, whole: Path) -> None:
-    """The bench's run ended bit-identical to the one of ``whole``."""
+def assert_same_end(bench: Bench, undisturbed: Path) -> None:
+    """Check that the bench's run has ended bit-identical to the undisturbed run."""
     expected = [
         {key: value for key, value in row.items() if key != "seconds"}
-        for row in record.RunFolder(whole).read_metrics()[0]
+        for row in record.RunFolder(undisturbed).read_metrics()[0]
     ]
     assert bench.rows() == expected
-    ours, theirs = (
-        torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True) for folder in (bench.folder(), whole)
+    payload, expected_payload = (
+        torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True)
+        for folder in (bench.folder(), undisturbed)
     )
-    for payload in (ours, theirs):
-        del payload["state"]["metrics_bytes"]  # the seconds in it have more digits or fewer
-    assert ours["state"] == theirs["state"]
+    for state in (payload["state"], expected_payload["state"]):
+        del state["metrics_bytes"]  # depends on the number of digits of the seconds
+    assert payload["state"] == expected_payload["state"]
     for part in ("model", "optimizer"):
-        torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
+        torch.testing.assert_close(payload[part], expected_payload[part], rtol=0, atol=0)
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], object]) -> None:
-    """Does something when the batches of a step are fetched."""
+    """Call ``action`` when the batches of a step are fetched."""
     fetch = Task.batches
 
     def batches(self: Task, k: int) -> Any:
@@ -134,31 +126,31 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], obj
 
 
 def not_finite_at(monkeypatch: pytest.MonkeyPatch, step: int, norm: str | None = None) -> None:
-    """Makes the objective of one step NaN, of every norm or of one."""
-    here: dict[str, Any] = {}
+    """Make the objective of one step NaN: in the runs of ``norm``, or in all runs."""
+    current: dict[str, Any] = {}
     fetch, compute, build = Task.batches, Task.objective, Task.build
 
-    def named(self: Task, of: Any) -> Any:
-        here["norm"] = of.name
-        return build(self, of)
+    def build_and_note(self: Task, run_norm: Any) -> Any:
+        current["norm"] = run_norm.name
+        return build(self, run_norm)
 
     def batches(self: Task, k: int) -> Any:
-        here["step"] = k
+        current["step"] = k
         return fetch(self, k)
 
     def objective(self: Task, *args: Any) -> Any:
-        good = compute(self, *args)
-        bad = here["step"] == step and norm in (None, here["norm"])
-        return dataclasses.replace(good, loss=good.loss * float("nan")) if bad else good
+        result = compute(self, *args)
+        spoilt = current["step"] == step and norm in (None, current["norm"])
+        return dataclasses.replace(result, loss=result.loss * float("nan")) if spoilt else result
 
-    for name, method in (("build", named), ("batches", batches), ("objective", objective)):
+    for name, method in (("build", build_and_note), ("batches", batches), ("objective", objective)):
         monkeypatch.setattr(Task, name, method)
 
 
 # --- help
 
 
-def test_help_names_everything_and_is_quick() -> None:
+def test_help_lists_groups_choices_keys_and_examples_without_slow_imports() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "rmsexp", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     for group in config.GROUPS:
@@ -180,11 +172,11 @@ def test_every_example_is_a_valid_command() -> None:
         assert all(config.job(run) for run in runs)
 
 
-def test_hydra_still_shows_the_config(bench: Bench) -> None:
+def test_hydra_prints_the_config(bench: Bench) -> None:
     done = bench("--cfg", "job", "norm=ln")
     assert done.status == 0
-    shown = yaml.safe_load(done.out)
-    assert (shown["norm"]["name"], shown["max_steps"], shown["scale"]) == ("ln", 4, "demo")
+    printed = yaml.safe_load(done.out)
+    assert (printed["norm"]["name"], printed["max_steps"], printed["scale"]) == ("ln", 4, "demo")
     assert not bench.results.exists()
 
 
@@ -192,13 +184,13 @@ def test_hydra_still_shows_the_config(bench: Bench) -> None:
 
 
 def config_dir(root: Path) -> Path:
-    """A folder of norms with a mistake each."""
+    """Return a folder of norm configs, each with a mistake."""
     (root / "norm").mkdir()
     files = {
-        "lost": "_target_: nowhere.Lost\nname: lost\nimpl: eager\n",
-        "stranger": "_target_: collections.OrderedDict\nname: stranger\nimpl: eager\n",
-        "nameless": "name: nameless\n",
-        "listed": "- 1\n",
+        "missing": "_target_: nowhere.Missing\nname: missing\nimpl: eager\n",
+        "no_norm": "_target_: collections.OrderedDict\nname: no_norm\nimpl: eager\n",
+        "no_class": "name: no_class\n",
+        "a_list": "- 1\n",
         "broken": "name: [x\n",
     }
     for name, content in files.items():
@@ -228,8 +220,8 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm=bn", "norm.impl=fused"], "norm.impl=fused is not known (one of"),
         (["norm.name=mine"], "norm.name cannot be set; choose another norm with norm="),
         (["optim.lr=abc"], "optim.lr: Value 'abc' of type 'str' could not be converted to Float"),
-        (["optim.lr=-1"], "optim.lr must be greater than 0, got -1.0"),
-        (["optim=3"], "optim has several values; set one of lr, beta2, eps, clip, clipping in it"),
+        (["optim.lr=-1"], "optim.lr must be a finite number greater than 0, got -1.0"),
+        (["optim=3"], "optim is a group of keys; set a single key (optim.lr, optim.beta2, optim.eps,"),
         (["~optim.lr"], "~optim.lr: a value can be set, but not removed"),
         (["seed=0.5"], "seed: Value '0.5' of type 'float' could not be converted to Integer"),
         (["lr=0.1"], "lr is not known; did you mean optim.lr?"),
@@ -245,25 +237,24 @@ OUTSIDE = ("--config-dir", "DIR")
         (["rms"], "'rms' is no GROUP=CHOICE and no KEY=VALUE ("),
         (["a=b=c"], "'a=b=c' is no GROUP=CHOICE and no KEY=VALUE ("),
         (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
-        ([*OUTSIDE, "norm=lost"], "norm=lost: _target_ nowhere.Lost cannot be imported (No module named 'nowhere')"),
         (
-            [*OUTSIDE, "norm=stranger"],
+            [*OUTSIDE, "norm=missing"],
+            "norm=missing: _target_ nowhere.Missing cannot be imported (No module named 'nowhere')",
+        ),
+        (
+            [*OUTSIDE, "norm=no_norm"],
             "_target_ collections.OrderedDict is not a dataclass derived from rmsexp.norms.Norm",
         ),
-        ([*OUTSIDE, "norm=nameless"], "the norm's file names no class"),
-        ([*OUTSIDE, "norm=listed"], "the norm's file names no class"),
+        ([*OUTSIDE, "norm=no_class"], "the norm's file names no class"),
+        ([*OUTSIDE, "norm=a_list"], "the norm's file names no class"),
         ([*OUTSIDE, "norm=broken"], "norm/broken.yaml"),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value),
 )
-def test_mistake_is_named_in_a_line(words: list[str], message: str, bench: Bench, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, bench: Bench, tmp_path: Path) -> None:
     outside = str(config_dir(tmp_path))
     done = bench(*(outside if word == "DIR" else word for word in words))
-    assert done.status == 2
-    assert done.err.startswith("rmsexp: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
-    assert done.out == ""
+    done.assert_refused(message)
     assert not bench.results.exists()
 
 
@@ -275,19 +266,17 @@ def test_flags_may_stand_anywhere(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     assert bench("norm=ln", "--cfg", "job", "seed=0").status == 0
 
 
-def test_results_in_the_folder_of_configs(bench: Bench, tmp_path: Path) -> None:
-    """Hydra takes any folder in it for a group of configs."""
+def test_a_folder_of_results_in_the_config_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
+    """Hydra would take each folder in ``--config-dir`` for a group of configs."""
     (tmp_path / "results").mkdir()
     done = bench("--config-dir", str(tmp_path))
-    assert (done.status, done.err) == (
-        *(2, f"rmsexp: results cannot be set, since --config-dir {tmp_path} has a folder of that name\n"),
-    )
+    done.assert_refused(f"results cannot be set, since --config-dir {tmp_path} has a folder of that name\n")
 
 
-# --- what fails once a run begins
+# --- failures after a run has begun
 
 
-def test_cuda_where_there_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = bench("device=cuda")
     assert done.status == 1
@@ -295,7 +284,7 @@ def test_cuda_where_there_is_none(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     assert bench.status()["status"] == "failed"
 
 
-def test_results_that_cannot_be_written(bench: Bench) -> None:
+def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
     bench.results.write_text("a file")
     for flag in ([], ["-m"]):
         done = bench(*flag)
@@ -305,19 +294,21 @@ def test_results_that_cannot_be_written(bench: Bench) -> None:
         assert "Traceback" not in done.err
 
 
-def small(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
-    """A run on CIFAR-10 itself, and its status."""
+def run_on_cifar10(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
+    """Do a run on CIFAR-10 (not on synthetic images), and return its outcome and its status."""
     done = bench("scale=small", f"data.root={root}")
     (status,) = bench.results.rglob(record.STATUS)
     return done, record.RunFolder(status.parent).read_status()
 
 
-def test_missing_data_and_no_network(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as unused:  # bound, not listening: a connection is refused
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
-        done, status = small(bench, tmp_path / "data")
+        done, status = run_on_cifar10(bench, tmp_path / "data")
     assert done.status == 1
     where = str(tmp_path / "data" / "cifar10" / CIFAR10.base_folder)
     command = f"python -m rmsexp.prepare task=cifar10 scale=small data.root={tmp_path / 'data'}"
@@ -328,7 +319,7 @@ def test_missing_data_and_no_network(bench: Bench, tmp_path: Path, monkeypatch: 
 
 
 class Command:
-    """Pickles as a call of os.system."""
+    """An object whose pickle calls os.system when it is loaded."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -338,7 +329,7 @@ class Command:
 
 
 def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch, more: Any = None) -> Path:
-    """A training and a test batch of two images, in place and with the expected digests."""
+    """Write a training and a test batch of two images whose digests are the expected ones; return their folder."""
     folder = root / "cifar10" / CIFAR10.base_folder
     folder.mkdir(parents=True)
     content = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], "more": more}, protocol=2)
@@ -348,39 +339,43 @@ def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch, more: Any = None)
     return folder
 
 
-def test_truncated_data(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_data_are_reported_as_damaged(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cifar10_files(tmp_path, monkeypatch) / "data_batch_1"
     path.write_bytes(path.read_bytes()[:-100])
-    done, status = small(bench, tmp_path)
+    done, status = run_on_cifar10(bench, tmp_path)
     assert (done.status, status["status"]) == (1, "failed")
     assert f"rmsexp: {path} is damaged: its md5 is" in done.err
     assert f"Delete the folder {path.parent}" in done.err
     assert "Traceback" not in done.err
 
 
-def test_data_that_would_run_a_command(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_would_run_a_command_are_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = cifar10_files(tmp_path, monkeypatch, Command(tmp_path / "done")) / "data_batch_1"
-    done, status = small(bench, tmp_path)
+    done, status = run_on_cifar10(bench, tmp_path)
     assert (done.status, status["status"]) == (1, "failed")
     assert f"{path} is not a batch of CIFAR-10 (it refers to {os.system.__module__}.system" in done.err
     assert not (tmp_path / "done").exists()
 
 
-def test_more_in_a_batch_than_there_are_images(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_the_training_set_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cifar10_files(tmp_path, monkeypatch)
-    done, _ = small(bench, tmp_path)
+    done, _ = run_on_cifar10(bench, tmp_path)
     assert (done.status, done.err) == (1, "rmsexp: batch_size=8 is more than the 2 training images\n")
 
 
 def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> NoReturn:
-        raise RuntimeError("of the test's making")
+        raise RuntimeError("raised by the test")
 
     at_step(monkeypatch, 3, fail)
     done = bench()
     path = bench.folder() / "traceback.txt"
     assert done.status == 1
-    assert done.err.endswith(f"rmsexp: RuntimeError: of the test's making (traceback in {path})\n")
+    assert done.err.endswith(f"rmsexp: RuntimeError: raised by the test (traceback in {path})\n")
     assert "in fail" in path.read_text()
     assert bench.status()["status"] == "failed"
 
@@ -416,8 +411,8 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     ]
 
 
-def test_the_record_of_a_run(whole: Path) -> None:
-    run = record.read(whole).run
+def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:
+    run = record.read(undisturbed).run
     identity = {"task": "cifar10", "norm": "rms", "scale": "demo", "seed": 0, "series": "rms", "impl": "eager"}
     assert identity | {"setting": SETTING} == {key: run[key] for key in [*identity, "setting"]}
     assert run["dataset"]["builtin"] is True
@@ -427,14 +422,14 @@ def test_the_record_of_a_run(whole: Path) -> None:
     assert {"from_step", "git", "code", "versions", "device", "threads", "contention", "comparable"} <= session.keys()
     assert session["git"].keys() == {"commit", "dirty"}
     assert (session["from_step"], session["comparable"], session["threads"]) == (0, True, 1)
-    assert yaml.safe_load((whole / record.CONFIG).read_text())["batch_size"] == 8
-    train = [row for row in record.read(whole).metrics if row["split"] == "train"]
+    assert yaml.safe_load((undisturbed / record.CONFIG).read_text())["batch_size"] == 8
+    train = [row for row in record.read(undisturbed).metrics if row["split"] == "train"]
     assert {"step", "epoch", "examples", "loss", "objective", "error", "lr", "grad_norm", "seconds"} <= train[0].keys()
     assert train[0]["seconds"].keys() == set(record.BUCKETS)
     assert train[-1]["examples"] == 8 * 8
 
 
-def test_a_finished_run_is_not_run_again_and_a_longer_one_goes_on(bench: Bench, whole: Path) -> None:
+def test_a_finished_run_is_not_repeated_and_continues_with_more_steps(bench: Bench, undisturbed: Path) -> None:
     bench()
     before = {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")}
     done = bench()
@@ -447,7 +442,7 @@ def test_a_finished_run_is_not_run_again_and_a_longer_one_goes_on(bench: Bench, 
     assert "continuing at step 4" in done.err
     assert "finished at step 8" in done.out
     assert [session["from_step"] for session in record.read(bench.folder()).run["sessions"]] == [0, 4]
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
 def test_force_moves_the_old_run_aside(bench: Bench) -> None:
@@ -494,7 +489,7 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
 
 
-def test_going_on_under_other_code_warns_and_is_recorded(bench: Bench, whole: Path) -> None:
+def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undisturbed: Path) -> None:
     bench()
     bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
     done = bench("max_steps=8")
@@ -502,7 +497,7 @@ def test_going_on_under_other_code_warns_and_is_recorded(bench: Bench, whole: Pa
     assert "warning: changed since the run's last process: code; figures exclude this run's time" in done.err
     sessions = record.read(bench.folder()).run["sessions"]
     assert [session["comparable"] for session in sessions] == [True, False]
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
 @pytest.mark.parametrize("file", [record.STATUS, record.RUN, record.CONFIG])
@@ -510,7 +505,7 @@ def test_a_damaged_file_of_the_record_gives_no_traceback(file: str, bench: Bench
     bench()
     (bench.folder() / file).write_text("{")
     done = bench("max_steps=8")
-    assert done.status == int(file != record.STATUS)  # the checkpoints know what the status said
+    assert done.status == int(file != record.STATUS)  # without a status the checkpoints are enough
     assert "Traceback" not in done.err
 
 
@@ -522,7 +517,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(bench: Bench, whole: Path) -> None:
+def test_a_run_continues_from_the_checkpoint_before_a_damaged_one(bench: Bench, undisturbed: Path) -> None:
     bench()
     damage(bench.folder() / record.CHECKPOINTS / "last.pt")
     done = bench("max_steps=8")
@@ -531,10 +526,10 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(bench: Bench, whole: 
     assert "last.pt is damaged" in done.err
     assert "continuing from previous.pt" in done.err
     assert "continuing at step 2" in done.err
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
-def test_only_damaged_checkpoints(bench: Bench) -> None:
+def test_a_run_with_only_damaged_checkpoints_fails(bench: Bench) -> None:
     bench()
     for name in ("last.pt", "previous.pt"):
         damage(bench.folder() / record.CHECKPOINTS / name)
@@ -552,15 +547,15 @@ def no_space(*_: Any) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "known"),
+    ("module", "name", "status_written"),
     [
         pytest.param(checkpoint, "write_atomic", True, id="checkpoint"),
         pytest.param(record.RunFolder, "append", True, id="metrics"),
         pytest.param(os, "fsync", False, id="everything"),
     ],
 )
-def test_a_full_disk(
-    module: Any, name: str, known: bool, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_continues_after_a_full_disk(
+    module: Any, name: str, status_written: bool, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         at_step(patch, 5, lambda: patch.setattr(module, name, no_space))
@@ -569,8 +564,8 @@ def test_a_full_disk(
     assert "rmsexp: the disk is full" in done.err
     assert "repeat the command: it continues the run" in done.err
     assert "Traceback" not in done.err
-    assert bench.status()["status"] == ("failed" if known else "interrupted")
-    assert ("could not be written" in done.err) == (not known)
+    assert bench.status()["status"] == ("failed" if status_written else "interrupted")
+    assert ("could not be written" in done.err) == (not status_written)
     assert not list(bench.folder().rglob("*.tmp"))
     payload, warning = checkpoint.load(bench.folder() / record.CHECKPOINTS)
     assert payload is not None
@@ -578,19 +573,25 @@ def test_a_full_disk(
     done = bench("max_steps=8")
     assert done.status == 0
     assert "continuing at step 4" in done.err
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
 # --- divergence
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     not_finite_at(monkeypatch, 5)
     words = ("max_steps=12", "log_every=4", "eval_every=4", "checkpoint_every=4")
     done = bench(*words)
     assert done.status == 0
-    assert "diverged at step 5: the loss of step 5 is not finite" in done.out
-    assert bench.status() == {"status": "diverged", "step": 5, "error": "the loss of step 5 is not finite"}
+    assert "diverged at step 5: the training objective of step 5 is not finite" in done.out
+    assert bench.status() == {
+        "status": "diverged",
+        "step": 5,
+        "error": "the training objective of step 5 is not finite",
+    }
     assert [(row["step"], row["split"]) for row in bench.rows()] == [
         *((0, "test"), (4, "train"), (4, "test"), (5, "train"))
     ]
@@ -607,8 +608,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_that_step(bench: Bench, monke
 
 
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 4)])
-def test_a_signal_in_training(
-    number: signal.Signals, step: int, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_continues_after_a_signal_in_training(
+    number: signal.Signals, step: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
@@ -619,11 +620,13 @@ def test_a_signal_in_training(
     done = bench("max_steps=8")
     assert done.status == 0
     assert f"continuing at step {step + 1}" in done.err
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
 @pytest.mark.parametrize("evaluation", [1, 3])
-def test_a_signal_in_an_evaluation(evaluation: int, bench: Bench, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continues_after_a_signal_in_an_evaluation(
+    evaluation: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     evaluate, calls = Task.evaluate, []
 
     def interrupted(self: Task, model: torch.nn.Module) -> Any:
@@ -637,10 +640,10 @@ def test_a_signal_in_an_evaluation(evaluation: int, bench: Bench, whole: Path, m
         assert bench("max_steps=8").status == 130
     assert bench.status()["step"] == 2 * (evaluation - 1)
     assert bench("max_steps=8").status == 0
-    assert_as_whole(bench, whole)
+    assert_same_end(bench, undisturbed)
 
 
-def test_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         assert bench().status == 130
@@ -648,7 +651,7 @@ def test_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     assert bench().status == 0
 
 
-def test_ctrl_c_while_the_config_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_config_is_composed_prints_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -670,22 +673,22 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
 # --- sweeps
 
 
-def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[str, int]] = []
     build = Task.build
 
-    def recorded(self: Task, norm: Any) -> Any:
+    def build_and_note(self: Task, norm: Any) -> Any:
         order.append((norm.name, self.config.seed))
         return build(self, norm)
 
-    def failing(self: Task, norm: Any) -> Any:
+    def fail_for_ln(self: Task, norm: Any) -> Any:
         if norm.name == "ln":
-            raise RuntimeError("of the test's making")
-        return recorded(self, norm)
+            raise RuntimeError("raised by the test")
+        return build_and_note(self, norm)
 
     words = ("-m", "norm=rms,ln,l2", "seed=0,1")
     with monkeypatch.context() as patch:
-        patch.setattr(Task, "build", failing)
+        patch.setattr(Task, "build", fail_for_ln)
         not_finite_at(patch, 3, "l2")
         done = bench(*words)
     assert done.status == 1
@@ -695,13 +698,13 @@ def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeyp
     assert statuses == {(norm, seed): status for norm, status in expected.items() for seed in (0, 1)}
     listed = done.out[done.out.rindex("record  ") :]
     for seed in (0, 1):
-        assert f"failed: {bench.folder('ln', seed)}: RuntimeError: of the test's making" in listed
-        assert f"diverged: {bench.folder('l2', seed)}: the loss of step 3 is not finite" in listed
+        assert f"failed: {bench.folder('ln', seed)}: RuntimeError: raised by the test" in listed
+        assert f"diverged: {bench.folder('l2', seed)}: the training objective of step 3 is not finite" in listed
     assert f"{bench.folder('rms')}:" not in listed
     assert "repeat the command to do the runs that are missing" in listed
 
     order.clear()
-    monkeypatch.setattr(Task, "build", recorded)
+    monkeypatch.setattr(Task, "build", build_and_note)
     done = bench(*words)
     assert done.status == 0
     assert order == [("ln", 0), ("ln", 1)]
@@ -709,20 +712,22 @@ def test_a_sweep_with_one_that_fails_and_one_that_diverges(bench: Bench, monkeyp
     assert all(bench.status("ln", seed)["status"] == "finished" for seed in (0, 1))
 
 
-def test_seeds_of_a_preset_stay_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[tuple[str, str]] = []
 
-    def noted(job: config.Job, *_: Any) -> NoReturn:
+    def note_and_fail(job: config.Job, *_: Any) -> NoReturn:
         order.append((job.series, job.folder.name))
-        raise OSError("of the test's making")
+        raise OSError("raised by the test")
 
-    monkeypatch.setattr("rmsexp.runner.execute", noted)
+    monkeypatch.setattr("rmsexp.runner.execute", note_and_fail)
     assert bench("sweep=p", "norm.p=0.1,0.2", "seed=0,1").status == 1
     assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
 
-def test_runs_side_by_side(bench: Bench) -> None:
-    """The launcher's processes are fresh ones: nothing that this one patched is known to them."""
+def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
+    """The launcher starts new processes, in which the patches of this process have no effect."""
     from joblib.externals.loky import get_reusable_executor
 
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
@@ -742,13 +747,13 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def code_of_readme(language: str, containing: str) -> str:
-    """The README's block of code that contains a text."""
+    """Return the README's only code block of a language that contains the given text."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     (match,) = [block for block in blocks if containing in block]
     return match
 
 
-def test_the_readmes_norm_of_ones_own(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_example_of_a_new_norm_works(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my/norm").mkdir(parents=True)
     (tmp_path / "my_dyt.py").write_text(code_of_readme("python", "class DyT(Norm)"))
     (tmp_path / "my/norm/dyt.yaml").write_text(code_of_readme("yaml", "my_dyt.DyT"))
@@ -781,17 +786,17 @@ def test_run_from_python(bench: Bench, data_root: Path, monkeypatch: pytest.Monk
 
 
 def test_prepare(data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def prepared(*words: str) -> Ended:
+    def run_prepare(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["prepare", f"data.root={data_root}", *words])
         return Ended(prepare.main(), *capsys.readouterr())
 
-    done = prepared("task=cifar10")
+    done = run_prepare("task=cifar10")
     assert done.status == 0
     assert done.out.startswith("ready: shapes twin, digest ")
-    assert prepared("task=foo").status == 2
+    assert run_prepare("task=foo").status == 2
 
-    def missing(_: Path) -> NoReturn:
+    def raise_data_error(_: Path) -> NoReturn:
         raise DataError("not there")
 
-    monkeypatch.setitem(sys.modules["rmsexp.tasks.cifar10"].SOURCES, "cifar10", missing)
-    assert prepared("scale=small") == Ended(1, "", "rmsexp: not there\n")
+    monkeypatch.setitem(sys.modules["rmsexp.tasks.cifar10"].SOURCES, "cifar10", raise_data_error)
+    assert run_prepare("scale=small") == Ended(1, "", "rmsexp: not there\n")

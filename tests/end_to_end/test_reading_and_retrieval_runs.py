@@ -34,15 +34,15 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, mor
     run = record.read(folder)
     assert run.status["status"] == "finished"
     assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "best.pt"}
-    of_split = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", *HELD_OUT[name])}
-    assert sum(map(len, of_split.values())) == len(run.metrics)
-    assert [row["step"] for row in of_split["train"]] == [1, 2]
-    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in of_split["train"])
+    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", *HELD_OUT[name])}
+    assert sum(map(len, rows.values())) == len(run.metrics)
+    assert [row["step"] for row in rows["train"]] == [1, 2]
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
     for split in HELD_OUT[name]:
-        assert [row["step"] for row in of_split[split]] == [0, 2]
-        assert of_split[split][0]["loss"] != of_split[split][1]["loss"]
-        assert all(value is not None for row in of_split[split] for value in row.values())
-        assert ("error_batch" in of_split[split][1]) == (name == "attentive_reader" and "bn" in norm)
+        assert [row["step"] for row in rows[split]] == [0, 2]
+        assert rows[split][0]["loss"] != rows[split][1]["loss"]
+        assert all(value is not None for row in rows[split] for value in row.values())
+        assert ("error_batch" in rows[split][1]) == (name == "attentive_reader" and "bn" in norm)
     assert (run.run["norm"], run.run["dataset"]["builtin"]) == (norm, True)
     assert "chance" in "".join([*run.run["notes"], *run.run["notes"].values()])
 
@@ -51,14 +51,14 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, mor
     ("name", "norm", "size"),
     [("attentive_reader", "bn", 30), ("order_embedding", "rms", 20)],
 )
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(name: str, norm: str, size: int, tmp_path: Path) -> None:
-    """With two steps an epoch, and dropout in the reader."""
+def test_a_stopped_run_ends_like_an_undisturbed_run(name: str, norm: str, size: int, tmp_path: Path) -> None:
+    """The runs have two steps per epoch, and the reader has dropout."""
     options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}"]
     assert_stopping_changes_nothing(options, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "metric", "best"), [(TASKS[0], "error", min), (TASKS[1], "image_recall", max)])
-def test_the_best_checkpoint_is_the_best_on_valid(
+def test_the_best_checkpoint_has_the_best_metric_on_valid(
     main: Main, tmp_path: Path, name: str, metric: str, best: Any
 ) -> None:
     done = main(*tiny(name), "optim.lr=0.3", "max_steps=8", "eval_every=1")
@@ -91,7 +91,7 @@ def test_a_sweep_draws_the_comparison(
     assert f"{target} (%)" in (summary.parent / "curves.svg").read_text()
 
 
-def test_the_kind_of_clipping_is_heeded(main: Main, tmp_path: Path) -> None:
+def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -> None:
     for clipping in ("global", "by_root"):
         done = main(*tiny("attentive_reader"), f"optim.clipping={clipping}", "optim.clip=0.01", "max_steps=3")
         assert done.status == 0, done.err
@@ -115,7 +115,7 @@ def test_the_kind_of_clipping_is_heeded(main: Main, tmp_path: Path) -> None:
         (TASKS[0], "data.sentences=0", "data.sentences must be at least 1, got 0"),
         (TASKS[0], "data.vocabulary=0", "data.vocabulary must be at least 1, got 0"),
         (TASKS[1], "penalty=cosin", "penalty=cosin is not known; did you mean cosine? (one of order, cosine)"),
-        (TASKS[1], "margin=0", "margin must be greater than 0, got 0.0"),
+        (TASKS[1], "margin=0", "margin must be a finite number greater than 0, got 0.0"),
         (TASKS[1], "batch_size=1", "batch_size must be at least 2, got 1"),
         (TASKS[1], "data.features=vgg", "data.features=vgg is not known; did you mean vgg19?"),
         (TASKS[1], "data.valid_images=1", "data.valid_images must be at least 2, got 1"),
@@ -124,7 +124,7 @@ def test_the_kind_of_clipping_is_heeded(main: Main, tmp_path: Path) -> None:
         (TASKS[1], "model.dropout=0.5", "model.dropout is not known"),
     ],
 )
-def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word: str, message: str) -> None:
+def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, name: str, word: str, message: str) -> None:
     main(f"task={name}", word).assert_refused(message)
     assert not (tmp_path / "results").exists()
 
@@ -141,5 +141,5 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, name: str, word:
         (TASKS[1], "data.name=flickr8k", "there is no"),
     ],
 )
-def test_what_does_not_fit_the_data_ends_the_run(main: Main, name: str, word: str, message: str) -> None:
+def test_a_value_that_does_not_fit_the_data_ends_the_run(main: Main, name: str, word: str, message: str) -> None:
     main(*tiny(name), word).assert_failed(message)

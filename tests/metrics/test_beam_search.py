@@ -265,7 +265,7 @@ def test_normalisations_weigh_length_against_probability(normalisation: str, alp
     [
         ((0, "length", 0.6, False), "decoding.beam must be at least 1, got 0"),
         ((5, "lenght", 0.6, False), r"decoding.normalisation=lenght is not known; did you mean length\?"),
-        ((5, "gnmt", -1.0, False), "decoding.alpha must be at least 0, got -1"),
+        ((5, "gnmt", -1.0, False), "decoding.alpha must be a finite number of at least 0, got -1"),
     ],
 )
 def test_options_name_what_is_wrong(options: tuple[int, str, float, bool], message: str) -> None:

@@ -224,12 +224,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "min_examples": (lambda: norms.BN(name="bn", min_examples=0), "norm.min_examples must be at least 1, got 0"),
     "initial_gain": (
         lambda: norms.BN(name="bn", initial_gain=0.0),
-        "norm.initial_gain must be greater than 0, got 0.0",
+        "norm.initial_gain must be a finite number greater than 0, got 0.0",
     ),
     "axes": (lambda: norms.LN(name="ln", axes=[1]), r"norm.axes must be \[2,3\]"),
-    "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be at least 0"),
-    "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be at least 0"),
-    "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be at least 0"),
+    "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be a finite number of at least 0"),
+    "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be a finite number of at least 0"),
+    "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be a finite number of at least 0"),
     "input of rms": (lambda: norms.RMSNorm(4)(torch.ones(2, 3)), r"expected .* \(4,\), got \(2, 3\)"),
     "input of ln": (lambda: norms.LayerNorm((2, 4))(torch.ones(4)), r"expected .* \(2, 4\), got \(4,\)"),
     "gain": (

@@ -41,13 +41,13 @@ def test_plain_lines_where_there_is_no_terminal(
 
 def test_evaluations_show_their_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     display = progress.ProgressDisplay("rms seed0", 100)
-    display.evaluated(make_row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
+    display.report_evaluation(make_row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
     assert capsys.readouterr().err == "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\n"
 
 
 def test_a_line_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = "prms+axes=[1,2] [bold]x[/bold] :smile: " + "a" * 300
-    progress.ProgressDisplay("prms", 1).say(text)
+    progress.ProgressDisplay("prms", 1).report(text)
     assert capsys.readouterr().err.rstrip("\n") == text
 
 
@@ -57,7 +57,7 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setenv("COLUMNS", "150")
     display = progress.ProgressDisplay("rms seed0", 100)
     display.update(make_row(40, 0.5), 2.0)
-    display.evaluated(make_row(40, 0.25, "test"))
+    display.report_evaluation(make_row(40, 0.25, "test"))
     display.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     assert "40/100" in plain
@@ -112,13 +112,13 @@ import torch
 from rmsexp.train import memory, provenance
 
 if sys.argv[1] == "keep":
-    memory.keep()
-assert provenance.session(torch.device("cpu"), 0)["memory_kept"] == memory.kept()
+    memory.keep_freed()
+assert provenance.session(torch.device("cpu"), 0)["memory_kept"] == memory.keeps_freed()
 for step in range(12):  # the heap grows for some
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     kept = [torch.ones(megabytes << 18) for megabytes in (40, 1, 33)]
     del kept
-print(memory.kept(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(memory.keeps_freed(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
