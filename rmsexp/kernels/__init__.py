@@ -1,6 +1,6 @@
 """Fused norms and recurrences: C++ on CPU, Triton on CUDA, registered as operators ``torch.ops.rmsexp``.
 
-The functions may be called after :func:`load` has returned True.
+Call :func:`load` first. If it returns True, the other functions can be called.
 """
 
 from rmsexp.kernels.build import load

@@ -1,6 +1,6 @@
 """Compile the C++ operators when they are first needed, and cache the library for later processes.
 
-The cache has one folder for each digest of sources, compiler, flags, processor and torch version.
+The cache has a folder for each combination of sources, compiler, flags, processor and torch version.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trappi
 
 
 class BuildError(Exception):
-    """The operators cannot be built here. The message is one line and names the cause."""
+    """The operators cannot be built on this machine. The message is one line and names the cause."""
 
 
 @lru_cache(maxsize=1)
 def load() -> bool:
     """Return whether the operators ``torch.ops.rmsexp`` are available; the first call builds and loads them.
 
-    Where they cannot be built, a notice is printed once and False is returned: callers use elementary operations.
+    If they cannot be built or loaded, print a notice to standard error and return False. Callers then use eager
+    operations.
     """
     try:
         library = _library()
@@ -82,7 +83,10 @@ def _library() -> Path:
 
 
 def _compile(command: list[str], sources: list[Path], library: Path) -> None:
-    """Compile one source per processor at a time, and link. The library gets its name when it is complete."""
+    """Compile the sources, as many at a time as there are processors, and link them.
+
+    The library is linked in a temporary folder and moved to its path when it is complete.
+    """
     headers = Path(torch.__file__).parent / "include"
     include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
@@ -104,7 +108,7 @@ def _compile(command: list[str], sources: list[Path], library: Path) -> None:
 
 
 def _definitions() -> list[str]:
-    """Return macros: the vector instructions that torch found on this processor, and the numbers of the kinds."""
+    """Return options that define macros: the vector instructions that torch uses here, and the numbers of ``Kind``."""
     capability = torch.backends.cpu.get_cpu_capability()
     kinds = [f"-DRMSEXP_KIND_{name}={value}" for name, value in vars(Kind).items() if name.isupper()]
     return [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}", *kinds]

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001
-"""Shapes and strides of the operators' results for torch.compile, which runs them on tensors without values."""
+"""Fake versions of the operators, by which torch.compile learns the shapes and strides of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def register() -> None:
 
 
 def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
-    """An empty result with the strides of ``x``, or contiguous where the kernels read a copy of ``x``."""
+    """Return an uninitialised result with the strides of ``x``, or contiguous if the kernels read a copy of ``x``."""
     return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 

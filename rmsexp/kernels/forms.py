@@ -1,4 +1,4 @@
-"""What the kernels must know about a norm, about saved tensors, and about memory layouts."""
+"""Descriptions of norms for the kernels, tensors saved for backward passes, and memory layouts that kernels read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Kind:
-    """The kinds of norms. Integers, since every call passes one; build.py passes them on to the C++ sources."""
+    """The kinds of norms, as the integers that operators take. build.py passes these numbers to the C++ compiler."""
 
     NONE: Final = 0
     RMS: Final = 1
@@ -18,7 +18,10 @@ class Kind:
 
 
 class Form(NamedTuple):
-    """A norm whose statistic is of the first ``k`` units; with ``inside``, eps is added under the root."""
+    """A norm of a kind (see :class:`Kind`) whose statistic is over the first ``k`` units.
+
+    ``eps`` is added under the root if ``inside`` is true, otherwise to the root.
+    """
 
     kind: int
     k: int
@@ -27,9 +30,10 @@ class Form(NamedTuple):
 
 
 class StepForm(NamedTuple):
-    """The two norms of a recurrent step, of the same kind: the argument ``int[] form`` of the operators.
+    """The norms of a recurrent step, which are of the same kind: the argument ``int[] form`` of the operators.
 
-    ``gates`` and ``inner``: units in the statistic of the gates, and in that of the candidate (GRU) or cell (LSTM).
+    ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
+    the candidate (GRU) or cell (LSTM).
     """
 
     kind: int
@@ -39,49 +43,55 @@ class StepForm(NamedTuple):
 
 
 class SavedGRU(NamedTuple):
-    """What ``gru_forward`` returns, and ``gru_backward`` reads. The statistics are means and scales of the norms."""
+    """The tensors that ``gru_forward`` returns and ``gru_backward`` reads.
+
+    T time steps, B rows of the batch, H hidden units. ``statistics`` holds mean and scale of each norm.
+    """
 
     states: Tensor  # (T + 1, B, H), with the initial state
-    products: Tensor  # (T, B, 3 H), of the state, with the bias
-    gates: Tensor  # (T, B, 3 H)
+    products: Tensor  # (T, B, 3 H), weight times the state, plus the bias
+    gates: Tensor  # (T, B, 3 H), reset, update, candidate
     statistics: Tensor  # (T, B, 8)
 
 
 class SavedLSTM(NamedTuple):
-    """What ``lstm_forward`` returns, and ``lstm_backward`` reads."""
+    """The tensors that ``lstm_forward`` returns and ``lstm_backward`` reads."""
 
     hidden: Tensor  # (T + 1, B, H), with the initial state
     cells: Tensor  # (T + 1, B, H), with the initial cell
-    products: Tensor  # (T, B, 4 H), of the hidden state
-    gates: Tensor  # (T, B, 5 H), with tanh of the normalised cell
+    products: Tensor  # (T, B, 4 H), weight times the hidden state
+    gates: Tensor  # (T, B, 5 H), in, forget, out, value, tanh of the normalised cell
     statistics: Tensor  # (T, B, 6)
 
 
 class SavedDecoder(NamedTuple):
-    """What ``decoder_forward`` returns, and ``decoder_backward`` reads."""
+    """The tensors that ``decoder_forward`` returns and ``decoder_backward`` reads.
+
+    S source positions, C units of a key, A units of a value.
+    """
 
     states: Tensor  # (T + 1, B, H), with the initial state
-    contexts: Tensor  # (T, B, A)
-    between: Tensor  # (T, B, H), the states of the first GRU
-    first_products: Tensor  # (T, B, 3 H), of the state
-    joint_products: Tensor  # (T, B, C + 3 H), of the state between the GRUs: for the query and the second GRU
-    context_products: Tensor  # (T, B, 3 H)
-    first_gates: Tensor  # (T, B, 3 H)
+    contexts: Tensor  # (T, B, A), results of the attention
+    between: Tensor  # (T, B, H), states between the first and the second GRU
+    first_products: Tensor  # (T, B, 3 H), w_first times the state before the step
+    joint_products: Tensor  # (T, B, C + 3 H), w_between times the state between the GRUs
+    context_products: Tensor  # (T, B, 3 H), w_context times the context
+    first_gates: Tensor  # (T, B, 3 H), reset, update, candidate
     first_statistics: Tensor  # (T, B, 8)
     second_gates: Tensor  # (T, B, 3 H)
     second_statistics: Tensor  # (T, B, 8)
     query_statistics: Tensor  # (T, B, 2)
-    attention: Tensor  # (T, B, S)
+    attention: Tensor  # (T, B, S), attention weights
 
 
 def is_readable(x: Tensor, maps: bool = False) -> bool:
-    """Whether the kernels of norms read the memory of ``x`` as it is: dense rows, contiguous or channels-last maps.
+    """Return whether norm kernels read ``x`` without copying it: dense tensors, contiguous or channels-last maps.
 
-    They read a contiguous copy of other tensors, and their result is contiguous then.
+    Of other tensors the kernels read a contiguous copy, and their result is contiguous.
     """
     if maps:
         return x.is_contiguous() or is_channels_last(x)
-    # empty_like keeps the strides of dense tensors only
+    # only for dense tensors, empty_like keeps the strides
     return x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride() == x.stride()
 
 
@@ -90,5 +100,5 @@ def is_channels_last(maps: Tensor) -> bool:
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """The type in which statistics and sums are computed."""
+    """Return the dtype in which kernels compute statistics and sums for ``x``."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -11,10 +11,19 @@ from rmsexp.kernels.forms import Form
 def normalise(
     x: Tensor, gain: Tensor | None, shift: Tensor | None, form: Form, *, maps: bool, slope: float = 1.0
 ) -> Tensor:
-    """``standardised x * gain + shift`` over the last axis, or with ``maps`` over the positions of each channel.
+    """Return ``leaky_relu(normalised * gain + shift)``, with the shape and dtype of ``x``.
 
-    ``x``: ``(…, n)``, or ``(batch, channels, height, width)``; ``gain`` and ``shift``: ``(n,)``, or ``(channels,)``.
-    float16 and bfloat16 are computed in float32. A leaky ReLU with this ``slope`` is applied to the result; 1: none.
+    ``x`` is normalised over its last axis, or with ``maps`` over the positions of each channel of an example.
+
+    Args:
+        x: ``(…, n)``, or with ``maps`` ``(batch, channels, height, width)``.
+        gain: ``(n,)``, or with ``maps`` ``(channels,)``. None: 1.
+        shift: As ``gain``. None: 0.
+        form: The norm.
+        maps: Whether ``x`` is feature maps.
+        slope: Slope of the leaky ReLU, in (0, 1]. With 1 it changes nothing.
+
+    float16 and bfloat16 are computed in float32.
     """
     y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
     return y

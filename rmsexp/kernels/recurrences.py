@@ -1,8 +1,8 @@
-"""The fused recurrences: whole sequences in one operator, with hand-derived backward passes through time.
+"""The fused recurrences: one operator computes a whole sequence, another its backward pass through time.
 
-``affine`` holds gains and shifts of the norms of a step: ``(2, 2, n)``, of input and state, gain and shift. The
-operators compute in float32 or float64; under autocast their inputs are cast to float32. They have no second
-derivatives.
+*Summed inputs* are a weight times a vector. The norms of a step normalise those from the input and those from the state
+separately. ``affine``, ``(2, 2, n)``, holds gain and shift for the summed inputs from the input, ``affine[0]``, and for
+those from the state, ``affine[1]``. float16 and bfloat16 are cast to float32. There are no second derivatives.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ def gru(
     """Return the states ``(batch, time, H)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
 
     Args:
-        x: the products of the input (reset, update, candidate) before their norms, ``(batch, time, 3 H)``.
-        h0: the initial state, ``(batch, H)`` or, for all rows of the batch, ``(1, H)``.
-        weight: of the state, ``(3 H, H)``. ``bias``: added to the product of the state, ``(3 H,)``.
-        affine: ``(2, 2, 3 H)``.
-        mask: ``(batch, time)``; where it is false the state stays as it is.
-        reverse: positions are read from the last to the first.
+        x: Summed inputs from the input, before their norms, ``(batch, time, 3 H)``: reset gate, update gate, candidate.
+        h0: Initial state, ``(batch, H)``, or ``(1, H)`` if it is the same for all rows of the batch.
+        weight: Weight by which the state is multiplied, ``(3 H, H)``.
+        bias: Added to the summed inputs from the state, ``(3 H,)``.
+        affine: Gains and shifts, ``(2, 2, 3 H)``.
+        mask: Padding mask, ``(batch, time)``. Where it is false, the state does not change.
+        form: The norms of a step.
+        eps: Added to the statistics.
+        reverse: Whether positions are read from the last to the first.
     """
     initial, mask = _broadcast(x, mask, h0)
     tensors = _wide(x, initial, weight, bias, affine)
@@ -61,11 +64,15 @@ def lstm(
     """Return the hidden states ``(batch, time, H)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
 
     Args:
-        x: the products of the input (in, forget, out, value) before their norm, ``(batch, time, 4 H)``.
-        h0, c0: the initial hidden state and cell, as in :func:`gru`.
-        weight: of the hidden state, ``(4 H, H)``.
-        affine: ``(2, 2, 4 H)``. ``cell_affine``: gain and shift of the cell's norm, ``(2, H)``.
-        mask, reverse: as in :func:`gru`.
+        x: Summed inputs from the input, before their norm, ``(batch, time, 4 H)``: input gate, forget gate, output
+            gate, value.
+        h0: Initial hidden state, ``(batch, H)`` or ``(1, H)``.
+        c0: Initial cell, ``(batch, H)`` or ``(1, H)``.
+        weight: Weight by which the hidden state is multiplied, ``(4 H, H)``.
+        affine: Gains and shifts, ``(2, 2, 4 H)``.
+        cell_affine: Gain and shift of the cell's norm, ``(2, H)``.
+
+    For the other arguments see :func:`gru`.
     """
     *initial, mask = _broadcast(x, mask, h0, c0)
     tensors = _wide(x, *initial, weight, affine, cell_affine)
@@ -93,17 +100,27 @@ def decoder(
 ) -> tuple[Tensor, Tensor]:
     """Return states ``(batch, time, H)`` and contexts ``(batch, time, A)`` of a conditional GRU with attention.
 
+    At each time step, a first GRU updates the state from the previous token, attention reads the source with a query
+    computed from that state, and a second GRU updates the state from the attention's context.
+
     Args:
-        x: the products of the previous tokens, ``(batch, time, 3 H)``.
-        s0: the initial state, ``(batch, H)``.
-        keys, values, mask: of the source, ``(batch, S, C)``, ``(batch, S, A)``, and ``(batch, S)``, false on padding.
-        w_first: of the state, in the first GRU, ``(3 H, H)``.
-        w_between: of the state between the GRUs, ``(C + 3 H, H)``: for the query, then for the second GRU.
-        bias: added to the product of the state in the second GRU, ``(3 H,)``.
-        w_context: of the context, in the second GRU, ``(3 H, A)``.
-        score: the vector that maps the attention's hidden layer to energies, ``(C,)``.
-        affine_first, affine_second, affine_query: ``(2, 2, 3 H)``, ``(2, 2, 3 H)``, and ``(2, C)``.
-        form, query_form, eps: the norms of both GRUs, the norm of the query, and the eps of all.
+        x: Summed inputs from the previous tokens, before their norms, ``(batch, time, 3 H)``.
+        s0: Initial state, ``(batch, H)``.
+        keys: Keys of the source, ``(batch, S, C)``.
+        values: Values of the source, ``(batch, S, A)``.
+        mask: Padding mask of the source, ``(batch, S)``, false on padding.
+        w_first: Weight of the first GRU for its state, ``(3 H, H)``.
+        w_between: Weight for the state between the GRUs, ``(C + 3 H, H)``: C rows give the query, the others the summed
+            inputs of the second GRU from its state.
+        bias: Added to the summed inputs of the second GRU from its state, ``(3 H,)``.
+        w_context: Weight of the second GRU for the context, ``(3 H, A)``.
+        score: Vector that maps the attention's hidden layer to energies, ``(C,)``.
+        affine_first: Gains and shifts of the first GRU, ``(2, 2, 3 H)``.
+        affine_second: Gains and shifts of the second GRU, ``(2, 2, 3 H)``.
+        affine_query: Gain and shift of the query, ``(2, C)``.
+        form: The norms of both GRUs.
+        query_form: The norm of the query; its ``eps`` is not used.
+        eps: Added to the statistics of all norms.
     """
     tensors = _wide(x, s0, keys, values)
     weights = _wide(w_first, w_between, w_context, score, affine_first, affine_second, affine_query, bias)
@@ -113,12 +130,12 @@ def decoder(
 
 
 def _broadcast(x: Tensor, mask: Optional, *states: Tensor) -> tuple[Optional, ...]:
-    """Broadcast states to the batch of ``x``, and the mask to its batch and time."""
+    """Return the states, broadcast to the batch size of ``x``, and then the mask, broadcast to batch and time."""
     return *(state.expand(len(x), -1) for state in states), None if mask is None else mask.expand(x.shape[:2])
 
 
 def _wide(*tensors: Optional) -> tuple[Optional, ...]:
-    """Cast float16 and bfloat16 to float32."""
+    """Return the tensors, with float16 and bfloat16 cast to float32."""
     return tuple(
         tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
         for tensor in tensors
@@ -126,7 +143,7 @@ def _wide(*tensors: Optional) -> tuple[Optional, ...]:
 
 
 def _narrow(result: Tensor, x: Tensor) -> Tensor:
-    """Cast to the type of the input. Under autocast a result in float32 stays as it is."""
+    """Return the result in the dtype of ``x``, except under autocast, where the result is returned unchanged."""
     return result if torch.is_autocast_enabled(x.device.type) else result.to(x.dtype)
 
 
@@ -136,12 +153,12 @@ def _refuse_second_derivative() -> None:
 
 
 def _without_autocast(device: torch.device) -> torch.autocast:
-    """Keep the products inside of the operators in the type of their inputs."""
+    """Return a context in which the operators' matrix products keep the dtype of their inputs."""
     return torch.autocast(device.type, enabled=False)
 
 
 def _positions(states: Tensor, *, reverse: bool) -> Tensor:
-    """Drop the initial state of ``(time + 1, batch, H)``, and return ``(batch, time, H)``."""
+    """Return the states ``(time + 1, batch, H)`` without the initial one, as ``(batch, time, H)``."""
     return (states[:-1] if reverse else states[1:]).transpose(0, 1)
 
 

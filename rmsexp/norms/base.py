@@ -3,9 +3,9 @@
 A model never asks which norm it has. It names its *sites*, the places that a norm may act on, and asks for::
 
     norm.linear(name, n_in, n_out)    a linear layer or convolution whose output (the summed inputs) is normalised
-    norm.value(name, features)        a normaliser for a value that no layer puts out (the LSTM cell, a residual sum)
+    norm.value(name, features)        a normaliser for a value that is not a layer's output (LSTM cell, residual sum)
     norm.plain(name, n_in, n_out)     a linear layer without normaliser; weight norms still re-parametrise its weight
-    norm.optional(name, n_in, n_out)  as plain, unless the norm is set to be everywhere (BN-Everywhere)
+    norm.optional(name, n_in, n_out)  as linear if the norm is BN with everywhere=true, otherwise as plain
 
 A norm is a frozen dataclass of options that inherits from :class:`Norm`. It defines :meth:`Norm.normaliser` (what
 happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both::
@@ -39,11 +39,11 @@ IMPLS = ("eager", "fused")
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a model that a norm may act on, and what the model's recipe says about it.
+    """A place in a model that a norm may act on, and what the model asks of the norm there.
 
     Attributes:
         name: The site's name, for error messages.
-        features: Number of features; of channels, for feature maps.
+        features: Number of features, or for feature maps of channels.
         maps: Whether the input is feature maps.
         shift: Whether a bias follows the norm. None leaves the choice to the norm.
         then_bias: Whether the model adds a bias of its own to the result, so that the norm needs none.
@@ -82,7 +82,7 @@ class Normaliser(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape)) if shift else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
-        """Normalise ``x``. The result has its shape and dtype.
+        """Return ``x`` normalised, with the same shape and dtype.
 
         Args:
             x: Activations, ``(batch, n)``, ``(batch, time, n)`` or feature maps.
@@ -94,7 +94,7 @@ class Normaliser(nn.Module):
         raise NotImplementedError
 
     def form(self, n: int) -> kernels.Form:
-        """Describe this norm over ``n`` units to the fused kernels.
+        """Return the arguments by which the fused kernels compute this norm over ``n`` units.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
@@ -124,7 +124,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
-    """Return ``x * scale * gain + shift``, without those that are None.
+    """Return ``x * scale * gain + shift``, leaving out the factors and the summand that are None.
 
     With ``fold``, ``scale`` and ``gain`` are multiplied first, which saves a pass over ``x`` if their product is
     smaller than ``x``.
@@ -143,16 +143,17 @@ def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor |
 class Linear(nn.Module):
     """A linear layer or 2-D convolution, and the norm of its site: ``norm(W x + b)``.
 
-    The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It starts as NaN, and
-    :func:`rmsexp.models.init.initialise` draws it: a weight that was not initialised cannot go unnoticed.
+    The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It is NaN until
+    :func:`rmsexp.models.init.initialise` draws it, so that a model that was not initialised returns NaN.
 
     A recurrence computes :meth:`effective_weight` once per sequence and calls :meth:`map` and ``norm`` at each step.
 
     Args:
         site: Name, width and properties of the site.
         n_in: Number of input features or channels.
-        norm: Normalises the output.
-        reparametrisation: Computes the effective weight from the weight and has a ``gain``. None uses the weight.
+        norm: The module that normalises the output.
+        reparametrisation: The module that computes the effective weight (see :meth:`Norm.reparametrisation`). None: the
+            weight is used unchanged.
         bias: Whether the layer has a bias ``b``, inside the norm.
         kernel_size: Height and width of the kernel of a convolution. None makes a linear layer.
         padding: Zero padding of a convolution.
@@ -179,7 +180,7 @@ class Linear(nn.Module):
         self.norm = norm
 
     def effective_weight(self) -> Tensor:
-        """Return ``W``: the weight, re-parametrised if the norm is a weight norm."""
+        """Return ``W``: the weight, re-parametrised if there is a re-parametrisation."""
         return self.weight if self.reparametrisation is None else self.reparametrisation(self.weight)
 
     def map(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -205,7 +206,8 @@ class Linear(nn.Module):
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
 
-        Outputs with this mean and standard deviation, ``(features,)`` each, then have mean 0 and standard deviation 1.
+        ``mean`` and ``std``, ``(features,)``, are those of the outputs before the call. After it, outputs for the same
+        input have mean 0 and standard deviation 1.
 
         Raises: ValueError if the norm has no gain.
         """
@@ -224,8 +226,8 @@ class Norm:
 
     Attributes:
         name: The norm's name on the command line and in results.
-        impl: "eager" composes elementary tensor operations, for every norm alike, as in the paper's comparison.
-            "fused" is the fastest exact implementation of layers and whole recurrences (:mod:`rmsexp.kernels`).
+        impl: "eager" composes every norm of elementary tensor operations, so that no norm profits from a fused kernel.
+            "fused" computes layers and whole recurrences by the kernels of :mod:`rmsexp.kernels`.
         impls: The values of ``impl`` that the norm's class supports.
 
     Raises: ValueError for an ``impl`` that the norm does not support.
@@ -280,17 +282,17 @@ class Norm:
         return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
 
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """Return a linear layer that the recipe leaves plain, but that a norm set to be everywhere normalises."""
+        """Return a linear layer that is plain, except for :class:`rmsexp.norms.BN` with ``everywhere``."""
         return self.plain(name, n_in, n_out, bias=bias)
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
-        """Return the module that normalises the activations of a site. The default leaves them as they are."""
+        """Return the module that normalises the activations of a site. The default does not change them."""
         return Identity()
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
-        """Return the module that computes the effective weight of a site, or None (the default) to use its weight.
+        """Return the module that computes the effective weight of a site, or None if the weight is used unchanged.
 
-        Called with the weight, the module returns a tensor of the same shape. It has a parameter ``gain``,
-        ``(features,)``.
+        The module maps the weight to a tensor of the same shape. It has a parameter ``gain``, ``(features,)``.
+        The default is None.
         """
         return None

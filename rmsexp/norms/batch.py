@@ -26,10 +26,11 @@ class BatchNormOptions(Norm):
         momentum: Weight of the newest batch in the running statistics, in (0, 1].
         min_examples: Inside a recurrence, a time step with fewer examples (padding excluded) than this uses the running
             statistics instead of those of the batch, and does not change them.
-        padding: "exclude" or "include" padding in the statistics.
-        eval: Statistics in evaluation: "running", or those of the evaluated "batch" (the published attentive reader).
+        padding: Whether to "exclude" or "include" padding in the statistics.
+        eval: Statistics used in evaluation: "running", or "batch" for those of the evaluated batch, as in the published
+            attentive reader.
 
-    Raises: ValueError for values outside these.
+    Raises: ValueError for other values.
     """
 
     momentum: float = 0.1
@@ -53,7 +54,7 @@ class BN(BatchNormOptions):
         eps: Added to the variance.
         initial_gain: Initial value of the gain. 0.1 avoids vanishing gradients in a recurrence (Cooijmans et al. 2017,
             section 4).
-        everywhere: Whether the layers that the recipe leaves plain are normalised, too (BN-Everywhere).
+        everywhere: Whether layers that the model makes by :meth:`Norm.optional` are normalised, too (BN-Everywhere).
 
     See :class:`BatchNormOptions` for the other options.
     """
@@ -85,11 +86,12 @@ class BatchNorm(Normaliser):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias``, batch normalisation (Ioffe & Szegedy 2015, Algorithm 1).
 
     Mean and biased variance of each feature are over examples and positions, or with ``steps`` (see
-    :meth:`Normaliser.forward`) over the examples at each time step. Padding is excluded if there is a mask.
+    :meth:`Normaliser.forward`) over the examples at each time step. With a mask, padding is excluded unless
+    ``options.padding`` is "include".
 
-    Running statistics have shape ``(steps, features)``; they grow as longer sequences are seen. They start at mean 0
-    and variance 1 and move towards each batch by ``momentum``. Those of a time step are set to the statistics of its
-    first batch instead. A time step without running statistics uses those of the last step before it that has them.
+    Running statistics have shape ``(steps, features)``; longer sequences add rows. They start at mean 0 and variance 1,
+    and each batch moves them towards its statistics by ``momentum``. The first batch at a time step instead replaces
+    them. A time step without running statistics uses those of the last step before it that has them.
 
     The running variance is unbiased, ``N / (N - 1)`` times the batch's. N is the number of vectors in the statistic.
     For feature maps it is the number of examples, as in Salimans & Kingma's code for CIFAR-10; torch counts positions.
@@ -99,7 +101,7 @@ class BatchNorm(Normaliser):
         eps: Added to the variance.
         shift: Whether there is a shift, ``bias``.
         maps: Whether the input is feature maps.
-        options: Momentum, treatment of padding and so on; by default those of :class:`BN`.
+        options: Options of the norm; by default those of :class:`BN`.
     """
 
     running_mean: Tensor
@@ -138,10 +140,13 @@ class BatchNorm(Normaliser):
         return torch.rsqrt(var + self.eps)
 
     def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the running mean, and the running variance."""
+        """Return ``x`` minus the running mean, and the running variance.
+
+        ``span``: the time steps of ``x``, or None outside of recurrences.
+        """
         rows = [0]
         if span is not None:
-            # the last row up to each step that has statistics, row 0 if there is none
+            # for each time step, the last row up to it that has statistics, or row 0
             known = list(accumulate((step if count else 0 for step, count in enumerate(self.count.tolist())), max))
             rows = [known[min(step, len(known) - 1)] for step in span]
         mean, var = self.running_mean[rows], self.running_var[rows]
@@ -157,10 +162,10 @@ class BatchNorm(Normaliser):
         axes = (0, 2, 3) if self.maps else (0,) if span is not None else tuple(range(x.dim() - 1))
         if self.training and span is not None:
             self._grow(span.stop)
-        size = math.prod(x.shape[axis] for axis in axes)  # vectors in a statistic, with padding; `sizes`: per time step
+        size = math.prod(x.shape[axis] for axis in axes)  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
             sizes = [size] * len(span or range(1))
-        else:  # copying the sizes to the host waits for a GPU, but most time steps then skip most of what follows
+        else:  # tolist() waits for a GPU, but steps without padding or with few examples then skip operations below
             sizes = mask.sum(axes).reshape(-1).tolist()
         enough = [span is None or n >= self.options.min_examples for n in sizes]
         if not any(enough):
@@ -211,7 +216,7 @@ class BatchNorm(Normaliser):
             self.count = torch.cat([self.count, self.count.new_zeros(missing)])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("running_mean", "running_var", "count"):  # take the number of time steps of the saved state
+        for name in ("running_mean", "running_var", "count"):  # resize to the number of time steps in the saved state
             saved = state_dict.get(prefix + name)
             if saved is not None:
                 setattr(self, name, torch.empty_like(saved, device=self.count.device))
@@ -219,7 +224,7 @@ class BatchNorm(Normaliser):
 
 
 def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
-    """Return the mean over ``axes``, weighted by ``weight``, which sums to 1, if there is one."""
+    """Return the mean over ``axes``, weighted if ``weight`` is given; weights sum to 1 over ``axes``."""
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
@@ -227,7 +232,7 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
 def other_statistics(model: nn.Module) -> Iterator[str | None]:
     """Within this context, evaluate the model's batch norms with the statistics that their options did not choose.
 
-    Yields these statistics, "batch" or "running", or None if the model has no batch norm.
+    Yields the name of these statistics, "batch" or "running", or None if the model has no batch norm.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     chosen = [layer.statistics for layer in layers]
@@ -244,7 +249,8 @@ def other_statistics(model: nn.Module) -> Iterator[str | None]:
 class MeanOnlyBatchNorm(BatchNorm):
     """``y = x - mean + bias``, mean-only batch normalisation (Salimans & Kingma 2016, section 4).
 
-    It is used with weight normalisation, whose gain scales the input. Arguments are those of :class:`BatchNorm`.
+    It is used with weight normalisation, whose gain takes the place of the norm's. Arguments are those of
+    :class:`BatchNorm` except ``eps``.
     """
 
     has_gain = False

@@ -1,4 +1,4 @@
-"""The base class of norms with one statistic per example and position, such as LayerNorm and RMSNorm."""
+"""The base class of norms whose statistics are of a single example, such as LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, affine, compute_dty
 class PerExampleNorm(Normaliser):
     """``y = standardise(x) * weight + bias``, with statistics over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`. To have a fused kernel it sets ``kind``, too.
+    A subclass defines :meth:`standardise`, and ``kind``, by which the fused kernels know the norm.
 
-    float16 and bfloat16 are computed in float32, gain and shift included. The result has the dtype of the input.
+    For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
     Args:
         normalized_shape: Shape of the normalised axes, and of ``weight`` and ``bias``, as in ``torch.nn.LayerNorm``.
@@ -28,10 +28,10 @@ class PerExampleNorm(Normaliser):
         eps: Added to the statistic. None uses the machine epsilon of the dtype in which the norm computes.
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
-        impl: "eager", elementary tensor operations, or "fused", one kernel. "fused" falls back to "eager" for
-            ``axes=(1, 2, 3)`` and if the kernels cannot be built, which takes a C++ compiler.
-        axes: For feature maps: the axes of a statistic, ``(2, 3)`` for one per channel or ``(1, 2, 3)`` for one per
-            example. Gain and shift have one value per channel.
+        impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
+            ``axes=(1, 2, 3)``, and if the kernels cannot be built, for example without a C++ compiler.
+        axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
+            ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         device: Device of ``weight`` and ``bias``.
         dtype: Dtype of ``weight`` and ``bias``.
 
@@ -63,12 +63,12 @@ class PerExampleNorm(Normaliser):
         self.to(device=device, dtype=dtype)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        """Return a value and its scale, such as ``x`` and ``1 / rms(x)``, whose product is the standardised ``x``.
+        """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is the standardised ``x``.
 
         Args:
             x: The input, in float32 or float64.
-            axes: The axes of a statistic, counted from the last: ``(-1,)``, ``(-2, -1)``, …
-            eps: The machine epsilon if the norm's own ``eps`` is None.
+            axes: The normalised axes, counted from the last: ``(-1,)``, ``(-2, -1)``, …
+            eps: The ``eps`` of the norm, or if that is None the machine epsilon of the dtype of ``x``.
 
         Both results broadcast to the shape of ``x``.
         """
@@ -95,7 +95,7 @@ class PerExampleNorm(Normaliser):
     def units(self, x: Tensor) -> int:
         """Return how many units of ``x`` share a statistic.
 
-        Without ``axes`` this does not depend on ``x``, so that torch.compile sees a constant.
+        Except for feature maps, the number does not depend on ``x``, so that torch.compile sees a constant.
         """
         return math.prod(x.shape[-self.dims :] if self.maps else self.normalized_shape)
 
@@ -125,7 +125,7 @@ def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
     """
     axis = x.dim() - dims
     whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
-    if whole == x.shape[axis]:  # the backward pass copies even a slice that holds everything
+    if whole == x.shape[axis]:  # no slice: its backward pass would make a copy
         return [x]
     parts = [x.narrow(axis, 0, whole)] if whole else []
     return parts + (first_units(x.select(axis, whole), dims - 1, rest) if rest else [])
@@ -133,12 +133,12 @@ def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class PerExampleNormOptions(Norm):
-    """Options that all norms with one statistic per example share.
+    """Options of all norms that inherit from :class:`PerExampleNorm`.
 
     Attributes:
         eps: Added to the statistic.
-        axes: For feature maps: the axes of a statistic, [2, 3] for one per channel or [1, 2, 3] for one per example.
-            Other input is normalised over its last axis.
+        axes: The normalised axes of feature maps: [2, 3] for one statistic per channel of an example, [1, 2, 3] for one
+            per example. Other input is normalised over its last axis.
 
     Raises: ValueError for a negative ``eps`` and for other ``axes``.
     """
@@ -152,8 +152,8 @@ class PerExampleNormOptions(Norm):
         super().__post_init__()
         checks.at_least("norm.eps", self.eps, 0)
         if list(self.axes) not in ([2, 3], [1, 2, 3]):
-            raise ValueError(f"norm.axes must be [2,3] (each channel by itself) or [1,2,3], got {list(self.axes)}")
+            raise ValueError(f"norm.axes must be [2,3] (per channel) or [1,2,3] (per example), got {list(self.axes)}")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
-        """Return the argument ``axes`` of :class:`PerExampleNorm` for a site."""
+        """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless it has feature maps."""
         return tuple(self.axes) if site.maps else None

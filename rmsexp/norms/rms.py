@@ -68,7 +68,7 @@ class RMSNorm(PerExampleNorm):
         if self.p == 1:
             return n
         exact = n * self.p
-        k = round(exact)  # an integer up to rounding errors is that integer: 0.29 * 100 is 28.999999999999996
+        k = round(exact)  # used if n * p is an integer up to rounding errors: 100 * 0.29 is 28.999999999999996
         if not math.isclose(exact, k, rel_tol=1e-9):
             k = math.ceil(exact) if self.k_rounding == "ceil" else math.floor(exact)
         return max(1, k)
@@ -115,7 +115,7 @@ class RMS(PerExampleNormOptions):
 
     Attributes:
         eps_inside: True adds ``eps`` inside the root, False outside it (see :class:`RMSNorm`).
-        bias: Whether the norm has a shift. None follows the recipe of each site (:attr:`Site.shift`).
+        bias: Whether the norm has a shift. None: only at the sites where the model asks for one (:attr:`Site.shift`).
 
     See :class:`PerExampleNormOptions` for the other options.
     """

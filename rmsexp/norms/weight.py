@@ -52,7 +52,7 @@ class WeightNorm(Gain):
 class NoNorm(Norm):
     """No norm.
 
-    A site that is initialised from data has a fixed, untrained gain per unit, which that initialisation sets.
+    A site that is initialised from data has one gain per unit, which the initialisation sets and training leaves as is.
     """
 
     impls = IMPLS

@@ -35,13 +35,14 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def fill(module: Module, seed: int = 1) -> Module:
-    """Add noise to the initial value of every parameter, after weights, which start as NaN, are set to 0."""
+    """Set every NaN (the initial value of weights) to 0, add noise to every parameter, and return the module."""
     for i, parameter in enumerate(module.double().parameters()):
         parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
     return module
 
 
-FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # without gain and shift; input (…, n), for batch norms (batch, n)
+# Formulas without gain and shift. The input is (…, n), for batch norms (batch, n).
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
     "wn": lambda x: x,
@@ -55,7 +56,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {  # without gain and shift; i
 
 
 def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
-    """Apply gain and shift of a normaliser, if it has them, to a normalised ``x``."""
+    """Return ``x * gain + shift``, with gain and shift of a normaliser, as far as it has them."""
     x = x if layer.weight is None else x * layer.weight
     return x if layer.bias is None else x + layer.bias
 

@@ -1,4 +1,4 @@
-"""Building and caching the fused kernels: with scripts as compilers, with failing ones, and without a compiler."""
+"""Building and caching the fused kernels, mostly with a script in place of the compiler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOTICE = "notice: the fused kernels are not available, eager operations are used
 
 
 class Compiler:
-    """A script that CXX names, and the command lines with which it was called."""
+    """A script that stands in for the compiler and logs the command lines with which it is called."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "compiler"
@@ -52,7 +52,7 @@ class Compiler:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """A script that writes files which are no libraries, and an empty cache."""
+    """Set up an empty cache and a compiler script that writes text files in place of objects and libraries."""
     script = Compiler(tmp_path)
     script.set_body(VERSION + WRITE)
     monkeypatch.setenv("CXX", str(script.path))
@@ -62,7 +62,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The paths of the libraries that would be loaded. This process may have loaded the real one."""
+    """Record the paths of the libraries that ``load`` loads, without loading them, and return the list."""
     paths: list[Path] = []
     monkeypatch.setattr(torch.ops, "load_library", lambda path: paths.append(Path(path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -70,15 +70,15 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-load_uncached = build.load.__wrapped__  # what `load` does at its first call in a process
+load_uncached = build.load.__wrapped__  # `load` without its cache: as called for the first time in a process
 
 
 def cached_files(tmp_path: Path) -> list[str]:
-    """The names of the files in the cache's folders."""
+    """Return the names of the files in the cache's folders."""
     return sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
 
 
-# --- built once
+# --- the library is built once
 
 
 def test_the_library_is_built_once_and_cached(
@@ -106,7 +106,7 @@ def test_the_library_is_built_once_and_cached(
 
 @pytest.mark.usefixtures("loaded")
 def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: Path) -> None:
-    """It is linked in a temporary folder and then moved."""
+    """The library is linked in a temporary folder and moved to the cache when it is complete."""
     compiler.set_body(
         VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listed\n'
     )
@@ -119,7 +119,7 @@ def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["a source", "a header", "the compiler", "torch", "the number of a kind"])
-def test_a_change_of_what_the_library_depends_on_builds_another(
+def test_a_change_of_sources_compiler_torch_or_kinds_builds_another_library(
     compiler: Compiler, loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     sources = shutil.copytree(build.SOURCES, tmp_path / "sources")
@@ -192,7 +192,7 @@ def test_a_process_killed_during_the_link_leaves_no_library(
 
 # --- failed builds
 
-FAILURES: dict[str, tuple[str, str]] = {  # the body of the compiler script, and the message
+FAILURES: dict[str, tuple[str, str]] = {  # body of the compiler script, and message in the notice
     "an error in a source": (
         VERSION + 'if [ $what = compile ]; then printf "In file\\na.cpp:1: error: no\\n^ here\\n" >&2; exit 1; fi\n',
         "{} failed: a.cpp:1: error: no",
@@ -229,7 +229,7 @@ def damage_the_compiler(tmp_path: Path) -> None:
 
 
 def damage_nothing(tmp_path: Path) -> None:
-    """The script writes files that cannot be loaded in any case."""
+    """Do nothing: the text that the compiler script writes cannot be loaded as a library."""
 
 
 @pytest.mark.parametrize("damage", [damage_the_cache, damage_the_compiler, damage_nothing])
@@ -267,7 +267,7 @@ print("done")
 def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
     empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
-    tests = Path(__file__).parents[1]  # the folder of "helpers"
+    tests = Path(__file__).parents[1]  # contains the package "helpers"
     process = subprocess.run(
         [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""The fused norms equal the eager ones: values and gradients over forms, sizes, layouts and types; as operators."""
+"""The fused norms equal the eager norms, in values and gradients, and are well-behaved operators of torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from rmsexp import kernels, norms
 
-EPS = 1e-2  # large, so that eps inside and outside of the root differ
+EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
 LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "ln": norms.LayerNorm,
     "ln, gain": partial(norms.LayerNorm, bias=False),
@@ -35,8 +35,8 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
 every = pytest.mark.parametrize("name", LAYERS)
 FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 formats = pytest.mark.parametrize("memory", FORMATS)
-# In float32 both forms round every product and sum, and add in different orders: errors grow like the root of the
-# number of terms, here up to 1000, times 6e-8. The largest error observed is 2e-6.
+# In float32, eager and fused norms add up to 1000 terms in different orders, and each rounding has a relative error of
+# 6e-8. Errors grow like the root of the number of terms. The largest observed difference is 2e-6.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 Shape = tuple[int, ...]
@@ -52,13 +52,13 @@ def built() -> None:
 def pair(
     name: str, features: int | Shape, eps: float | None = EPS, dtype: torch.dtype = torch.float64, **options: Any
 ) -> Pair:
-    """The eager and the fused form of a layer, with the same numbers as parameters."""
+    """Return an eager and a fused layer with equal parameters."""
     eager, fused = (fill(LAYERS[name](features, eps, impl=impl, **options)).to(dtype) for impl in ("eager", "fused"))
     return eager, fused
 
 
 def results(layer: nn.Module, x: Tensor, dy: Tensor | None = None, **options: float) -> tuple[Tensor, ...]:
-    """The value, and the gradients of input and parameters, for the gradient ``dy`` of the value."""
+    """Return the output and, for its gradient ``dy``, the gradients of input and parameters."""
     x = x.detach().requires_grad_()
     y = layer(x, **options)
     dy = draw(*x.shape, seed=7).to(x.dtype) if dy is None else dy
@@ -86,7 +86,7 @@ def assert_agree(layers: Pair, x: Tensor, dy: Tensor | None = None) -> None:
     ids=str,
 )
 def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
-    """Widths of float64 up to 70 are below, in the test of any shape."""
+    """The norms agree over the last axis. Widths up to 70 in float64 are tested in test_any_shape_p_and_eps."""
     assert_agree(pair(name, width, dtype=dtype), draw(6, width).to(dtype))
     assert_agree(pair(name, width, dtype=dtype), draw(2, 3, 4, width).to(dtype))
 
@@ -106,7 +106,7 @@ def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
 def test_streaming_stores_give_the_results_of_two_halves(
     name: str, slope: float, size: Shape, dtype: torch.dtype
 ) -> None:
-    """Inputs larger than the caches are written by non-temporal stores, their halves by ordinary ones."""
+    """Non-temporal stores, used for large inputs, give the same results as ordinary stores, used for the halves."""
     torch.set_num_threads(2)
     rows = 2**23 // (dtype.itemsize * math.prod(size)) + 3  # more than 4 MiB per thread
     _, layer = pair(name, size[0], dtype=dtype, **({"axes": (2, 3)} if len(size) == 3 else {}))
@@ -115,7 +115,7 @@ def test_streaming_stores_give_the_results_of_two_halves(
     halves = [results(layer, *half, slope=slope) for half in zip(x.chunk(2), dy.chunk(2), strict=True)]
     y_halves, dx_halves, *sum_halves = zip(*halves, strict=True)
     torch.testing.assert_close((y, dx), (torch.cat(y_halves), torch.cat(dx_halves)))
-    # Three sums are rounded to bfloat16; long sums differ in the order of their terms.
+    # In bfloat16, the whole sum and both partial sums are rounded. Otherwise only the order of the terms differs.
     relative = 2 * torch.finfo(dtype).eps if dtype is torch.bfloat16 else 1e-4
     for whole, (first, second) in zip(sums, sum_halves, strict=True):
         torch.testing.assert_close(whole, first + second, rtol=relative, atol=relative * float(whole.abs().max()))
@@ -137,7 +137,7 @@ def test_several_axes(name: str) -> None:
     ids=str,
 )
 def test_maps(name: str, memory: str, size: Shape, dtype: torch.dtype) -> None:
-    """Each channel over its positions, with incoming gradients in both memory formats."""
+    """The norms agree over the positions of each channel, with incoming gradients in both memory formats."""
     layers, x = pair(name, size[1], dtype=dtype, axes=(2, 3)), draw(*size).to(dtype)
     x = x.contiguous(memory_format=FORMATS[memory])
     assert layers[1](x).stride() == x.stride()
@@ -152,12 +152,12 @@ def test_maps_over_all_channels(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_eps_of_the_type(dtype: torch.dtype) -> None:
-    tiny = 1e-3 if dtype is torch.float32 else 1e-7  # so that the machine epsilon counts
+    tiny = 1e-3 if dtype is torch.float32 else 1e-7  # so that the machine epsilon matters
     assert_agree(pair("rms", 9, None, dtype), tiny * draw(4, 9).to(dtype), draw(4, 9, seed=7).to(dtype) * tiny)
 
 
 def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any]]:
-    """An input of a memory layout, and the layer's options for it."""
+    """Return an input with a memory layout, and the options that a layer needs for it."""
     if memory == "rows":
         return draw(6, 37).to(dtype), {}
     return draw(2, 19, 3, 5).to(dtype).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
@@ -206,39 +206,39 @@ def test_any_maps_p_and_eps(name: str, size: Shape, p: float, eps: float, memory
     ("name", "dtype"), [(name, torch.bfloat16) for name in LAYERS] + [("prms", torch.float16)], ids=str
 )
 def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> None:
-    """Bit-identical to the fused form in float32, and within one rounding step of the eager form."""
+    """Results equal those in float32 after rounding, bit by bit, and those of the eager norm within a rounding step."""
     x, options = rows_or_maps(memory, dtype)
     eager, fused = pair(name, x.shape[1], dtype=dtype, **options)
-    in_half, in_eager = results(fused, x), results(eager, x)
+    half_results, eager_results = results(fused, x), results(eager, x)
     dy = draw(*x.shape, seed=7).to(dtype)
     expected = [result.to(dtype) for result in results(fused.float(), x.float(), dy.float())]
-    for result, rounded in zip(in_half, expected, strict=True):
+    for result, rounded in zip(half_results, expected, strict=True):
         assert result.dtype == dtype
         assert torch.equal(result, rounded)
     step = torch.finfo(dtype).eps
-    for result, other in zip(in_half, in_eager, strict=True):
+    for result, other in zip(half_results, eager_results, strict=True):
         torch.testing.assert_close(result, other, rtol=step, atol=step / 8)
 
 
 # --- layouts
 
-LAYOUTS: dict[str, Callable[[], Tensor]] = {  # of shape (6, 10)
+LAYOUTS: dict[str, Callable[[], Tensor]] = {  # tensors of shape (6, 10)
     "contiguous": lambda: draw(6, 10),
     "transposed": lambda: draw(10, 6).t(),
     "every other unit": lambda: draw(6, 20)[:, ::2],
     "every other row": lambda: draw(12, 10)[::2],
     "part of a row": lambda: draw(6, 13)[:, 2:12],
-    "one row": lambda: draw(1, 10).expand(6, 10),
-    "one unit": lambda: draw(6, 1).expand(6, 10),
-    "one number": lambda: draw(1, 1).expand(6, 10),
+    "expanded row": lambda: draw(1, 10).expand(6, 10),
+    "expanded unit": lambda: draw(6, 1).expand(6, 10),
+    "expanded number": lambda: draw(1, 1).expand(6, 10),
 }
-MAPS: dict[str, Callable[[], Tensor]] = {  # of shape (2, 3, 4, 5)
+MAPS: dict[str, Callable[[], Tensor]] = {  # tensors of shape (2, 3, 4, 5)
     "channels first": lambda: draw(3, 2, 4, 5).transpose(0, 1),
-    "turned": lambda: draw(2, 3, 5, 4).transpose(2, 3),
-    "some channels": lambda: draw(2, 6, 4, 5)[:, ::2],
-    "some channels of channels-last": lambda: draw(2, 4, 5, 6)[..., ::2].permute(0, 3, 1, 2),
-    "one map": lambda: draw(2, 1, 4, 5).expand(2, 3, 4, 5),
-    "one number": lambda: draw(1, 1, 1, 1).expand(2, 3, 4, 5),
+    "transposed": lambda: draw(2, 3, 5, 4).transpose(2, 3),
+    "every other channel": lambda: draw(2, 6, 4, 5)[:, ::2],
+    "every other channel of channels-last": lambda: draw(2, 4, 5, 6)[..., ::2].permute(0, 3, 1, 2),
+    "expanded map": lambda: draw(2, 1, 4, 5).expand(2, 3, 4, 5),
+    "expanded number": lambda: draw(1, 1, 1, 1).expand(2, 3, 4, 5),
 }
 
 
@@ -261,7 +261,7 @@ def test_layouts_of_maps(name: str, layout: str) -> None:
         assert_agree(layers, dense, strided)
 
 
-def test_positions_before_the_normalised_axis_keep_their_order_in_memory() -> None:
+def test_the_output_has_the_strides_of_a_transposed_batch() -> None:
     x = draw(4, 3, 10).transpose(0, 1)
     layers = pair("rms", 10)
     assert_agree(layers, x)
@@ -273,21 +273,21 @@ def test_positions_before_the_normalised_axis_keep_their_order_in_memory() -> No
 
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms, outside"])
 @pytest.mark.parametrize("size", [(0, 8), (2, 0, 8), (8,), (1, 8)], ids=str)
-def test_no_row_and_one_row(name: str, size: Shape) -> None:
+def test_inputs_without_rows_or_with_a_single_row(name: str, size: Shape) -> None:
     assert_agree(pair(name, 8), draw(*size))
 
 
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms, outside"])
 @formats
 @pytest.mark.parametrize("size", [(0, 3, 4, 4), (1, 3, 4, 4)], ids=str)
-def test_no_maps_and_one(name: str, memory: str, size: Shape) -> None:
+def test_maps_of_no_example_or_a_single_example(name: str, memory: str, size: Shape) -> None:
     assert_agree(pair(name, 3, axes=(2, 3)), draw(*size).contiguous(memory_format=FORMATS[memory]))
 
 
 @every
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_zeros(name: str, dtype: torch.dtype) -> None:
-    """Rows of zeros, and rows with zeros in the units of pRMSNorm's statistic; likewise for maps."""
+    """The norms agree where a row, or only the part that enters pRMSNorm's statistic, is zero; likewise for maps."""
     x = draw(4, 10).to(dtype)
     x[1], x[2, :3] = 0, 0
     assert_agree(pair(name, 10, dtype=dtype), x)
@@ -299,7 +299,7 @@ def test_zeros(name: str, dtype: torch.dtype) -> None:
 @every
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.dtype) -> None:
-    """In every other row one value is not finite: the first or the last unit."""
+    """A value that is not finite, in the first or last unit of a row, does not change other rows."""
     x = draw(13, 17).to(dtype)
     values = [(value, unit) for value in (math.nan, math.inf, -math.inf) for unit in (0, 16)]
     for row, (value, unit) in enumerate(values):
@@ -314,7 +314,7 @@ def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.d
 
 
 def functional(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A layer as a function of its input and of its parameters, and these."""
+    """Return a layer as a function of its input and parameters, and a list of its parameters."""
     names = [name for name, _ in layer.named_parameters()]
 
     def output(x: Tensor, *parameters: Tensor) -> Tensor:
@@ -326,7 +326,7 @@ def functional(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
 @every
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 def test_gradcheck(name: str, memory: str) -> None:
-    """First and second derivatives; the second are those of elementary operations."""
+    """First derivatives (of the kernels) and second derivatives (of elementary operations) equal finite differences."""
     x, options = draw(2, 5), dict[str, Any]()
     if memory != "rows":
         x, options = draw(2, 2, 2, 2).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
@@ -345,14 +345,14 @@ def test_gradients_where_not_all_are_needed(name: str, constant: str, create_gra
         x = draw(4, 10).requires_grad_(constant == "parameters")
         y, leaves = layer(x), [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
         assert y.requires_grad == bool(leaves)
-        of_leaves = torch.autograd.grad(y.square().sum(), leaves, create_graph=create_graph) if leaves else ()
-        gradients.append([y, *of_leaves])
+        leaf_gradients = torch.autograd.grad(y.square().sum(), leaves, create_graph=create_graph) if leaves else ()
+        gradients.append([y, *leaf_gradients])
     close(gradients[1], gradients[0])
 
 
 @every
 def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
-    """Second derivatives without the activation are in the test above."""
+    """Second derivatives agree with the leaky ReLU in the kernel; test_gradcheck tests those without it."""
     eager, fused = pair(name, 10)
     slope, gradients = 0.1, []
     activated: list[Callable[[Tensor], Tensor]] = [
@@ -361,14 +361,14 @@ def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
     ]
     for layer, parameters in zip(activated, (eager.parameters(), fused.parameters()), strict=True):
         x = draw(4, 10).requires_grad_()
-        (of_x,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-        gradients.append(torch.autograd.grad(of_x.square().sum(), [x, *parameters], materialize_grads=True))
+        (dx,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+        gradients.append(torch.autograd.grad(dx.square().sum(), [x, *parameters], materialize_grads=True))
     close(gradients[1], gradients[0])
 
 
-# --- as operators of torch
+# --- requirements of torch on operators
 
-OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # a tensor, and whether it is maps
+OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # function that draws a tensor, and whether it is maps
     **{layout: (make, False) for layout, make in LAYOUTS.items()},
     **{f"maps, {layout}": (make, True) for layout, make in MAPS.items()},
     "maps, contiguous": (lambda: draw(2, 3, 4, 5), True),
@@ -378,7 +378,7 @@ OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # a tensor, and whet
 
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_operators_pass_opcheck(operand: str) -> None:
-    """Schema, autograd registration, and shapes and strides of fake tensors, as torch.compile needs them."""
+    """opcheck tests the schema, the autograd registration, and shapes and strides of fake results."""
     make, maps = OPERANDS[operand]
     x, ops = make(), torch.ops.rmsexp
     gain = draw(x.shape[1], seed=1)
@@ -430,15 +430,15 @@ def test_compiled_once_for_every_batch_size(name: str) -> None:
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_autocast(name: str, dtype: torch.dtype) -> None:
-    """A map in bfloat16 comes before the norm; parameters are float32."""
+    """Under autocast, the norms agree on direct input and after a linear layer, which then returns bfloat16."""
     eager, fused = pair(name, 10, dtype=torch.float32)
     weight, x = draw(10, 10, seed=2).float().requires_grad_(), draw(6, 10).to(dtype)
     by_impl = []
     for layer in (eager, fused):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             direct, mapped = layer(x), layer(nn.functional.linear(x, weight))
-        of_parameters = torch.autograd.grad(mapped.float().square().sum(), [weight, *layer.parameters()])
-        by_impl.append((direct, mapped, *of_parameters[1:]))
+        _, *parameter_gradients = torch.autograd.grad(mapped.float().square().sum(), [weight, *layer.parameters()])
+        by_impl.append((direct, mapped, *parameter_gradients))
     assert by_impl[0][1].dtype is torch.bfloat16
     for expected, result in zip(*by_impl, strict=True):
         assert result.dtype is expected.dtype
@@ -453,15 +453,15 @@ def test_without_autograd(name: str, context: Callable[[], AbstractContextManage
     x = draw(4, 10).requires_grad_()
     with context():
         y, expected = fused(x), eager(x)
-        of_new, expected_of_new = fused(x + 1), eager(x + 1)
+        y_of_sum, expected_of_sum = fused(x + 1), eager(x + 1)
     assert not y.requires_grad
-    close([y, of_new], [expected, expected_of_new])
+    close([y, y_of_sum], [expected, expected_of_sum])
 
 
 @pytest.mark.parametrize("name", ["ln", "prms"])
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 def test_threads(name: str, memory: str) -> None:
-    """Another number of threads changes roundings only; the same number gives the same bits."""
+    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers."""
     x, options = draw(700, 100), dict[str, Any]()  # enough for several threads
     if memory != "rows":
         x, options = draw(40, 17, 10, 10).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
@@ -472,6 +472,8 @@ def test_threads(name: str, memory: str) -> None:
         by_threads[threads], repeated = (results(layer, x.float()) for _ in range(2))
         assert all(map(torch.equal, by_threads[threads], repeated))
     for threads in (2, 3):
-        assert all(map(torch.equal, by_threads[threads][:2], by_threads[1][:2]))  # rows do not depend on each other
+        assert all(
+            map(torch.equal, by_threads[threads][:2], by_threads[1][:2])
+        )  # y and dx of a row do not depend on threads
         for result, expected in zip(by_threads[threads][2:], by_threads[1][2:], strict=True):
             torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))

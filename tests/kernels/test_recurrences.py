@@ -1,4 +1,4 @@
-"""The fused recurrences equal the eager ones: GRU, LSTM, the conditional decoder, whole models, whole runs."""
+"""The fused recurrences equal the eager recurrences: GRU, LSTM, conditional decoder, whole models, whole runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rmsexp.train.randomness import StreamNoise
 
 pytestmark = pytest.mark.slow
 
-NORMS: dict[str, norms.Norm] = {  # eps is large, so that inside and outside of the root differ
+NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it is inside or outside the root
     "none": norms.NoNorm(name="none"),
     "wn": norms.WN(name="wn", eps=1e-2),
     "ln": norms.LN(name="ln", eps=1e-2),
@@ -35,17 +35,17 @@ NORMS: dict[str, norms.Norm] = {  # eps is large, so that inside and outside of 
     "prms": norms.PRMS(name="prms", p=0.3, eps=1e-2),
     "l2": norms.L2(name="l2", eps=1e-2),
 }
-E, H = 7, 19  # hidden states fill some vectors and a part of another
+E, H = 7, 19  # hidden states are no multiple of a SIMD vector
 UNITS: dict[str, Callable[..., nn.Module]] = {
     "GRU": partial(GRU, name="unit"),
-    "GRU with its biases at the state": partial(GRU, name="unit", bias_of_state=True),
+    "GRU with biases on the state's side": partial(GRU, name="unit", bias_of_state=True),
     "LSTM": partial(LSTM, name="unit"),
 }
 every = pytest.mark.parametrize("name", NORMS)
 units = pytest.mark.parametrize("unit", UNITS)
 directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-# In float32 each step rounds a few values of about 1 by 6e-8, later steps read them, and gradients of parameters sum
-# some hundred products. The largest difference observed is 3e-6 of the largest gradient.
+# In float32, each step rounds values of about 1 by 6e-8, later steps read these, and gradients of parameters sum
+# hundreds of products. The largest observed difference is 3e-6 of the largest gradient.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])
@@ -60,7 +60,7 @@ def built() -> None:
 
 
 def pair(build: Callable[[norms.Norm], nn.Module], name: str, dtype: torch.dtype = torch.float64) -> Pair:
-    """The eager and the fused form of a module, with the same numbers as parameters."""
+    """Return an eager and a fused module with equal parameters."""
     eager, fused = (fill(build(replace(NORMS[name], impl=impl))).to(dtype) for impl in ("eager", "fused"))
     return eager, fused
 
@@ -82,13 +82,13 @@ def initial_of(unit: Any, batch: int = BATCH) -> tuple[Tensor, ...]:
 
 
 def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Of a weighted sum of the result; zeros where it does not depend on a tensor."""
+    """Return the gradients of a weighted sum of ``result``, with zeros for leaves on which it does not depend."""
     weights = draw(*result.shape, seed=30).to(result.dtype)
     return list(torch.autograd.grad((result * weights).sum(), leaves, allow_unused=True, materialize_grads=True))
 
 
 def close(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Equal within the tolerance of the type, relative to the largest element of a tensor."""
+    """Assert equality within the dtype's tolerance, times the largest absolute value of the tensor, or 1 if larger."""
     for result, reference in zip(results, expected, strict=True):
         largest = max(1.0, float(reference.detach().abs().max())) if reference.numel() else 1.0
         torch.testing.assert_close(result, reference, rtol=0, atol=TOLERANCE[reference.dtype] * largest)
@@ -97,7 +97,7 @@ def close(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def assert_agree(
     units: Pair, x: Tensor, mask: Tensor | None, initial: Sequence[Tensor] | None, *, reverse: bool
 ) -> None:
-    """Equal states on real positions, and equal gradients of parameters, input and initial states."""
+    """Assert equal states except on padding, and equal gradients of parameters, input and initial states."""
     real = torch.ones(()) if mask is None else mask.unsqueeze(-1).to(x.dtype)
     results = []
     for unit in units:
@@ -202,14 +202,14 @@ def test_without_autograd(unit: str, context: Callable[[], Any]) -> None:
 
 
 @units
-def test_no_sequence(unit: str) -> None:
+def test_an_empty_batch(unit: str) -> None:
     assert_agree(pair_of(unit, "rms"), draw(0, TIME, E).requires_grad_(), None, None, reverse=False)
 
 
 @units
 @directions
 def test_threads(unit: str, reverse: bool) -> None:
-    """Another number of threads changes roundings only; the same number gives the same bits."""
+    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers."""
     _, fused = pair_of(unit, "ln", torch.float32, (32, 64))
     x, mask = draw(60, 4, 32).float().requires_grad_(), mask_of(torch.arange(60) % 4 + 1, 4)
     by_threads = {}
@@ -225,10 +225,10 @@ def test_threads(unit: str, reverse: bool) -> None:
     close(by_threads[3], by_threads[1])
 
 
-# --- the operators themselves
+# --- single operators
 
-B, T, N, S, C, A = 2, 2, 3, 3, 5, 4  # N hidden units; S source positions, with keys of C and values of A units
-FORMS = {  # kind, and whether eps is inside of the root
+B, T, N, S, C, A = 2, 2, 3, 3, 5, 4  # N hidden units, S source positions, C units of a key, A units of a value
+FORMS = {  # kind, and whether eps is inside the root
     "none": (kernels.Kind.NONE, True),
     "rms": (kernels.Kind.RMS, True),
     "rms, outside": (kernels.Kind.RMS, False),
@@ -237,18 +237,18 @@ FORMS = {  # kind, and whether eps is inside of the root
 }
 SHORT = mask_of(torch.tensor([2, 1]), T)
 SOURCE = mask_of(torch.tensor([3, 2]), S)
-Operands = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]  # an operator, and its operands
+Operands = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]  # function that calls an operator, and its arguments
 
 
 def form_of(name: str, size: int) -> kernels.Form:
-    """With two thirds of the units in the statistic, where the kind allows that."""
+    """Return a form with two thirds of the units in the statistic, or for layer norm with all."""
     kind, inside = FORMS[name]
     return kernels.Form(kind, size if kind == kernels.Kind.LAYER else max(1, 2 * size // 3), inside)
 
 
 def step_form(name: str, gates: int, inner: int) -> kernels.StepForm:
-    of_gates = form_of(name, gates)
-    return kernels.StepForm(of_gates.kind, of_gates.k, form_of(name, inner).k, of_gates.inside)
+    gates_form = form_of(name, gates)
+    return kernels.StepForm(gates_form.kind, gates_form.k, form_of(name, inner).k, gates_form.inside)
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -274,9 +274,9 @@ def decoder_operands(form: str, batch: int = B) -> Operands:
         options = (step_form(form, 2 * N, N), form_of(form, C), 1e-2)
         return kernels.decoder(*tensors[:4], SOURCE[:batch], *tensors[4:], *options)
 
-    of_data = ((batch, T, 3 * N), (batch, N), (batch, S, C), (batch, S, A))
+    data = ((batch, T, 3 * N), (batch, N), (batch, S, C), (batch, S, A))
     weights = ((3 * N, N), (C + 3 * N, N), (3 * N,), (3 * N, A), (C,))
-    return call, leaves(*of_data, *weights, (2, 2, 3 * N), (2, 2, 3 * N), (2, C))
+    return call, leaves(*data, *weights, (2, 2, 3 * N), (2, 2, 3 * N), (2, C))
 
 
 OPERATORS: dict[str, Callable[..., Operands]] = {
@@ -304,8 +304,8 @@ def test_second_derivatives_are_refused(operator: str, loss: str) -> None:
     value = first.sum() if loss == "sum" else first.square().sum()
 
     def penalised() -> None:
-        (of_input,) = torch.autograd.grad(value, tensors[0], create_graph=True)
-        (value + of_input.square().sum()).backward()
+        (gradient,) = torch.autograd.grad(value, tensors[0], create_graph=True)
+        (value + gradient.square().sum()).backward()
 
     with pytest.raises(RuntimeError, match=r"twice|second"):
         penalised()
@@ -314,7 +314,7 @@ def test_second_derivatives_are_refused(operator: str, loss: str) -> None:
 @operators
 @pytest.mark.parametrize("batch", [1, B])
 @pytest.mark.parametrize("time_first", [False, True])
-def test_incoming_gradients_are_left_as_they_are(operator: str, batch: int, time_first: bool) -> None:
+def test_incoming_gradients_are_not_overwritten(operator: str, batch: int, time_first: bool) -> None:
     call, tensors = OPERATORS[operator]("rms", batch)
     results = call(*tensors)
     sent = [draw(*result.shape) for result in results]
@@ -330,7 +330,7 @@ def test_incoming_gradients_are_left_as_they_are(operator: str, batch: int, time
     [(operator, place) for operator, count in {"gru": 5, "lstm": 6, "decoder": 12}.items() for place in range(count)],
 )
 def test_layouts_of_every_operand(operator: str, place: int) -> None:
-    """A view with gaps gives the same results as a contiguous tensor."""
+    """An operand with gaps in memory gives the same results as a contiguous operand."""
     call, tensors = OPERATORS[operator]("ln")
     gaps = torch.stack([tensors[place], draw(*tensors[place].shape, seed=99)], -1).detach()[..., 0].requires_grad_()
     by_layout = []
@@ -342,9 +342,9 @@ def test_layouts_of_every_operand(operator: str, place: int) -> None:
 
 
 def test_operators_pass_opcheck() -> None:
-    """Schema, autograd registration, and shapes and strides of fake tensors, as torch.compile needs them.
+    """opcheck tests the schema, the autograd registration, and shapes and strides of fake results.
 
-    Without padding, for which some saved values are not initialised.
+    The mask is true everywhere: for padding, some saved values stay uninitialised, and opcheck compares all values.
     """
     check, ops = torch.library.opcheck, torch.ops.rmsexp
     real = torch.ones_like(SHORT)
@@ -397,7 +397,7 @@ def test_compiled_equals_eager_mode(unit: str) -> None:
 
 
 def assert_autocast_widens(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """In float32, and near the results without autocast: products of bfloat16 have relative errors of about 2^-9."""
+    """Assert that results are float32 and near those without autocast; bfloat16 has relative errors of about 2^-9."""
     for result, exact in zip(results, expected, strict=True):
         assert result.dtype is torch.float32
         assert (result - exact).norm() < 0.1 * exact.norm()
@@ -446,13 +446,13 @@ def test_rnnsearch_of_any_lengths_and_sizes(
 
 
 @pytest.mark.parametrize("name", ["none", "ln", "prms"])
-def test_rnnsearch_decodes_step_by_step_as_it_reads(name: str) -> None:
+def test_rnnsearch_decodes_step_by_step_as_in_training(name: str) -> None:
     _, fused = rnnsearch_pair(name)
     assert_steps_are_forward(fused, batch_of(pairs(RAGGED)))
 
 
 def test_rnnsearch_with_a_constant_source_side() -> None:
-    """Only the decoder learns: no gradient goes back into keys and annotations."""
+    """Gradients agree if only the decoder is trained, so that keys and annotations need none."""
     batch, results = batch_of(pairs(RAGGED)), []
     for model in rnnsearch_pair("rms"):
         for part in (model.forward_gru, model.backward_gru, model.keys, model.initial):
@@ -490,7 +490,7 @@ every_task = pytest.mark.parametrize("task", ["cifar10", *translation_tasks.TASK
 
 @pytest.fixture
 def words(task: str, request: pytest.FixtureRequest) -> list[str]:
-    """The command line of a task at demo scale with a smaller model."""
+    """Return the command line of a task at demo scale with a smaller model."""
     if task == "cifar10":
         return ["task=cifar10", "model.width=0.05", "batch_size=8", f"data.root={request.getfixturevalue('data_root')}"]
     if task in translation_tasks.TASKS:
@@ -516,11 +516,11 @@ def test_objectives_agree(task: str, words: list[str]) -> None:
 
 
 @every_task
-def test_a_fused_run_follows_the_eager_one(main: Main, tmp_path: Path, words: list[str]) -> None:
-    """Equal losses of three steps, and of evaluation before and after them.
+def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, words: list[str]) -> None:
+    """Losses of three steps, and of the evaluations before and after them, are equal up to rounding.
 
-    In float32 the first gradients differ by about 1e-6 of their size, which the optimiser's steps carry on. The largest
-    difference of a loss observed is 4e-6.
+    In float32, the first gradients differ by about 1e-6 of their size, and the optimiser's steps propagate this. The
+    largest observed relative difference of a loss is 4e-6.
     """
     for impl in ("eager", "fused"):
         done = main(*words, "norm=rms", f"norm.impl={impl}", "max_steps=3", "eval_every=3", "checkpoint_every=3")

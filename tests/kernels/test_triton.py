@@ -1,6 +1,7 @@
-"""The Triton kernels against PyTorch with autograd in float64, in Triton's interpreter on CPU; and that they compile.
+"""The Triton kernels equal PyTorch with autograd in float64, in Triton's interpreter on CPU, and compile for CUDA.
 
-Neither needs a GPU. The interpreter runs in a process of its own, because Triton chooses it when it is imported.
+Neither needs a GPU. A separate process runs the interpreter, because Triton chooses between it and the compiler when it
+is imported.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if INTERPRETED:
     from rmsexp.kernels import triton as kernels
     from rmsexp.kernels.triton import norms as norm_kernels
 
-EPS = 1e-3  # large, so that its place matters
+EPS = 1e-3  # large, so that it matters whether eps is inside or outside the root
 
 
 class Form(NamedTuple):
     kind: int
-    share: float = 1.0  # of the units that enter the statistic
-    inside: bool = True  # eps is inside the root
+    share: float = 1.0  # share of the units that enter the statistic
+    inside: bool = True  # whether eps is inside the root
 
     def units(self, n: int) -> int:
         """Return how many of ``n`` units enter the statistic."""
@@ -56,7 +57,10 @@ FORMS = [
     Form(Kind.EUCLID, 0.4),
     Form(Kind.EUCLID, inside=False),
 ]
-PARTIAL, LAYER = Case(FORMS[3]), Case(FORMS[4])  # between them, each branch of a kernel
+PARTIAL, LAYER = (
+    Case(FORMS[3]),
+    Case(FORMS[4]),
+)  # these two reach every branch of a kernel but those for Kind.NONE and Kind.EUCLID
 SINGLE = [case._replace(dtype=torch.float32) for case in (PARTIAL, LAYER)]
 ALL_CASES = [*map(Case, FORMS), *SINGLE]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -72,7 +76,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@pytest.mark.skipif(INTERPRETED, reason="this process is the interpreter's")
 def test_under_the_interpreter() -> None:
     process = run("-m", "pytest", "-p", "no:cacheprovider", __file__, TRITON_INTERPRET="1")
     assert process.returncode == 0, process.stdout[-8000:]
@@ -113,7 +117,7 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
 
 
 def call_every_operator() -> None:
-    """Call each operator with the shapes of a model; normalise with rows and with feature maps."""
+    """Call each operator with shapes of a model, and the operators of normalise with rows and with feature maps."""
     from rmsexp.kernels import triton as kernels
 
     rows, hidden, length, depth = 32, 256, 20, 512
@@ -155,12 +159,12 @@ def normalised(a: Tensor, form: Form) -> Tensor:
 
 
 def norm_of(a: Tensor, affine: Tensor, form: Form) -> Tensor:
-    """Return the normalised ``a`` with gain and shift, the rows of ``affine``."""
+    """Return ``normalised(a) * gain + shift``, with gain and shift the rows of ``affine``."""
     return normalised(a, form) * affine[0] + affine[1]
 
 
 class Draws:
-    """Draw normal random tensors of one dtype, the same in each test."""
+    """Draws normal random tensors of one dtype, starting from the same seed in each test."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.generator = dtype, torch.Generator().manual_seed(0)
@@ -176,7 +180,7 @@ class Draws:
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:
-    """Copy tensors, exactly, to float64 leaves of the reference's autograd graph."""
+    """Return exact copies of the tensors in float64, as leaves of the reference's autograd graph."""
     return [tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
@@ -210,7 +214,7 @@ class TestNorms:
             self.check(layout, *case)
 
     def test_several_rows_per_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Six rows in blocks of four: the second block has room for two rows that do not exist."""
+        """Results are right for six rows in blocks of four, where half of the second block is unused."""
         monkeypatch.setattr(norm_kernels, "_block_options", lambda _: {"BLOCK_ROWS": 4, "BLOCK_N": 8})
         for case in (PARTIAL, LAYER):
             self.check("rows", *case)
@@ -259,7 +263,7 @@ class TestNorms:
         assert scale.numel() == x.numel() // n
         assert_close(y, expected)
         assert_close(dx, a.grad)
-        tolerance = 10 * TOLERANCE[wide]  # the sums over rows nearly cancel
+        tolerance = 10 * TOLERANCE[wide]  # for sums over rows, whose terms nearly cancel
         for gradient, reference, exists in ((dgain, g.grad, has_gain), (dshift, b.grad, has_shift)):
             assert gradient.shape == ((features,) if exists else (0,))
             if exists:
@@ -274,7 +278,7 @@ class TestNorms:
             assert y.stride() == dx.stride() == x.stride()
 
     def test_statistic_of_zero(self) -> None:
-        """With eps outside the root, the divisor is eps, and the gradient of the root is taken as 0."""
+        """If eps is outside the root and the statistic is 0, the divisor is eps, and the root has gradient 0."""
         x, gain = torch.zeros(2, 4, dtype=torch.float64), torch.full((4,), 3.0)
         dy = torch.ones_like(x)
         for kind in (Kind.RMS, Kind.EUCLID):
@@ -298,7 +302,7 @@ class TestNorms:
 class StepSizes(NamedTuple):
     rows: int
     hidden: int
-    masked: bool  # whether there is a mask; and a bias
+    masked: bool  # whether there are a mask and, for the GRU, a bias
     has_dout: bool  # whether this step's output has a gradient
 
 
@@ -310,7 +314,7 @@ class TestGates:
 
     @staticmethod
     def mask(rows: int, masked: bool) -> Tensor | None:
-        """Return a column of a matrix, as for one time step, in which every other row is padding; or None."""
+        """Return a mask in which every other row is padding, with the strides of one time step's mask, or None."""
         return torch.stack((torch.ones(rows), torch.arange(rows) % 2), 1).bool()[:, 1] if masked else None
 
     @pytest.mark.parametrize(
@@ -407,7 +411,7 @@ class AttentionSizes(NamedTuple):
 
 
 SMALL = AttentionSizes(3, 5, 7, 4)
-LONG_AND_WIDE, DEEP = AttentionSizes(2, 19, 259, 3), AttentionSizes(2, 1, 3, 260)  # larger than a block along each axis
+LONG_AND_WIDE, DEEP = AttentionSizes(2, 19, 259, 3), AttentionSizes(2, 1, 3, 260)  # together, each axis exceeds a block
 
 
 class TestAttention:
@@ -419,7 +423,7 @@ class TestAttention:
         ids=name_of,
     )
     def test_values_and_gradients(self, sizes: AttentionSizes, case: Case) -> None:
-        """Padding holds NaN, which must not be read. The last row is all padding."""
+        """Results are right although padding holds NaN and the last row of the batch is all padding."""
         (rows, length, width, depth), (form, dtype) = sizes, case
         draw = Draws(dtype)
         mask = torch.zeros(rows, length + 2, dtype=torch.bool)[:, :length]
@@ -455,7 +459,7 @@ class TestOperators:
     __test__ = INTERPRETED
 
     def test_tanh_near_zero(self) -> None:
-        """The candidate of a GRU without norm whose state is 0 is the tanh of ``ax``."""
+        """tanh is exact near 0, as seen in the candidate of a GRU without norm and with state 0: tanh(ax)."""
         for dtype, tolerance in ((torch.float32, 3e-7), (torch.float64, 5e-16)):
             x = torch.logspace(-10, 1, 401, dtype=dtype)
             x = torch.cat((-x, x)).unsqueeze(0)
@@ -467,7 +471,7 @@ class TestOperators:
             torch.testing.assert_close(gates[:, -x.shape[1] :].double(), torch.tanh(x.double()), rtol=tolerance, atol=0)
 
     def test_registration(self) -> None:
-        """The kernels have the arguments of the operators' definitions, and the dispatcher calls them."""
+        """Functions and operator definitions have the same arguments, and the dispatcher calls the functions."""
         schemas = {}
         for source in Path(kernels.__file__).parents[1].glob("cpp/*.cpp"):
             for definition in re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)[,)]', source.read_text()):

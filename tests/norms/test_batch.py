@@ -118,7 +118,7 @@ def test_running_statistics_of_a_step_are_set_to_its_first_batch() -> None:
 
 @pytest.mark.parametrize("mode", ["train", "batch"])
 def test_a_step_with_few_examples_uses_running_statistics(mode: str) -> None:
-    """Steps 3 and 4 have 3 and 2 examples, fewer than 4: they use the running statistics of step 2."""
+    """Time steps 3 and 4 have 3 and 2 examples, fewer than the minimum of 4, and use step 2's running statistics."""
     layer = trained(eval="batch" if mode == "batch" else "running")
     assert layer.count.tolist() == [3, 3, 3, 0, 0]
     layer.train(mode == "train")
@@ -231,5 +231,7 @@ def test_gradients_flow_through_the_statistics_without_padding() -> None:
     layer(x, mask=mask, steps=range(TIME))[mask].square().sum().backward()
     assert not x.grad[~mask].any()
     first = x.grad[:, 0]
-    close(first.sum(0), torch.zeros(N, dtype=torch.float64))  # adding a constant to a step changes nothing
+    close(
+        first.sum(0), torch.zeros(N, dtype=torch.float64)
+    )  # a constant added to a time step does not change its output
     assert first.abs().sum() > 0

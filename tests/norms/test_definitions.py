@@ -32,7 +32,7 @@ def perturb(module: nn.Module, seed: int = 1) -> None:
 
 
 def perturbed(layer: nn.Module) -> nn.Module:
-    """Return the layer in float64, its parameters perturbed."""
+    """Convert the layer to float64, perturb its parameters, and return it."""
     perturb(layer.double())
     return layer
 
@@ -54,13 +54,13 @@ def output_and_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_rmsnorm_equals_torch_rmsnorm(
     shape: int | tuple[int, ...] | list[int], eps: float | None, affine: bool, dtype: torch.dtype
 ) -> None:
-    ours = norms.RMSNorm(shape, eps, affine, dtype=dtype)
-    theirs = nn.RMSNorm(shape, eps, affine, dtype=dtype)
-    perturb(theirs)
-    ours.load_state_dict(theirs.state_dict())
-    assert set(ours.state_dict()) == ({"weight"} if affine else set())
-    x = 0.03 * draw(5, 2, *ours.normalized_shape, dtype=dtype)  # small, so that the default eps of a dtype matters
-    for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+    layer = norms.RMSNorm(shape, eps, affine, dtype=dtype)
+    reference = nn.RMSNorm(shape, eps, affine, dtype=dtype)
+    perturb(reference)
+    layer.load_state_dict(reference.state_dict())
+    assert set(layer.state_dict()) == ({"weight"} if affine else set())
+    x = 0.03 * draw(5, 2, *layer.normalized_shape, dtype=dtype)  # small, so that the default eps of a dtype matters
+    for actual, expected in zip(output_and_gradient(layer, x), output_and_gradient(reference, x), strict=True):
         torch.testing.assert_close(actual, expected)
 
 
@@ -70,14 +70,14 @@ def test_rmsnorm_equals_torch_rmsnorm(
 def test_layernorm_equals_torch_layernorm(
     shape: int | tuple[int, ...], affine: bool, bias: bool, dtype: torch.dtype
 ) -> None:
-    ours = norms.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
-    theirs = nn.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
-    perturb(theirs)
-    ours.load_state_dict(theirs.state_dict())
-    assert set(ours.state_dict()) == set(theirs.state_dict())
-    x = 0.5 + draw(5, 2, *ours.normalized_shape, dtype=dtype)
+    layer = norms.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
+    reference = nn.LayerNorm(shape, 1e-3, affine, bias, dtype=dtype)
+    perturb(reference)
+    layer.load_state_dict(reference.state_dict())
+    assert set(layer.state_dict()) == set(reference.state_dict())
+    x = 0.5 + draw(5, 2, *layer.normalized_shape, dtype=dtype)
     close = {torch.bfloat16: {"rtol": 2e-2, "atol": 3e-2}, torch.float16: {"rtol": 2e-3, "atol": 4e-3}}.get(dtype, {})
-    for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+    for actual, expected in zip(output_and_gradient(layer, x), output_and_gradient(reference, x), strict=True):
         torch.testing.assert_close(actual, expected, **close)
 
 
@@ -100,20 +100,21 @@ def test_half_precision_keeps_statistics_and_gain_in_float32(dtype: torch.dtype)
 @pytest.mark.parametrize(("size", "torch_class"), [((12, 5), nn.BatchNorm1d), ((6, 5, 3, 4), nn.BatchNorm2d)])
 def test_batchnorm_equals_torch_batchnorm(size: tuple[int, ...], torch_class: type[nn.BatchNorm1d]) -> None:
     maps, n, batches, momentum = len(size) == 4, size[0], 4, 0.1
-    ours, theirs = norms.BatchNorm(5, maps=maps).double(), torch_class(5, momentum=momentum).double()
-    perturb(ours)
-    theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias}, strict=False)
+    layer, reference = norms.BatchNorm(5, maps=maps).double(), torch_class(5, momentum=momentum).double()
+    perturb(layer)
+    reference.load_state_dict({"weight": layer.weight, "bias": layer.bias}, strict=False)
     for seed in range(batches):
         x = 2 + 3 * draw(*size, seed=seed)
-        for actual, expected in zip(output_and_gradient(ours, x), output_and_gradient(theirs, x), strict=True):
+        for actual, expected in zip(output_and_gradient(layer, x), output_and_gradient(reference, x), strict=True):
             torch.testing.assert_close(actual, expected)
-    # torch's unbiased variance counts all N*H*W values, ours the N examples. The initial 1 has the same share in both.
+    # torch's unbiased variance counts all N*H*W values, the layer's only the N examples. Both still contain the same
+    # share of the initial 1.
     initial, values = (1 - momentum) ** batches, x.numel() // 5
-    theirs.running_var = initial + (theirs.running_var - initial) * (values - 1) / values * n / (n - 1)
-    torch.testing.assert_close(ours.running_mean[0], theirs.running_mean)
-    torch.testing.assert_close(ours.running_var[0], theirs.running_var)
-    ours.eval(), theirs.eval()
-    torch.testing.assert_close(ours(x), theirs(x))
+    reference.running_var = initial + (reference.running_var - initial) * (values - 1) / values * n / (n - 1)
+    torch.testing.assert_close(layer.running_mean[0], reference.running_mean)
+    torch.testing.assert_close(layer.running_var[0], reference.running_var)
+    layer.eval(), reference.eval()
+    torch.testing.assert_close(layer(x), reference(x))
 
 
 @pytest.mark.parametrize("maps", [False, True], ids=["linear", "conv"])
@@ -145,7 +146,7 @@ def test_mean_only_batch_norm_equals_its_formula(size: tuple[int, ...], axes: in
     torch.testing.assert_close(layer.eval()(x), x - mean + shift)
 
 
-# --- RMSNorm as two published articles write it, which a user may replace by ours
+# --- RMSNorm as written in two published articles: a user may replace it by the package's
 
 
 def article_a(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -159,7 +160,7 @@ def article_b(x: Tensor, g: Tensor, eps: float) -> Tensor:
 
 @pytest.mark.parametrize("article", [article_a, article_b])
 @pytest.mark.parametrize("eps", [1e-6, 1e-8])
-def test_rmsnorm_replaces_that_of_articles(article: Callable[[Tensor, Tensor, float], Tensor], eps: float) -> None:
+def test_rmsnorm_equals_the_rmsnorm_of_articles(article: Callable[[Tensor, Tensor, float], Tensor], eps: float) -> None:
     layer = norms.RMSNorm(16, eps)
     perturb(layer)
     x = 1e-3 * draw(3, 5, 16, dtype=torch.float32)
@@ -186,7 +187,7 @@ def test_number_of_units_in_the_statistic(n: int, p: float, ceil: int, floor: in
 
 
 def naive(x: Tensor, dims: int, k: int, eps: float, *, inside: bool, euclidean: bool = False) -> Tensor:
-    """Compute the definition row by row, over the flattened last ``dims`` axes."""
+    """Return ``x`` divided by its root mean square, row by row; a row is the flattened last ``dims`` axes."""
     rows = x.flatten(x.dim() - dims).reshape(-1, math.prod(x.shape[x.dim() - dims :]))
     result = torch.empty_like(rows)
     for i, row in enumerate(rows):
@@ -245,7 +246,7 @@ def test_l2_equals_rms_over_root_n(eps: float) -> None:
 
 @pytest.mark.parametrize("norm", [norms.LN(name="ln", eps=1e-2), norms.RMS(name="rms", eps=1e-2)], ids=lambda n: n.name)
 @pytest.mark.parametrize("joint", [False, True], ids=["per-channel", "all-channels"])
-def test_maps_are_normalised_as_by_loops(norm: norms.Norm, joint: bool) -> None:
+def test_maps_equal_a_loop_over_channels(norm: norms.Norm, joint: bool) -> None:
     norm = type(norm)(name=norm.name, eps=norm.eps, axes=[1, 2, 3] if joint else [2, 3])
     layer = perturbed(norm.normaliser(norms.Site("a", 3, maps=True, shift=True)))
     x = 1 + draw(2, 3, 4, 5)
@@ -278,7 +279,7 @@ FAMILIES: list[norms.Norm] = [
 ]
 FACTOR_PER_UNIT = torch.linspace(0.5, 3, 8, dtype=torch.float64).unsqueeze(1)
 FACTOR_OF_ONE_CASE = torch.ones(16, 1, dtype=torch.float64).index_fill(0, torch.tensor(3), 4.0)
-# each row: the change of weight and input, and the norms whose output does not change
+# each row: how weight and input are changed, and the norms whose output stays the same
 TABLE_1: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], set[str]]] = {
     "weight matrix re-scaling": (lambda w, x: (2.5 * w, x), {"bn", "wn", "ln", "rms", "prms"}),
     "weight matrix re-centring": (lambda w, x: (w + draw(1, 6, seed=7), x), {"ln"}),

@@ -1,7 +1,7 @@
-"""Gradients in closed form (the paper's section 4.2, extended to all norms) against autograd in float64.
+"""Gradients in closed form (for RMSNorm, the paper's Eq. 9) against autograd in float64.
 
-``a = W x`` are the summed inputs of an example, ``v = g * a / r + b`` the norm's output, ``d = dL/dv`` and
-``h = g * d``.
+``a = W x`` are the summed inputs of an example, ``v = g * a / r + b`` is the output of the norm, ``d = dL/dv`` is the
+gradient of the loss L with respect to it, and ``h = g * d``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(-1, keepdim=True)
 
 
-# --- for rows of examples: the normalised value, with which dL/dg = d * value, and dL/da
+# --- functions that return the normalised value, such as a / r, and dL/da
 
 
 def rms_gradient(a: Tensor, h: Tensor, k: int, eps: float) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def test_closed_form_gradients(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["rms", "prms", "ln"])
 def test_closed_form_gradients_of_maps(form: str) -> None:
-    """The formulas hold with ``a`` the H*W positions of one channel of an example, and one gain per channel."""
+    """The formulas hold for maps, where ``a`` is one channel of an example, and each channel has one gain."""
     norm, _ = FORMS[form]
     site = site_of(norm, kernel_size=1)
     a, d = draw(2, N, 3, 4, seed=1).requires_grad_(), draw(2, N, 3, 4, seed=2)
@@ -126,7 +126,7 @@ def test_gradient_at_zero_with_eps_outside(p: float) -> None:
 
 
 def test_matrix_form() -> None:
-    """The paper's Eq. (9): R is symmetric, R a = 0, and the gradient is orthogonal to W."""
+    """In the paper's Eq. 9, dL/da = R h, R is symmetric, R a = 0, and dL/dW is orthogonal to W."""
     site = site_of(norms.RMS(name="rms", eps=0))
     x, d = draw(BATCH, N_IN, seed=1), draw(BATCH, N, seed=2)
     a = site.map(x, site.weight)
@@ -159,7 +159,7 @@ def test_closed_form_gradients_of_weight_norm(kernel_size: int | None) -> None:
     close(site.weight.grad.flatten(1), gain / length * dw - gain * dg / length**2 * v)
 
 
-# what the closed forms above leave out
+# norms and shapes that the closed forms above do not cover
 OTHER_CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "rms multi-axis": (norms.RMSNorm((2, 4), EPS, bias=True), (3, 2, 4)),
     "prms maps": (norms.RMSNorm(3, EPS, p=0.3, axes=(1, 2, 3)), (2, 3, 2, 2)),
@@ -194,6 +194,6 @@ def test_scaling_of_gradients(norm: norms.Norm, scale_weight: float, scale_input
         return [site.weight.grad, x.grad, site.norm.weight.grad, site.norm.bias.grad]
 
     before, after = gradients(1, 1), gradients(scale_weight, scale_input)
-    divisors = [scale_weight, scale_input, 1, 1]  # of dL/dW, dL/dx, dL/dg, dL/db
+    divisors = [scale_weight, scale_input, 1, 1]  # for dL/dW, dL/dx, dL/dg and dL/db
     for old, new, divisor in zip(before, after, divisors, strict=True):
         close(new, old / divisor)

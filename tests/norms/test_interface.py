@@ -1,4 +1,4 @@
-"""The interface between models and norms, for every norm, and for a norm from outside the package."""
+"""The interface between models and norms, with every norm of the package and with a norm defined here."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rmsexp.models.recurrent import GRU, LSTM
 
 
 def without_effect(name: str, bias: str) -> set[str]:
-    """Return ``bias``, a bias inside the norm, as a set if the norm removes it by centring over the batch."""
+    """Return ``{bias}`` if the norm subtracts the batch mean and thus any bias inside it, otherwise an empty set."""
     return {bias} if name in ("bn", "mean_only_bn") else set()
 
 
-# --- a tied matrix beside normalised sites
+# --- a matrix that the embedding and the softmax share, beside a normalised site
 
 
 class TiedModel(nn.Module):
@@ -112,7 +112,7 @@ def test_post_norm_block(name: str) -> None:
 
 # --- parameters of a site
 
-PARAMETERS = {  # besides weight, bias (inside the norm) and norm.bias (after it)
+PARAMETERS = {  # parameters other than weight, bias (inside the norm) and norm.bias (after it)
     "none": set(),
     "wn": {"reparametrisation.gain"},
     "mean_only_bn": {"reparametrisation.gain"},
@@ -132,7 +132,9 @@ SHIFTED = {  # the values of ``shift`` with which there is a bias after the norm
 def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool) -> None:
     for kernel_size, shape in ((None, (HIDDEN, EMBED)), (3, (HIDDEN, EMBED, 3, 3))):
         site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
-        has_bias = bias or (bool(shift) and name in ("none", "wn"))  # without a norm between them, the two are the same
+        has_bias = bias or (
+            bool(shift) and name in ("none", "wn")
+        )  # without a norm, a bias before and after it is the same
         expected = {"weight"} | PARAMETERS[name] | ({"bias"} if has_bias else set())
         expected |= {"norm.bias"} if shift in SHIFTED[name] else set()
         assert {n for n, _ in site.named_parameters()} == expected
@@ -177,7 +179,7 @@ def test_gains_of_batch_norm_start_at_the_initial_gain(gain: float | None) -> No
 
 @pytest.mark.parametrize("family", [norms.RMS, norms.PRMS, norms.L2])
 @pytest.mark.parametrize("bias", [True, False])
-def test_bias_of_rms_overrides_the_recipe(family: type[norms.RMS], bias: bool) -> None:
+def test_bias_of_rms_overrides_the_shift_of_the_site(family: type[norms.RMS], bias: bool) -> None:
     norm = family(name="rms", bias=bias)
     normalisers = [norm.value("a", 3), *(norm.linear("a", 3, 3, shift=shift).norm for shift in (None, True, False))]
     assert [n.bias is not None for n in normalisers] == [bias] * 4
@@ -209,7 +211,7 @@ def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) 
     close(site(x).var(axes, unbiased=False), torch.ones(4, dtype=torch.float64))
 
 
-# --- mistakes
+# --- wrong options and arguments
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "p=0": (lambda: norms.PRMS(name="prms", p=0.0), r"norm.p must lie in \(0, 1\], got 0.0"),
@@ -246,7 +248,7 @@ def test_mistakes_raise_value_errors_that_name_the_key(mistake: str) -> None:
         call()
 
 
-# --- a norm from outside the package
+# --- a norm defined outside of the package
 
 
 class DynamicTanh(norms.Normaliser):
@@ -271,7 +273,7 @@ class DyT(norms.Norm):
 
 @pytest.mark.parametrize("shift", [None, False])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
-def test_a_norm_from_outside(kernel_size: int | None, shift: bool | None) -> None:
+def test_a_norm_defined_outside_of_the_package(kernel_size: int | None, shift: bool | None) -> None:
     site = fill(DyT(name="dyt").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
     x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
     sums = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
@@ -286,7 +288,7 @@ def test_a_norm_from_outside(kernel_size: int | None, shift: bool | None) -> Non
 
 
 @pytest.mark.parametrize("unit", [GRU, LSTM])
-def test_a_norm_from_outside_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
+def test_a_norm_defined_outside_of_the_package_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
     with_norm, without_norm = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
     x = draw(BATCH, TIME, EMBED)
     states = with_norm(x)

@@ -1,4 +1,4 @@
-// One step of attention on CPU (steps.h).
+// One step of additive attention on CPU. The formulas are in steps.h.
 
 #include <limits>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace rmsexp {
 namespace {
 
-// The source of one row of the batch: S positions with keys of C units and values of A units.
+// What one row of the batch attends to: S source positions, with keys of C units and values of A units.
 template <typename T>
 struct Source {
   const T *keys, *values;
@@ -25,7 +25,7 @@ void write_values(const NormedRow<T>& row, T* target, int64_t n) {
   for_each_vector<T>(0, n, [&](int64_t j, auto count) { store(target + j, row.value(j, count), count); });
 }
 
-// q: the normalised query, (C,).
+// Writes the attention weights alpha, (S,), and the context, (A,), of one row. q: the normalised query, (C,).
 template <typename T>
 void row_forward(const Source<T>& source, const T* q, const T* score, T* alpha, T* context) {
   const int64_t S = source.S, C = source.C, A = source.A;
@@ -52,12 +52,13 @@ void row_forward(const Source<T>& source, const T* q, const T* score, T* alpha, 
   }
 }
 
-// Adds to the gradients of keys and score, and to dq, the gradient of the normalised query. dalpha: a buffer, (S,).
+// Adds the gradients of one row to dkeys and dscore, and the gradient with respect to the normalised query q to dq.
+// dalpha: a buffer, (S,).
 template <typename T>
 void row_backward(const Source<T>& source, const T* q, const T* score, const T* alpha, const T* dcontext, T* dalpha,
                   T* dkeys, T* dscore, T* dq) {
   const int64_t S = source.S, C = source.C, A = source.A;
-  T mean = 0;  // of dalpha, weighted by alpha
+  T mean = 0;  // mean of dalpha, weighted by alpha
   for (int64_t p = 0; p < S; ++p) {
     if (!source.is_real(p)) continue;
     const T* value = source.value(p);
@@ -79,7 +80,8 @@ void row_backward(const Source<T>& source, const T* q, const T* score, const T* 
   }
 }
 
-// Replaces dq, the gradient of the normalised query, by the gradient of the query.
+// Replaces the gradient with respect to the normalised query, dq, by the gradient with respect to the query. Adds the
+// gradients of gain and shift to daffine.
 template <typename T>
 void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, const Form& form) {
   GradientSums<T> sums{0, 0};

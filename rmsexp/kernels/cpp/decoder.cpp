@@ -1,6 +1,7 @@
 // Whole sequences of the conditional GRU of a decoder, forward and backward through time (Sennrich et al. 2017,
-// section 2). In each step a first GRU reads the previous token, attention reads the source with the state of that GRU,
-// and a second GRU, whose biases are added to the products of its state, reads the context.
+// section 2). At each time step, the first GRU updates the state from the previous token, attention reads the source
+// with a query computed from that state, and the second GRU updates the state from the attention's context. Only the
+// second GRU has a bias, which is added to its summed inputs from the state.
 
 #include <ATen/ops/bmm.h>
 
@@ -9,20 +10,20 @@
 namespace rmsexp {
 namespace {
 
-// The products of the state between the two GRUs are formed at once: joint_products are those of query and second GRU.
+// In joint_products, the first C units are the query, the other 3H the second GRU's summed inputs from the state.
 struct SavedDecoder {
-  Tensor states;             // (T + 1, B, H)
-  Tensor contexts;           // (T, B, A)
-  Tensor between;            // (T, B, H): the states of the first GRU
-  Tensor first_products;     // (T, B, 3H): products of the state, of the first GRU
-  Tensor joint_products;     // (T, B, C + 3H)
-  Tensor context_products;   // (T, B, 3H): products of the context, of the second GRU
-  Tensor first_gates;        // (T, B, 3H)
-  Tensor first_statistics;   // (T, B, 8)
-  Tensor second_gates;       // (T, B, 3H)
-  Tensor second_statistics;  // (T, B, 8)
-  Tensor query_statistics;   // (T, B, 2)
-  Tensor attention;          // (T, B, S)
+  Tensor states;             // (T + 1, B, H): the initial state, and the states after each step
+  Tensor contexts;           // (T, B, A): results of the attention
+  Tensor between;            // (T, B, H): states between the first and the second GRU
+  Tensor first_products;     // (T, B, 3H): w_first times the state before the step
+  Tensor joint_products;     // (T, B, C + 3H): w_between times the state between the GRUs
+  Tensor context_products;   // (T, B, 3H): w_context times the context
+  Tensor first_gates;        // (T, B, 3H): reset, update, candidate
+  Tensor first_statistics;   // (T, B, 8): GruStatistics
+  Tensor second_gates;       // (T, B, 3H): reset, update, candidate
+  Tensor second_statistics;  // (T, B, 8): GruStatistics
+  Tensor query_statistics;   // (T, B, 2): Statistics
+  Tensor attention;          // (T, B, S): attention weights
 
   auto fields() {
     return std::tie(states, contexts, between, first_products, joint_products, context_products, first_gates,
@@ -33,21 +34,21 @@ struct SavedDecoder {
 Tensor query_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, 0, C); }
 Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joint.size(-1) - C); }
 
-TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): products of the previous tokens
+TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed inputs from the previous tokens
                            const Tensor& s0,             // (B, H)
                            const Tensor& keys,           // (B, S, C)
                            const Tensor& values,         // (B, S, A)
                            const Tensor& mask,           // (B, S)
-                           const Tensor& w_first,        // (3H, H), of the state
-                           const Tensor& w_between,      // (C + 3H, H), of query and second GRU
-                           const OptionalTensor& bias,   // (3H,), of the second GRU
-                           const Tensor& w_context,      // (3H, A)
+                           const Tensor& w_first,        // (3H, H): maps the state, for the first GRU
+                           const Tensor& w_between,      // (C + 3H, H): maps the state, for query and second GRU
+                           const OptionalTensor& bias,   // (3H,): bias of the second GRU
+                           const Tensor& w_context,      // (3H, A): maps the context, for the second GRU
                            const Tensor& score,          // (C,)
-                           const Tensor& affine_first,   // (2, 2, 3H)
-                           const Tensor& affine_second,  // (2, 2, 3H)
-                           const Tensor& affine_query,   // (2, C)
+                           const Tensor& affine_first,   // (2, 2, 3H): as in steps.h
+                           const Tensor& affine_second,  // (2, 2, 3H): as in steps.h
+                           const Tensor& affine_query,   // (2, C): gain and shift of the query
                            at::IntArrayRef form, at::IntArrayRef query_form, double eps) {
-  at::AutoDispatchBelowADInplaceOrView below;  // the backward pass is an operator: autograd records no step
+  at::AutoDispatchBelowADInplaceOrView below;  // decoder_backward is the backward pass: autograd need not record
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
   const Tensor x = with_contiguous_rows(input);
   const Tensor first = transposed(w_first), between = transposed(w_between), of_context = transposed(w_context);
@@ -81,10 +82,10 @@ TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): products
   return to_list(saved);
 }
 
-// Returns the gradients of the tensors of decoder_forward but the mask, in its order; that of bias is empty without
-// one.
-TensorList decoder_backward(const Tensor& gradient,          // (B, T, H): of the states
-                            const Tensor& context_gradient,  // (B, T, A): of the contexts
+// Returns the gradients of the tensors that decoder_forward takes, except the mask, in the order of its arguments. The
+// gradient of bias is empty if there is no bias.
+TensorList decoder_backward(const Tensor& gradient,          // (B, T, H): gradient of the states
+                            const Tensor& context_gradient,  // (B, T, A): gradient of the contexts
                             const Tensor& input, const Tensor& keys, const Tensor& values, const Tensor& mask,
                             const Tensor& w_first, const Tensor& w_between, bool biased, const Tensor& w_context,
                             const Tensor& score, const Tensor& affine_first, const Tensor& affine_second,
@@ -102,7 +103,7 @@ TensorList decoder_backward(const Tensor& gradient,          // (B, T, H): of th
   const Tensor dcontexts = context_gradient.transpose(0, 1).clone(at::MemoryFormat::Contiguous);
   const Tensor first_partials = zero_partials(s.initial(), affine_first.sizes());
   const Tensor second_partials = zero_partials(s.initial(), affine_second.sizes());
-  const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // of score, gain and shift
+  const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // gradients of score, gain and shift
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
     const Tensor joint = saved.joint_products[t], djoint_t = djoint[t];

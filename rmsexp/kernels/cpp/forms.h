@@ -1,4 +1,4 @@
-// The norms that the kernels compute, and their statistics and gradients on one row.
+// The norms that the kernels compute: statistics and gradients of one row.
 //
 // For a row a of n values, of which the first k enter the statistic:
 //
@@ -8,14 +8,14 @@
 //   Euclid: as RMS, with q = sum_{j < k} a_j^2
 //   layer:  mean = sum_j a_j / n, scale = 1 / sqrt(sum_j (a_j - mean)^2 / n + eps)
 //
-// Zhang & Sennrich (2019), Eq. 4, section 4 and Table 2; Ba et al. (2016), Eq. 3.
+// Zhang & Sennrich (2019), Eq. 4 and Table 2; Ba et al. (2016), Eq. 3.
 #pragma once
 
 #include "vectors.h"
 
 namespace rmsexp {
 
-// The numbers are those of rmsexp/kernels/forms.py, which is their only definition: build.py passes them on.
+// The numbers are defined in rmsexp/kernels/forms.py; rmsexp/kernels/build.py passes them to the compiler.
 enum Kind : int64_t {
   kNone = RMSEXP_KIND_NONE,
   kRms = RMSEXP_KIND_RMS,
@@ -23,13 +23,14 @@ enum Kind : int64_t {
   kEuclid = RMSEXP_KIND_EUCLID,
 };
 
-// A norm over `n` units, of which the first `k` enter the statistic. `inside`: eps is added under the root.
+// A norm over `n` units, of which the first `k` enter the statistic. eps is added under the root if `inside` is true,
+// otherwise to the root.
 struct Form {
   int64_t kind, n, k;
   bool inside;
   double eps;
 
-  // What the sum of the squares is divided by.
+  // The number by which the sum of the squares is divided.
   double divisor() const { return kind == kEuclid ? 1.0 : static_cast<double>(k); }
 };
 
@@ -38,7 +39,7 @@ struct Statistics {
   W mean, scale;
 };
 
-// The statistics of a row with mean 0, from the sum of its squares.
+// Returns mean 0, and the scale for this sum of squares.
 template <typename W>
 inline Statistics<W> statistics_from_squares(W squares, const Form& form) {
   const W mean_square = squares / static_cast<W>(form.divisor());
@@ -66,38 +67,39 @@ inline Statistics<Wide<T>> row_statistics(const T* a, const Form& form) {
   return statistics_from_squares(squares, form);
 }
 
-// Sums over a row of g, the gradient of the normalised values, and of g * normalised.
+// Sums over a row: `gradient` of g, the gradient with respect to the normalised values; `product` of g * normalised.
 template <typename W>
 struct GradientSums {
   W gradient, product;
 };
 
-// The two terms by which the statistics enter the gradient of a row.
+// The two terms of a row's gradient that arise because mean and scale depend on the row.
 template <typename W>
 struct Correction {
   W mean, slope;
 };
 
-// With g the gradient of the normalised values, the gradient of a is
+// With g_j the gradient of the loss with respect to normalised_j, the gradient with respect to a_j is
 //
 //   da_j = scale * (g_j - mean - [j < k] * normalised_j * slope)
-//   RMS, Euclid: mean = 0,       slope = sum_j g_j normalised_j / d, with d = k or 1;
-//                                eps outside of the root: this slope / (scale * sqrt(q))
+//   RMS, Euclid: mean = 0,       slope = sum_j g_j normalised_j / d, with d = k for RMS, 1 for Euclid;
+//                                if eps is outside the root, this is divided by scale * sqrt(q)
 //   layer:       mean = mean(g), slope = mean(g * normalised)
 //
-// the derivatives of the formulas at the top; for eps = 0 and k = n Eq. 9 of Zhang & Sennrich (2019).
+// These are the derivatives of the formulas at the top. For RMS with eps = 0 and k = n, see Eq. 9 of Zhang & Sennrich
+// (2019).
 template <typename W>
 inline Correction<W> correction(GradientSums<W> sums, W scale, const Form& form) {
   if (form.kind == kNone) return {W(0), W(0)};
   const W slope = sums.product / static_cast<W>(form.divisor());
   if (form.kind == kLayer) return {sums.gradient / static_cast<W>(form.n), slope};
   if (form.inside) return {W(0), slope};
-  // Where the root is 0 the formula gives 0 / 0, which is taken as 0.
+  // Where the root is 0, the formula gives 0 / 0, and the slope is set to 0.
   const W root = W(1) / scale - static_cast<W>(form.eps);
   return {W(0), root > W(0) ? slope / (scale * root) : W(0)};
 }
 
-// Replaces `gradient`, of the normalised values of the row `a`, by the gradient of `a`.
+// Replaces `gradient`, the gradient with respect to the normalised values of row `a`, by that with respect to `a`.
 template <typename T>
 inline void gradient_of_row(T* gradient, const T* a, Statistics<T> statistics, Correction<T> by, const Form& form) {
   if (form.kind == kNone) return;

@@ -1,11 +1,11 @@
-// The gates of a GRU on CPU (steps.h).
+// The gates of a GRU on CPU. The formulas are in steps.h.
 
 #include "step_rows.h"
 
 namespace rmsexp {
 namespace {
 
-// The gates of a row: (3, H).
+// The gates of one row of the batch, (3, H).
 template <typename T>
 struct Gates {
   T *reset, *update, *candidate;
@@ -13,7 +13,7 @@ struct Gates {
   Gates(T* row, int64_t hidden) : reset(row), update(row + hidden), candidate(row + 2 * hidden) {}
 };
 
-// The four normed parts of a step: gates and candidate of input and state.
+// The four parts of the summed inputs that are normalised separately: of ax (x_...) and of ah (h_...).
 template <typename T>
 struct NormedStep {
   NormedRow<T> x_gates, x_candidate, h_gates, h_candidate;
@@ -40,7 +40,7 @@ void row_forward(const NormedStep<T>& step, const T* h, Gates<T> gates, T* out, 
   });
 }
 
-// dout may be null.
+// Computes the gradients of one row, and adds those of gain and shift to daffine. dout may be null.
 template <typename T>
 void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, Gates<T> gates, const T* dout, T* dh,
                   T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {

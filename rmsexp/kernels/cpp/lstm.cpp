@@ -1,11 +1,11 @@
-// The gates of an LSTM on CPU (steps.h).
+// The gates of an LSTM on CPU. The formulas are in steps.h.
 
 #include "step_rows.h"
 
 namespace rmsexp {
 namespace {
 
-// The gates of a row, (5, H); `seen` is tanh(N(cell)).
+// The gates of one row of the batch, (5, H); `seen` is tanh of the normalised new cell.
 template <typename T>
 struct Gates {
   T *in, *forget, *out, *value, *seen;
@@ -21,7 +21,7 @@ struct Cells {
   T* after;
 };
 
-// Writes the gates, the cell, the hidden state, and the statistics of the cell.
+// Writes the gates, the new cell, the new hidden state and the statistics of the new cell, for one row.
 template <typename T>
 void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<const T>& cell_affine, const Form& form,
                  Cells<T> cell, Gates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
@@ -46,7 +46,8 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
   });
 }
 
-// cell.da is a buffer of H values. dout may be null.
+// Computes the gradients of one row, and adds those of gains and shifts to the daffine of x, h and cell. cell.da is a
+// buffer of H values. dout may be null.
 template <typename T>
 void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const LstmForms& forms, const T* c,
                   Gates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {

@@ -1,4 +1,5 @@
-// Kernels of norms over the positions of channels-last maps: vectors run over channels, each with its own statistic.
+// Kernels of norms over the positions of channels-last maps. A row is one example, (n, channels); vectors run over its
+// channels, each of which has its own statistic.
 #pragma once
 
 #include <vector>
@@ -57,7 +58,8 @@ void maps_forward(const Layout& layout, const Form& form,
   });
 }
 
-// As rows_backward. Per channel, dx of forms.h is a linear function of the incoming gradient d and of x:
+// Computes the gradients as rows_backward does. For each channel, dx (forms.h, correction()) is a linear function of x
+// and of d, the gradient of the loss with respect to normalised * gain + shift:
 //
 //   dx = d * of_gradient + [p < k] * (x * of_value + constant)
 //   of_gradient = scale * gain, of_value = -scale^2 * slope, constant = -scale * mean(g) - of_value * mean
@@ -71,9 +73,9 @@ void maps_backward(const Layout& layout, const Form& form,
                    const Wide<T>* mean,   // (rows, channels), read for layer norm only
                    const Wide<T>* scale,  // (rows, channels)
                    T* dx,                 // (rows, n, channels), written
-                   Wide<T>* dgain,        // (slots, channels), added to, or null
-                   Wide<T>* dshift,       // as dgain
-                   int64_t slots) {       // 1, or the number of threads: each adds to its own sums
+                   Wide<T>* dgain,        // (slots, channels), accumulated in place; null without a gain
+                   Wide<T>* dshift,       // (slots, channels), accumulated in place; null without a shift
+                   int64_t slots) {       // 1, or the number of threads, each of which adds to its own sums
   using W = Wide<T>;
   const int64_t n = layout.n, c = layout.channels;
   const auto backward = [&](int64_t begin, int64_t end, auto activated) {
@@ -87,7 +89,7 @@ void maps_backward(const Layout& layout, const Form& form,
         factor[j] = gain ? row_scale[j] * gain[j] : row_scale[j];
         offset[j] = (shift ? shift[j] : W(0)) - (row_mean ? row_mean[j] * factor[j] : W(0));
       }
-      // The gradient of normalised * gain + shift.
+      // The gradient of the loss with respect to normalised * gain + shift.
       const auto incoming = [&](int64_t p, int64_t j, auto count) {
         auto gradient = load(dy_row + p * c + j, count);
         if constexpr (activated) {

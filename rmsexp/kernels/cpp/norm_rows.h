@@ -1,7 +1,7 @@
-// Kernels of norms over contiguous rows: the last axis, or the positions of one channel.
+// Kernels of norms over contiguous rows. A row is the last axis of a tensor, or the positions of one channel of a map.
 //
-// `streaming` is for tensors far larger than the caches: the next row is prefetched, and results are written by
-// non-temporal stores.
+// `streaming` is for tensors that exceed the cache (vectors.h, exceeds_cache()): the next row is prefetched, and
+// results are written by the streaming store() of vectors.h.
 #pragma once
 
 #include "norms.h"
@@ -50,12 +50,12 @@ void rows_forward(const Layout& layout, const Form& form,
   });
 }
 
-// With d the gradient of normalised * gain + shift:
+// With d the gradient of the loss with respect to normalised * gain + shift:
 //
 //   dgain = sum over rows of d * normalised, dshift = sum over rows of d
-//   g = d * gain; dx from g as in forms.h, correction()
+//   g = d * gain, from which dx follows as in forms.h, correction()
 //
-// One pass over a row forms the sums, a second one writes dx.
+// A first pass over a row computes the sums, a second pass writes dx.
 template <typename T, bool streaming>
 void rows_backward(const Layout& layout, const Form& form,
                    const T* dy,           // (rows, n)
@@ -66,9 +66,9 @@ void rows_backward(const Layout& layout, const Form& form,
                    const Wide<T>* mean,   // (rows,), read for layer norm only
                    const Wide<T>* scale,  // (rows,)
                    T* dx,                 // (rows, n), written
-                   Wide<T>* dgain,        // (slots, n or channels), added to, or null
-                   Wide<T>* dshift,       // as dgain
-                   int64_t slots) {       // 1, or the number of threads: each adds to its own sums
+                   Wide<T>* dgain,  // (slots, n), for maps (slots, channels), accumulated in place; null without a gain
+                   Wide<T>* dshift,  // as dgain; null without a shift
+                   int64_t slots) {  // 1, or the number of threads, each of which adds to its own sums
   using W = Wide<T>;
   const int64_t n = layout.n, channels = layout.channels, width = channels ? channels : n;
   const auto backward = [&](int64_t begin, int64_t end, auto unit_gains, auto unit_shifts, auto activated) {
@@ -82,7 +82,7 @@ void rows_backward(const Layout& layout, const Form& form,
       const int64_t channel = channels ? row % channels : 0;
       const Vec<W> channel_gain(channels && gain ? gain[channel] : W(1));
       const Vec<W> channel_shift(channels && shift ? shift[channel] : W(0));
-      // The gradient of normalised * gain + shift.
+      // The gradient of the loss with respect to normalised * gain + shift.
       const auto incoming = [&](int64_t j, auto count, const Vec<W>& normalised) {
         auto gradient = load(dy_row + j, count);
         if constexpr (activated) {
@@ -100,7 +100,7 @@ void rows_backward(const Layout& layout, const Form& form,
       Vec<W> products(0), gradients(0);
       for_each_vector<W>(0, n, [&](int64_t j, auto count) {
         const auto normalised = (load(a + j, count) - centre) * factor;
-        auto gradient = incoming(j, count, normalised);  // zero from `count` on
+        auto gradient = incoming(j, count, normalised);  // its elements from `count` on are zero
         if constexpr (unit_shifts) store(dshift_sum + j, load(dshift_sum + j, count) + gradient, count);
         auto product = gradient * normalised;
         if constexpr (unit_gains) {

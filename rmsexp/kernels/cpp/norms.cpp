@@ -19,10 +19,10 @@ bool is_readable(const Tensor& x, bool maps) {
   return x.stride(-1) == 1 && x.is_non_overlapping_and_dense();
 }
 
-// x, or a contiguous copy where the kernels cannot read the memory of x.
+// Returns x, or a contiguous copy if the kernels cannot read the memory of x.
 Tensor readable(const Tensor& x, bool maps) { return is_readable(x, maps) ? x : x.contiguous(); }
 
-// x, or a copy with the memory layout of `like`.
+// Returns x, or a copy with the memory layout of `like` if that of x differs.
 Tensor with_layout(const Tensor& x, const Tensor& like) {
   return x.strides() == like.strides() ? x : at::empty_like(like).copy_(x);
 }
@@ -36,7 +36,7 @@ Layout layout_of(const Tensor& x, bool maps) {
 
 at::ScalarType statistics_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// A gain or shift in the type of the statistics; undefined where there is none.
+// Returns a gain or shift in the dtype of the statistics; undefined if there is none.
 Tensor parameter(const OptionalTensor& tensor, const Tensor& x) {
   if (!tensor.has_value() || !tensor->defined()) return {};
   return tensor->to(statistics_type(x)).contiguous();
@@ -47,7 +47,8 @@ const W* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<W>() : nullptr;
 }
 
-// Zeros to which the threads add the gradient of a parameter, (width,) or (slots, width); empty without the parameter.
+// Returns zeros to which the threads add the gradient of a parameter, (width,) for one slot, otherwise (slots, width).
+// The result is empty if the parameter is undefined.
 Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {
   if (!parameter.defined()) return at::empty({0}, like.options());
   return slots == 1 ? at::zeros({width}, like.options()) : at::zeros({slots, width}, like.options());

@@ -1,9 +1,9 @@
-// Norms with one statistic per example and position: the operators, and what their kernels share.
+// Norms whose statistics are of one example: the operators, and code that their kernels share.
 //
-// y = activation(normalised * gain + shift), where the activation is a leaky ReLU with `slope` in (0, 1], 1 for none.
-// The statistics are over the last axis of x, or with `maps` over the positions of each channel of an example. The
-// leaky ReLU in the same kernel saves two passes over memory.
-// Zhang & Sennrich (2019), section 4; Ba et al. (2016), Eq. 3.
+// y = activation(normalised * gain + shift). The activation is a leaky ReLU with `slope` in (0, 1]; with 1, y is
+// linear. The statistics are over the last axis of x, or with `maps` over the positions of each channel of an example.
+// Computing the leaky ReLU in the same kernel saves two passes over memory. Zhang & Sennrich (2019), Eq. 4; Ba et al.
+// (2016), Eq. 3.
 #pragma once
 
 #include "forms.h"
@@ -13,33 +13,33 @@ namespace rmsexp {
 
 using NormOutputs = std::tuple<Tensor, Tensor, Tensor>;
 
-// Returns y and the statistics. float16 and bfloat16 have statistics in float32. Of layer norms alone the mean is
-// saved; otherwise it is empty.
+// Returns y, mean and scale. The mean is empty except for layer norm. Mean and scale are float32 if x is float16 or
+// bfloat16.
 NormOutputs normalise_forward(const Tensor& input,          // (..., n), or maps (batch, channels, height, width)
                               const OptionalTensor& gain,   // (n,) or (channels,)
                               const OptionalTensor& shift,  // as gain
                               bool maps, int64_t kind,
-                              int64_t k,  // units in the statistic
+                              int64_t k,  // number of units in a statistic
                               bool inside, double eps, double slope);
 
-// Returns the gradients of x, gain and shift; the latter are in the type of the statistics, and empty without a gain or
-// a shift.
-NormOutputs normalise_backward(const Tensor& gradient,  // of y, shaped as it
+// Returns the gradients of x, gain and shift. Those of gain and shift have the dtype of the statistics; they are empty
+// if there is no gain or no shift.
+NormOutputs normalise_backward(const Tensor& gradient,  // gradient of y, with the shape of y
                                const Tensor& input, const OptionalTensor& gain,
                                const Tensor& mean,   // (rows,) or (batch * channels,), or empty
                                const Tensor& scale,  // (rows,) or (batch * channels,)
                                const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
                                double slope);
 
-constexpr int64_t kElementsPerThread = 16384;  // fewer are not worth another thread
+constexpr int64_t kElementsPerThread = 16384;  // for fewer elements, another thread saves no time
 
-// How the memory of an input is read. Contiguous maps have one row per channel of an example, channels-last maps one
-// row per example: (n, channels).
+// How the kernels read the memory of an input. For contiguous maps, a row is one channel of one example, (n,). For
+// channels-last maps, a row is one example, (n, channels).
 struct Layout {
   int64_t rows;
-  int64_t n;                   // elements in a statistic
-  int64_t channels = 0;        // of maps; 0 otherwise
-  bool channels_last = false;  // maps whose channels are contiguous
+  int64_t n;                   // number of units or positions that share a statistic
+  int64_t channels = 0;        // number of channels of maps; 0 if the input is not maps
+  bool channels_last = false;  // whether the input is maps in channels-last memory format
 };
 
 template <typename W>
@@ -47,7 +47,7 @@ Vec<W> leaky_relu(const Vec<W>& x, W slope) {
   return at::vec::maximum(x, x * Vec<W>(slope));
 }
 
-// The gradient of x, from the gradient of leaky_relu(x, slope).
+// Returns the gradient of x from the gradient of leaky_relu(x, slope).
 template <typename W>
 Vec<W> leaky_relu_backward(const Vec<W>& gradient, const Vec<W>& x, W slope) {
   return Vec<W>::blendv(gradient * Vec<W>(slope), gradient, x > Vec<W>(0));

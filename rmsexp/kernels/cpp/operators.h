@@ -1,4 +1,4 @@
-// What the definitions of operators share: finding other operators, and naming the tensors of a list.
+// Helpers to define operators: they find other operators, and give names to the tensors of a list.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,14 @@ namespace rmsexp {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// A registered operator with the signature of the function F, called for the device of its tensors.
+// Returns the registered operator of this name, whose signature is F. Calling it dispatches to the tensors' device.
 template <typename F>
 auto find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
 }
 
-// Tensors saved between forward and backward pass are a struct here and a list in the operators' signatures. A struct's
-// fields() are its tensors in the order of the list.
+// The tensors that a forward pass saves for the backward pass are a struct in this code, and a list in the signatures
+// of the operators. The struct's fields() returns the tensors in the order of the list.
 template <typename Saved>
 std::vector<Tensor> to_list(Saved saved) {
   return std::apply([](const auto&... tensor) { return std::vector<Tensor>{tensor...}; }, saved.fields());

@@ -1,7 +1,8 @@
 // Whole sequences of a normalised GRU or LSTM, forward and backward through time.
 //
-// x: (B, T, 3H) or (B, T, 4H), the products of the input. weight: (3H, H) or (4H, H), of the state. mask: (B, T), or
-// without padding. The other arguments are those of the steps (steps.h).
+// x, (B, T, 3H) for a GRU and (B, T, 4H) for an LSTM, holds the summed inputs from the input sequence, before their
+// norms. weight, (3H, H) or (4H, H), maps the state. mask, (B, T), is false on padding; without a mask, there is no
+// padding. The other arguments are passed to the operators of a step (steps.h).
 
 #include "sequences.h"
 
@@ -9,10 +10,10 @@ namespace rmsexp {
 namespace {
 
 struct SavedGru {
-  Tensor states;      // (T + 1, B, H)
-  Tensor products;    // (T, B, 3H), of the state, with the bias
-  Tensor gates;       // (T, B, 3H)
-  Tensor statistics;  // (T, B, 8)
+  Tensor states;      // (T + 1, B, H), with the initial state
+  Tensor products;    // (T, B, 3H): weight times the state, plus the bias
+  Tensor gates;       // (T, B, 3H): reset, update, candidate
+  Tensor statistics;  // (T, B, 8): GruStatistics
 
   auto fields() { return std::tie(states, products, gates, statistics); }
 };
@@ -20,7 +21,7 @@ struct SavedGru {
 TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, const OptionalTensor& bias,
                        const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
                        double eps) {
-  at::AutoDispatchBelowADInplaceOrView below;  // the backward pass is an operator: autograd records no step
+  at::AutoDispatchBelowADInplaceOrView below;  // gru_backward is the backward pass: autograd need not record
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
   const int64_t B = x.size(0), T = x.size(1), H = h0.size(1);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
@@ -36,7 +37,7 @@ TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weig
   return to_list(saved);
 }
 
-// Returns the gradients of x, h0, weight, bias (empty without one) and affine.
+// Returns the gradients of x, h0, weight, bias (empty if there is no bias) and affine.
 TensorList gru_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, bool biased,
                         const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
                         double eps, at::TensorList saved_list) {
@@ -59,11 +60,11 @@ TensorList gru_backward(const Tensor& gradient, const Tensor& input, const Tenso
 }
 
 struct SavedLstm {
-  Tensor hidden;      // (T + 1, B, H)
-  Tensor cells;       // (T + 1, B, H)
-  Tensor products;    // (T, B, 4H), of the hidden state
-  Tensor gates;       // (T, B, 5H)
-  Tensor statistics;  // (T, B, 6)
+  Tensor hidden;      // (T + 1, B, H), with the initial state
+  Tensor cells;       // (T + 1, B, H), with the initial cell
+  Tensor products;    // (T, B, 4H): weight times the hidden state
+  Tensor gates;       // (T, B, 5H): in, forget, out, value, tanh of the normalised cell
+  Tensor statistics;  // (T, B, 6): LstmStatistics
 
   auto fields() { return std::tie(hidden, cells, products, gates, statistics); }
 };

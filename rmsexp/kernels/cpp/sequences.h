@@ -1,7 +1,8 @@
-// What the operators over whole sequences share. Their loops run on every device: matrix products are the library's,
-// and the operators between them (steps.h) have kernels for each device.
+// Code that the operators over whole sequences share. Their loops over the time steps serve every device: ATen computes
+// the matrix products, and the operators between these (steps.h) have an implementation for each device.
 //
-// B rows of a batch, T time steps, H units of a state. Saved tensors begin with (T, B), in order of the positions.
+// Shapes: B rows of a batch, T time steps, H units of a state. The first axes of saved tensors are (T, B); positions
+// along T are in the order of the sequence, also if it is read in reverse.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -22,29 +23,30 @@ inline OptionalTensor mask_at(const OptionalTensor& mask, int64_t t) {
 
 inline Tensor with_contiguous_rows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
-// An uninitialised gradient of x: with the strides of x where it is dense, contiguous otherwise.
+// Returns an uninitialised tensor for the gradient of x: with the strides of x if x is dense, otherwise contiguous.
 inline Tensor empty_gradient(const Tensor& x) {
   return x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty(x.sizes(), x.options());
 }
 
-// Zeros to which each thread, or on CUDA each row of the batch, adds its part of a gradient: (P, ...).
+// Returns zeros, (P, ...), to which each of the P threads, or on CUDA each of the P rows of the batch, adds its part of
+// a gradient of this shape.
 inline Tensor zero_partials(const Tensor& state, at::IntArrayRef shape) {
   std::vector<int64_t> sizes{state.is_cpu() ? at::get_num_threads() : state.size(0)};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   return at::zeros(sizes, state.options());
 }
 
-// A weight as the products of all steps read it. Transposed once, it makes each of them a fifth quicker.
+// Returns a contiguous copy of the transposed weight. It makes the matrix product of every step a fifth faster.
 inline Tensor transposed(const Tensor& weight) { return weight.t().contiguous(); }
 
-// The gradient of a weight, from the gradients of its products and the values that it was applied to, both (T, B, ...).
-// It is one product after the last step, not one per step.
+// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). It is
+// one matrix product over all steps, instead of one per step.
 inline Tensor weight_gradient(const Tensor& dproduct, const Tensor& input) {
   return at::mm(dproduct.flatten(0, 1).t(), input.flatten(0, 1));
 }
 
-// The states of a sequence. They lie in order of the positions, the initial state before the first one, or with
-// `reverse` after the last one.
+// The states of a sequence, in the order of its positions. The initial state comes before the first position, or with
+// `reverse` after the last position.
 struct States {
   Tensor all;  // (T + 1, B, H)
   bool reverse;
@@ -54,20 +56,20 @@ struct States {
   // The states before and after the step that reads position t.
   Tensor before(int64_t t) const { return all[reverse ? t + 1 : t]; }
   Tensor after(int64_t t) const { return all[reverse ? t : t + 1]; }
-  // The states before all steps, (T, B, H), in order of the positions.
+  // The state before each step, (T, B, H), in the order of the positions.
   Tensor before() const { return all.narrow(0, reverse ? 1 : 0, steps()); }
-  // The position that a step reads.
+  // The position that step number `step` reads.
   int64_t position(int64_t step) const { return reverse ? steps() - 1 - step : step; }
 };
 
-// Uninitialised but for the initial state.
+// Returns states of which only the initial one is initialised.
 inline States empty_states(const Tensor& initial, int64_t steps, bool reverse) {
   const States states{at::empty({steps + 1, initial.size(0), initial.size(1)}, initial.options()), reverse};
   states.initial().copy_(initial);
   return states;
 }
 
-// The gates of a GRU on the device of the tensors.
+// The operators of a GRU's step.
 inline const auto& gru_forward_step() {
   static const auto op = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
   return op;

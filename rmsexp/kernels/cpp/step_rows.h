@@ -1,4 +1,4 @@
-// What the CPU kernels of a time step share: rows of matrices, norms of rows, and their backward pass.
+// Code that the CPU kernels of a time step share: rows of matrices, norms of rows, and the backward pass of norms.
 #pragma once
 
 #include <cstring>
@@ -7,7 +7,7 @@
 
 namespace rmsexp {
 
-// The rows of a matrix with a contiguous last axis, or null without a tensor.
+// Pointers to the rows of a matrix whose last axis is contiguous; null pointers if there is no matrix.
 template <typename T>
 struct Rows {
   T* data = nullptr;
@@ -20,7 +20,7 @@ struct Rows {
   T* operator[](int64_t row) const { return data == nullptr ? nullptr : data + row * stride; }
 };
 
-// Which rows of a batch are real; all of them without a mask.
+// A mask that is true for the rows of a batch that are not padding; without a mask, there is no padding.
 struct RowMask {
   const bool* data = nullptr;
   int64_t stride = 0;
@@ -31,12 +31,12 @@ struct RowMask {
   bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
 };
 
-constexpr int64_t kUnitsPerThread = 4096;  // fewer are not worth another thread
+constexpr int64_t kUnitsPerThread = 4096;  // for fewer units, another thread saves no time
 
-// How many rows of this width are worth a thread.
+// Returns the smallest number of rows of this width that are given to a thread.
 inline int64_t rows_per_thread(int64_t width) { return std::max<int64_t>(1, kUnitsPerThread / width); }
 
-// A row of a tensor `statistics` as a struct.
+// Returns a row of a tensor `statistics` as a struct.
 template <typename S, typename T>
 S read_struct(const T* row) {
   S result;
@@ -55,7 +55,7 @@ void add_to(T* sum, const T* summand, int64_t n) {
       0, n, [&](int64_t j, auto count) { store(sum + j, load(sum + j, count) + load(summand + j, count), count); });
 }
 
-// Gain and shift of a norm, or the sums of their gradients.
+// Gain and shift of a norm, or the gradients of both.
 template <typename T>
 struct Affine {
   T *gain, *shift;
@@ -64,7 +64,7 @@ struct Affine {
   Affine from(int64_t unit) const { return {gain + unit, shift - gain}; }
 };
 
-// Those of input and state: (2, 2, width).
+// Gains and shifts for the summed inputs ax (x) and ah (h), in a tensor of shape (2, 2, width).
 template <typename T>
 struct StepAffine {
   Affine<T> x, h;
@@ -72,7 +72,7 @@ struct StepAffine {
   StepAffine(T* data, int64_t width) : x(data, width), h(data + 2 * width, width) {}
 };
 
-// A row with its norm.
+// A row, its statistics, and the gain and shift of its norm.
 template <typename T>
 struct NormedRow {
   const T* a;
@@ -89,15 +89,15 @@ struct NormedRow {
   }
 };
 
-// The backward pass of a NormedRow. add() is called for every unit, then finish().
+// The backward pass of the norm of a row. Callers call add() for every unit, then finish().
 template <typename T>
 struct NormBackward {
   NormedRow<T> row;
-  Affine<T> daffine;  // the sums of the gradients of gain and shift
-  T* da;              // the gradient of row.a, written
+  Affine<T> daffine;  // gradients of gain and shift, accumulated in place
+  T* da;              // gradient of row.a, written
   Vec<T> gradients = Vec<T>(0), products = Vec<T>(0);
 
-  // Takes the gradient of value(j, count).
+  // `gradient` is the gradient of the loss with respect to row.value(j, count).
   inline void add(Vec<T> gradient, int64_t j, int64_t count) {
     const auto normalised = row.normalised(j, count);
     store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);

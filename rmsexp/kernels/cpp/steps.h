@@ -1,9 +1,10 @@
-// The operators of one time step, which each device implements, and the rows that their forward passes save.
+// The operators of one time step, with an implementation for each device, and the statistics that they save.
 //
-// B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last axis of
-// every matrix is contiguous. N is the norm of a form, with gain and shift of `affine`; `form` is documented with the
-// struct that it becomes. `partials` have a first axis of P parts, one for each thread here and one for each row of the
-// batch on CUDA, so that no two of them add to the same sum.
+// Shapes: B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last
+// axis of every matrix is contiguous. N is the norm that `form` and `eps` describe, with the gain and shift in
+// `affine`; the integers of `form` are listed at GruForms, LstmForms and query_form. A gradient dz is that of the loss
+// with respect to z. `partials` have P parts, one for each thread on CPU and one for each row of the batch on CUDA, so
+// that no two threads add to the same sum; the gradient is the sum of the parts.
 #pragma once
 
 #include "forms.h"
@@ -11,7 +12,8 @@
 
 namespace rmsexp {
 
-// form: kind, units in the statistic of the gates, of the candidate, and whether eps is inside of the root.
+// The integers of `form` are: kind of norm, number of units in the statistic of the gates, number of units in the
+// statistic of the candidate, and 1 if eps is inside the root, otherwise 0.
 struct GruForms {
   Form gates, candidate;
   GruForms(at::IntArrayRef form, double eps, int64_t hidden)
@@ -19,68 +21,75 @@ struct GruForms {
         candidate{form[0], hidden, form[2], form[3] != 0, eps} {}
 };
 
-// form: kind, units in the statistic of the gates, of the cell, and whether eps is inside of the root.
+// The integers of `form` are: kind of norm, number of units in the statistics of ax and ah, number of units in the
+// statistic of the cell, and 1 if eps is inside the root, otherwise 0.
 struct LstmForms {
   Form gates, cell;
   LstmForms(at::IntArrayRef form, double eps, int64_t hidden)
       : gates{form[0], 4 * hidden, form[1], form[3] != 0, eps}, cell{form[0], hidden, form[2], form[3] != 0, eps} {}
 };
 
-// form: kind, units in the statistic, and whether eps is inside of the root.
+// The integers of `form` are: kind of norm, number of units in the statistic, and 1 if eps is inside the root,
+// otherwise 0.
 inline Form query_form(at::IntArrayRef form, double eps, int64_t width) {
   return {form[0], width, form[1], form[2] != 0, eps};
 }
 
-// Rows of the tensors `statistics`, with the members in this order.
+// A row of a GRU's tensor `statistics` has the members in this order, each as mean and scale.
 template <typename T>
 struct GruStatistics {
   Statistics<T> x_gates, x_candidate, h_gates, h_candidate;
 };
 
+// A row of an LSTM's tensor `statistics`, likewise.
 template <typename T>
 struct LstmStatistics {
   Statistics<T> x, h, cell;
 };
 
+// The number of values in such a row.
 template <template <typename> typename Row>
 constexpr int64_t kWidth = sizeof(Row<float>) / sizeof(float);
 
-// ax and ah are the products of input and state, whose first 2 H units, the gates, are normed jointly:
+// ax and ah are the summed inputs (weight times vector) from input and state. Their first 2H units, the gates, have one
+// norm, their last H units, the candidate, another:
 //
 //   [reset, update] = sigmoid(N(ax) + N(ah)), candidate = tanh(N(ax) + reset * N(ah))
 //   out = update * h + (1 - update) * candidate
 //
 // Cho et al. (2014), with norms as in Nematus (Zhang & Sennrich 2019, section 6.1). Where the mask is false, out is h.
 void gru_gates_forward(const Tensor& ax,            // (B, 3H)
-                       const Tensor& ah,            // (B, 3H); the bias is added to it, in place
+                       const Tensor& ah,            // (B, 3H); the bias is added in place
                        const Tensor& h,             // (B, H)
                        const OptionalTensor& mask,  // (B,)
                        const OptionalTensor& bias,  // (3H,)
-                       const Tensor& affine,        // (2, 2, 3H): of input and state; gain and shift
+                       const Tensor& affine,        // (2, 2, 3H): gain and shift for ax, gain and shift for ah
                        at::IntArrayRef form, double eps,
                        const Tensor& gates,       // (B, 3H), written: reset, update, candidate
                        const Tensor& statistics,  // (B, 8), written: GruStatistics
                        const Tensor& out);        // (B, H), written
 
-// With D = dout + dh and N' the norm's backward pass (forms.h, correction()):
+// With D = dout + dh, N' the backward pass of a norm (forms.h, correction()), and d_update, d_candidate and d_reset the
+// gradients with respect to the arguments of sigmoid and tanh:
 //
 //   d_update    = D * (h - candidate) * update * (1 - update)
 //   d_candidate = D * (1 - update) * (1 - candidate^2)
 //   d_reset     = d_candidate * N(ah) * reset * (1 - reset)
 //   dax = N'([d_reset, d_update, d_candidate]), dah = N'([d_reset, d_update, d_candidate * reset])
-//   dh  = D * update, without what the products send back
+//   dh  = D * update; the caller adds the gradient of h through ah
 //
-// the derivatives of the formulas above. Where the mask is false, dax and dah are 0 and dh is D.
-void gru_gates_backward(const OptionalTensor& dout,  // (B, H): the gradient of this step's output
-                        const Tensor& dh,            // (B, H): in, from later steps; out, of h
+// Where the mask is false, dax and dah are 0 and dh is D.
+void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
+                        const Tensor& dh,            // (B, H), read: gradient of `out` from later steps; written: of h
                         const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates,
                         const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
                         at::IntArrayRef form, double eps,
                         const Tensor& dax,        // (B, 3H), written
                         const Tensor& dah,        // (B, 3H), written
-                        const Tensor& partials);  // (P, 2, 2, 3H), added to: of affine
+                        const Tensor& partials);  // (P, 2, 2, 3H), accumulated in place: gradient of affine
 
-// The 4 H units of ax and ah are normed jointly:
+// ax and ah are the summed inputs (weight times vector) from input and hidden state. The 4H units of each have one
+// norm:
 //
 //   [in, forget, out] = sigmoid(N(ax) + N(ah)), value = tanh(N(ax) + N(ah))
 //   out_c = forget * c + in * value, out_h = out * tanh(N(out_c))
@@ -91,37 +100,39 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
                         const Tensor& h,             // (B, H)
                         const Tensor& c,             // (B, H)
                         const OptionalTensor& mask,  // (B,)
-                        const Tensor& affine,        // (2, 2, 4H): of input and state; gain and shift
-                        const Tensor& cell_affine,   // (2, H): gain and shift
+                        const Tensor& affine,        // (2, 2, 4H): gain and shift for ax, gain and shift for ah
+                        const Tensor& cell_affine,   // (2, H): gain and shift for out_c
                         at::IntArrayRef form, double eps,
                         const Tensor& gates,       // (B, 5H), written: in, forget, out, value, tanh(N(out_c))
                         const Tensor& statistics,  // (B, 6), written: LstmStatistics
                         const Tensor& out_h,       // (B, H), written
                         const Tensor& out_c);      // (B, H), written
 
-// With D = dout + dh, seen = tanh(N(out_c)) and N' the norm's backward pass (forms.h, correction()):
+// With D = dout + dh, seen = tanh(N(out_c)), N' the backward pass of a norm (forms.h, correction()), and d_in,
+// d_forget, d_out and d_value the gradients with respect to the arguments of sigmoid and tanh:
 //
 //   d_out    = D * seen * out * (1 - out)
-//   E        = dc + N'(D * out * (1 - seen^2)), the gradient of out_c
+//   E        = dc + N'(D * out * (1 - seen^2)), the whole gradient of out_c
 //   d_in     = E * value * in * (1 - in)
 //   d_forget = E * c * forget * (1 - forget)
 //   d_value  = E * in * (1 - value^2)
-//   dax = dah = N'([d_in, d_forget, d_out, d_value]), each with its own statistics
-//   dc  = E * forget, dh = 0 without what the product sends back
+//   dax = N'([d_in, d_forget, d_out, d_value]), and dah likewise, with the statistics of ah
+//   dc  = E * forget, dh = 0; the caller adds the gradient of h through ah
 //
-// the derivatives of the formulas above. Where the mask is false, dax and dah are 0, dh is D, and dc stays.
-void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): the gradient of this step's output
-                         const Tensor& dh,            // (B, H): in, from later steps; out, of h
-                         const Tensor& dc,            // (B, H): in, from later steps; out, of c
+// Where the mask is false, dax and dah are 0, dh is D, and dc does not change.
+void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
+                         const Tensor& dh,            // (B, H), read: gradient of out_h from later steps; written: of h
+                         const Tensor& dc,            // (B, H), read: gradient of out_c from later steps; written: of c
                          const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
                          const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
                          const Tensor& cell_affine, at::IntArrayRef form, double eps,
                          const Tensor& dax,             // (B, 4H), written
                          const Tensor& dah,             // (B, 4H), written
-                         const Tensor& partials,        // (P, 2, 2, 4H), added to: of affine
-                         const Tensor& cell_partials);  // (P, 2, H), added to: of cell_affine
+                         const Tensor& partials,        // (P, 2, 2, 4H), accumulated in place: gradient of affine
+                         const Tensor& cell_partials);  // (P, 2, H), accumulated in place: gradient of cell_affine
 
-// Additive attention (Bahdanau et al. 2015, section 3.1) with a normalised query, over the positions p of the mask:
+// Additive attention (Bahdanau et al. 2015, section 3.1) with a normalised query, over the positions p where the mask
+// is true:
 //
 //   energy_p = score . tanh(key_p + N(query)), alpha = softmax(energy), context = sum_p alpha_p value_p
 void attention_forward(const Tensor& keys,    // (B, S, C)
@@ -135,7 +146,7 @@ void attention_forward(const Tensor& keys,    // (B, S, C)
                        const Tensor& alpha,       // (B, S), written
                        const Tensor& context);    // (B, A), written
 
-// With seen_p = tanh(key_p + N(query)) and N' the norm's backward pass (forms.h, correction()):
+// With seen_p = tanh(key_p + N(query)) and N' the backward pass of the norm (forms.h, correction()):
 //
 //   dalpha_p  = dcontext . value_p
 //   denergy_p = alpha_p (dalpha_p - sum_i alpha_i dalpha_i)
@@ -143,13 +154,13 @@ void attention_forward(const Tensor& keys,    // (B, S, C)
 //   dkey_p    = denergy_p score (1 - seen_p^2)
 //   dquery    = N'(sum_p dkey_p)
 //
-// the derivatives of the formulas above. The gradient of the values is a product that the caller forms.
+// The caller computes the gradient of the values, which is a matrix product.
 void attention_backward(const Tensor& dcontext,  // (B, A)
                         const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
                         const Tensor& score, const Tensor& affine, const Tensor& statistics, const Tensor& alpha,
                         at::IntArrayRef form, double eps,
-                        const Tensor& dkeys,      // (B, S, C), added to
-                        const Tensor& dquery,     // (B, C), written
-                        const Tensor& partials);  // (P, 3, C), added to: of score, gain and shift
+                        const Tensor& dkeys,      // (B, S, C), accumulated in place: gradient of the keys
+                        const Tensor& dquery,     // (B, C), written: gradient of the query
+                        const Tensor& partials);  // (P, 3, C), accumulated in place: gradients of score, gain and shift
 
 }  // namespace rmsexp

@@ -1,4 +1,4 @@
-// Vectors of the processor: loads, stores, loops over a row, sums, sigmoid and tanh.
+// SIMD vectors: loads, stores, loops over a row, sums, sigmoid and tanh.
 #pragma once
 
 #include <ATen/Dispatch.h>
@@ -20,7 +20,7 @@ using Vec = at::vec::Vectorized<T>;
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// The first `count` values at `source`, followed by zeros.
+// Returns the first `count` values at `source`, followed by zeros.
 template <typename T>
 inline Vec<Wide<T>> load(const T* source, int64_t count) {
   using W = Wide<T>;
@@ -54,14 +54,15 @@ inline void store(T* target, Vec<Wide<T>> value, int64_t count) {
   }
 }
 
-// Whether the part of a tensor that one thread works on is larger than 4 MiB, about a core's share of the last-level
-// cache. Its first cache lines are then evicted before its last ones are written.
+// Returns whether a thread's part of a tensor is larger than 4 MiB, about a core's share of the last-level cache. When
+// the thread reaches the end of such a part, its beginning is no longer in the cache.
 inline bool exceeds_cache(const at::Tensor& tensor) {
   return tensor.nbytes() > static_cast<size_t>(at::get_num_threads()) << 22;
 }
 
-// As above. With `streaming`, whole and aligned vectors are written by non-temporal stores, which do not first read the
-// cache line that they overwrite. The thread calls fence() after the last of them.
+// Stores the first `count` values. With `streaming`, aligned whole vectors of float or double are written by
+// non-temporal stores, if the vectors are AVX2 or AVX-512: these stores do not read the cache line that they overwrite.
+// A thread calls fence() after its last streaming store.
 template <bool streaming, typename T, typename C>
 inline void store(T* target, const Vec<Wide<T>>& value, C count) {
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
@@ -80,15 +81,15 @@ inline void store(T* target, const Vec<Wide<T>>& value, C count) {
   store(target, value, count);
 }
 
-// Orders streaming stores before whatever other threads read next.
+// Makes this thread's streaming stores visible to other threads before any of its later stores.
 inline void fence() {
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
   _mm_sfence();
 #endif
 }
 
-// Calls f(j, count) for each vector of [begin, end). `count` is a compile-time constant, the size of a vector, except
-// for a shorter last one, where it is an int64_t.
+// Calls f(j, count) for each vector of [begin, end), which starts at j. `count` is the size of a vector as a
+// compile-time constant, except for a shorter last vector: there it is an int64_t.
 template <typename T, typename F>
 inline void for_each_vector(int64_t begin, int64_t end, F f) {
   constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
@@ -97,20 +98,21 @@ inline void for_each_vector(int64_t begin, int64_t end, F f) {
   if (j < end) f(j, end - j);
 }
 
-// The sum of a vector's elements.
+// Returns the sum of a vector's elements.
 template <typename T>
 inline T horizontal_sum(Vec<T> value) {
   return at::vec::vec_reduce_all<T>([](const Vec<T>& a, const Vec<T>& b) { return a + b; }, value);
 }
 
-// `value` with zeros in place of all but the first `count` elements.
+// Returns `value` with zeros in place of all but the first `count` elements.
 template <typename T>
 inline Vec<T> zero_tail(const Vec<T>& value, int64_t count) {
   return count == Vec<T>::size() ? value : Vec<T>::set(Vec<T>(0), value, count);
 }
 
-// The sum over [0, n) of f(j, count), a vector whose elements from `count` on are zero. Four independent chains of
-// additions hide the latency of each.
+// Calls f(j, count) for each vector of [0, n), as for_each_vector, and returns the sum of all elements of the results.
+// f must return zeros in the elements from `count` on. Four independent chains of additions hide the latency of an
+// addition.
 template <typename T, typename F>
 inline T sum(int64_t n, F f) {
   constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
@@ -124,20 +126,20 @@ inline T sum(int64_t n, F f) {
   return horizontal_sum<T>((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
 
-// In float, exp_u20 has an error of 20 units in the last place.
+// For float, exp_u20 has an error of up to 20 units in the last place.
 template <typename T>
 inline Vec<T> sigmoid(const Vec<T>& x) {
   if constexpr (std::is_same_v<T, float>) return Vec<T>(1) / (Vec<T>(1) + x.neg().exp_u20());
   return Vec<T>(1) / (Vec<T>(1) + x.neg().exp());
 }
 
-// In float the relative error is about 5e-7, at a third of the cost of the library's tanh.
+// For float, the relative error is about 5e-7, and the cost a third of that of Vec<T>::tanh.
 template <typename T>
 inline Vec<T> tanh(const Vec<T>& x) {
   if constexpr (!std::is_same_v<T, float>) return x.tanh();
   const Vec<T> one(1), magnitude = x.abs(), square = x * x;
   const auto large = one - Vec<T>(2) / ((magnitude + magnitude).exp_u20() + one);
-  // Below 0.25, where `large` loses digits by cancellation: the Taylor series to x^9.
+  // Below 0.25, `large` loses digits by cancellation, so that the Taylor series to x^9 is used.
   auto series = at::vec::fmadd(square, Vec<T>(62.0 / 2835), Vec<T>(-17.0 / 315));
   series = at::vec::fmadd(square, series, Vec<T>(2.0 / 15));
   series = at::vec::fmadd(square, series, Vec<T>(-1.0 / 3));

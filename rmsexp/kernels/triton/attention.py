@@ -21,7 +21,7 @@ from rmsexp.kernels.triton.rows import (
     tanh,
 )
 
-QUERY = tl.constexpr(0)  # the only norm in a row of statistics
+QUERY = tl.constexpr(0)  # number of the norm in a row of statistics, which holds this norm only
 
 
 @triton.jit
@@ -32,9 +32,9 @@ def _forward(
     mask,  # (B, S)
     score,  # (C,)
     affine,  # (2, C): gain and shift of the query
-    statistics,  # (B, 2) written: mean and scale of the query
-    alpha,  # (B, S) written: attention weights
-    context,  # (B, A) written
+    statistics,  # (B, 2), written: mean and scale of the query
+    alpha,  # (B, S), written: attention weights
+    context,  # (B, A), written: sum of the values, weighted by alpha
     keys_stride,
     query_stride,
     values_stride,
@@ -45,7 +45,7 @@ def _forward(
     length,  # S
     width,  # C
     depth,  # A
-    k,  # units in the statistic of the query
+    k,  # number of units in the statistic of the query
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -65,7 +65,7 @@ def _forward(
     units = tl.arange(0, BLOCK_N)[None, :]
     mean, scale = row_statistics(query, True, 1, width, k, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
     save_statistics(statistics, QUERY, mean, scale)
-    # The energies, score . tanh(keys + N(query)), are kept in alpha until they are replaced by their softmax.
+    # alpha first holds the energies, score . tanh(keys + N(query)), and then their softmax.
     maxima = tl.full([BLOCK_POSITIONS, 1], float("-inf"), DTYPE)
     for position_start in range(0, length, BLOCK_POSITIONS):
         position = position_start + positions
@@ -109,19 +109,19 @@ def _forward(
 
 @triton.jit
 def _backward(
-    dcontext,  # (B, A)
+    dcontext,  # (B, A): gradient of context
     keys,  # (B, S, C)
     query,  # (B, C)
     values,  # (B, S, A)
     mask,  # (B, S)
     score,  # (C,)
-    affine,  # (2, C)
-    statistics,  # (B, 2)
-    alpha,  # (B, S)
-    dalpha,  # (B, S) scratch memory
-    dkeys,  # (B, S, C) added to
-    dquery,  # (B, C) written
-    partials,  # (B, 3, C) added to: each row's part of the gradients of score, gain and shift
+    affine,  # (2, C): gain and shift of the query
+    statistics,  # (B, 2): mean and scale of the query
+    alpha,  # (B, S): attention weights
+    dalpha,  # (B, S), scratch memory
+    dkeys,  # (B, S, C), accumulated in place: gradient of keys
+    dquery,  # (B, C), written: gradient of query
+    partials,  # (B, 3, C), accumulated in place: gradients of score, gain and shift for each row of the batch
     dcontext_stride,
     keys_stride,
     query_stride,
@@ -136,21 +136,21 @@ def _backward(
     length,  # S
     width,  # C
     depth,  # A
-    k,
+    k,  # number of units in the statistic of the query
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of :func:`_forward`.
+    """Compute the gradients of the loss with respect to the inputs of :func:`_forward`, except values.
 
-    With e the energies and t = tanh(keys + N(query)), so that ``e_s = score . t_s``, the gradients of
+    With t = tanh(keys + N(query)) and energies ``e_s = score . t_s``, the gradients with respect to these are:
 
     - alpha_s:   dcontext . values_s
     - e_s:       de_s = alpha_s * (dalpha_s - sum over r of alpha_r * dalpha_r)
     - keys_s:    de_s * score * (1 - t_s^2)
-    - N(query):  the sum of those of keys over s
+    - N(query):  the sum over s of the gradients of keys_s
     - score:     the sum of de_s * t_s over s
     """
     DTYPE: tl.constexpr = keys.dtype.element_ty
@@ -230,7 +230,7 @@ def attention_forward(
         mask: ``(B, S)``, true where a position is not padding.
         score: ``(C,)``.
         affine: ``(2, C)``: gain and shift of the query.
-        form: Kind of norm; units in the statistic; whether eps is inside the root.
+        form: Kind of norm, number of units in the statistic, and 1 if eps is inside the root, otherwise 0.
         eps: Added to the statistic.
         statistics: ``(B, 2)``, written: mean and scale of the query.
         alpha: ``(B, S)``, written; 0 where a position is padding.
@@ -261,15 +261,15 @@ def attention_backward(
     dquery: Tensor,
     partials: Tensor,
 ) -> None:
-    """Compute the gradients of :func:`attention_forward`, except that of the values.
+    """Compute the gradients of the inputs of :func:`attention_forward`, except ``values``.
 
-    The tanh is computed again: to save it would take as much memory as the keys at every step of the target.
+    The tanh is computed again, because to save it would take as much memory as the keys for every target position.
 
     Args:
         dcontext: Gradient of ``context``, ``(B, A)``.
-        dkeys: Gradient of ``keys``, ``(B, S, C)``, added to.
+        dkeys: Gradient of ``keys``, ``(B, S, C)``, accumulated in place.
         dquery: Gradient of ``query``, ``(B, C)``, written.
-        partials: ``(B, 3, C)``, added to: each row's part of the gradients of score, gain and shift.
+        partials: ``(B, 3, C)``, accumulated in place: gradients of score, gain and shift for each row of the batch.
 
     For the other arguments see :func:`attention_forward`.
     """

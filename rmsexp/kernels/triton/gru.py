@@ -1,7 +1,6 @@
 """One time step of the normalised GRU, after its matrix products, as Triton kernels.
 
-Shapes: B rows of the batch, one per program; H hidden units. Matrices are float32 or float64. Their last axis is
-contiguous, their rows may have any stride. ``mask`` is a padding mask, true where a row is not padding.
+For shapes and layouts see :mod:`rmsexp.kernels.triton.steps`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -20,21 +19,21 @@ from rmsexp.kernels.triton.rows import (
 )
 from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
 
-# The norms of a step, in the order of their statistics: of the gates and of the candidate, of input and state.
+# The norms of a step, in the order of their statistics. X_ norms are of parts of ax, H_ norms of parts of ah.
 X_GATES, X_CANDIDATE, H_GATES, H_CANDIDATE = (tl.constexpr(norm) for norm in range(4))
 
 
 @triton.jit
 def _forward(
-    ax,  # (B, 3H) summed inputs W x
-    ah,  # (B, 3H) summed inputs U h; the bias is added in place
-    h,  # (B, H) previous state
+    ax,  # (B, 3H): summed inputs W x
+    ah,  # (B, 3H): summed inputs U h; the bias is added in place
+    h,  # (B, H): previous state
     mask,  # (B,) or None
     bias,  # (3H,) or None
-    affine,  # (2, 2, 3H): of ax and ah; gain and shift
-    gates,  # (B, 3H) written: reset gate, update gate, candidate
-    statistics,  # (B, 4, 2) written: mean and scale of each norm
-    out,  # (B, H) written: new state
+    affine,  # (2, 2, 3H): gain and shift for ax, gain and shift for ah
+    gates,  # (B, 3H), written: reset gate, update gate, candidate
+    statistics,  # (B, 4, 2), written: mean and scale of each norm
+    out,  # (B, H), written: new state
     ax_stride,
     ah_stride,
     h_stride,
@@ -43,8 +42,8 @@ def _forward(
     statistics_stride,
     out_stride,
     hidden,  # H
-    k_gates,  # units in the statistic of the gates, of 2H
-    k_candidate,  # units in the statistic of the candidate, of H
+    k_gates,  # number of the 2H units that enter the statistic of the gates
+    k_candidate,  # number of the H units that enter the statistic of the candidate
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -104,18 +103,18 @@ def _forward(
 
 @triton.jit
 def _backward(
-    dout,  # (B, H) gradient of this step's output, or None
-    dh,  # (B, H) read: gradient of the new state; written: gradient of h, except through ah
-    ax,  # (B, 3H)
-    ah,  # (B, 3H) with the bias
-    h,  # (B, H)
-    gates,  # (B, 3H)
-    statistics,  # (B, 4, 2)
+    dout,  # (B, H): gradient of this step's output, or None
+    dh,  # (B, H), read: gradient of the new state from later steps; written: gradient of h, except through ah
+    ax,  # (B, 3H): summed inputs W x
+    ah,  # (B, 3H): summed inputs U h, with the bias
+    h,  # (B, H): previous state
+    gates,  # (B, 3H): reset gate, update gate, candidate
+    statistics,  # (B, 4, 2): mean and scale of each norm
     mask,  # (B,) or None
-    affine,  # (2, 2, 3H)
-    dax,  # (B, 3H) written
-    dah,  # (B, 3H) written
-    partials,  # (B, 2, 2, 3H) added to: each row's part of the gradient of affine
+    affine,  # (2, 2, 3H): gain and shift for ax, gain and shift for ah
+    dax,  # (B, 3H), written: gradient of ax
+    dah,  # (B, 3H), written: gradient of ah
+    partials,  # (B, 2, 2, 3H), accumulated in place: gradient of affine for each row of the batch
     dout_stride,
     dh_stride,
     ax_stride,
@@ -128,8 +127,8 @@ def _backward(
     dah_stride,
     partials_stride,
     hidden,  # H
-    k_gates,
-    k_candidate,
+    k_gates,  # number of the 2H units that enter the statistic of the gates
+    k_candidate,  # number of the H units that enter the statistic of the candidate
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -156,11 +155,11 @@ def _backward(
         xc_mean, xc_scale = load_statistics(statistics, X_CANDIDATE)
         hg_mean, hg_scale = load_statistics(statistics, H_GATES)
         hc_mean, hc_scale = load_statistics(statistics, H_CANDIDATE)
-        # With r, u, c the gates and d the gradient of h' = u * h + (1 - u) * c, the gradients of
+        # With r, u, c the gates and d the gradient of h' = u * h + (1 - u) * c, the gradients of the following are:
         #   h, directly:             d * u
-        #   u, before its sigmoid:   d * (h - c) * u * (1 - u)
-        #   c, before its tanh:      dc = d * (1 - u) * (1 - c^2)
-        #   r, before its sigmoid:   dc * N(ah) * r * (1 - r)
+        #   u before its sigmoid:    d * (h - c) * u * (1 - u)
+        #   c before its tanh:       dc = d * (1 - u) * (1 - c^2)
+        #   r before its sigmoid:    dc * N(ah) * r * (1 - r)
         #   N(ah) of the candidate:  dc * r
         for start in range(0, hidden, BLOCK_N):
             unit = start + tl.arange(0, BLOCK_N)[None, :]
@@ -184,7 +183,7 @@ def _backward(
             tl.store(dah + unit, d_reset, in_row)
             tl.store(dah + update_unit, d_update, in_row)
             tl.store(dah + candidate_unit, d_candidate * reset, in_row)
-        # From the norms' outputs to their inputs: first those of the gates, then those of the candidate.
+        # dax and dah hold the gradients of the norms' outputs; norm_backward replaces them by those of ax and ah.
         norm_backward(
             dax, ax, affine, x_partials, width, xg_mean, xg_scale, both_gates, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N
         )
@@ -230,17 +229,19 @@ def gru_gates_forward(
     written.
 
     Args:
-        ax: Summed inputs of the input, ``(B, 3H)``: reset gate, update gate, candidate.
-        ah: Summed inputs of the state, ``(B, 3H)``, to which ``bias`` is added in place.
+        ax: Summed inputs from the input, ``(B, 3H)``: reset gate, update gate, candidate.
+        ah: Summed inputs from the state, ``(B, 3H)``. ``bias`` is added to them in place.
         h: Previous state, ``(B, H)``.
         mask: ``(B,)``, true where a row is not padding.
         bias: ``(3H,)``.
-        affine: ``(2, 2, 3H)``: of ``ax`` and ``ah``, gain and shift.
-        form: Kind of norm; units in the statistic of the gates, and of the candidate; whether eps is inside the root.
+        affine: ``(2, 2, 3H)``: gain and shift for ``ax``, gain and shift for ``ah``.
+        form: Kind of norm, number of units in the statistic of the gates, number of units in the statistic of the
+            candidate, and 1 if eps is inside the root, otherwise 0.
         eps: Added to the statistic.
         gates: ``(B, 3H)``, written: r, u, c.
-        statistics: ``(B, 8)``, written: mean and scale of the gates and of the candidate, of ``ax`` and of ``ah``.
-        out: ``(B, H)``, written.
+        statistics: ``(B, 8)``, written: mean and scale for the gates of ``ax``, the candidate of ``ax``, the gates of
+            ``ah``, and the candidate of ``ah``.
+        out: New state, ``(B, H)``, written.
     """
     _forward[(h.shape[0],)](
         *(ax, ah, h, mask, bias, affine, gates, statistics, out),
@@ -266,16 +267,16 @@ def gru_gates_backward(
     dah: Tensor,
     partials: Tensor,
 ) -> None:
-    """Compute the gradients of :func:`gru_gates_forward`.
+    """Compute the gradients of the inputs of :func:`gru_gates_forward`.
 
     Args:
         dout: Gradient of this step's output, ``(B, H)``, or None for 0.
         dh: ``(B, H)``. Read: the gradient that later steps send to the new state. Written: the gradient of ``h``,
             except through ``ah``.
-        ah: As :func:`gru_gates_forward` left it, with the bias.
+        ah: Summed inputs from the state, to which :func:`gru_gates_forward` has added the bias.
         dax: Gradient of ``ax``, ``(B, 3H)``, written; 0 where a row is padding.
         dah: Gradient of ``ah``, ``(B, 3H)``, written; 0 where a row is padding.
-        partials: ``(B, 2, 2, 3H)``, added to: each row's part of the gradient of ``affine``.
+        partials: ``(B, 2, 2, 3H)``, accumulated in place: gradient of ``affine`` for each row of the batch.
 
     For the other arguments see :func:`gru_gates_forward`.
     """

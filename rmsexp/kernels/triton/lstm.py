@@ -1,7 +1,6 @@
 """One time step of the normalised LSTM, after its matrix products, as Triton kernels.
 
-Shapes: B rows of the batch, one per program; H hidden units. Matrices are float32 or float64. Their last axis is
-contiguous, their rows may have any stride. ``mask`` is a padding mask, true where a row is not padding.
+For shapes and layouts see :mod:`rmsexp.kernels.triton.steps`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -20,23 +19,23 @@ from rmsexp.kernels.triton.rows import (
 )
 from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
 
-# The norms of a step, in the order of their statistics: of the summed inputs of input and state, and of the new cell.
+# The norms of a step, in the order of their statistics: of ax, of ah, and of the new cell.
 X, H, CELL = (tl.constexpr(norm) for norm in range(3))
 
 
 @triton.jit
 def _forward(
-    ax,  # (B, 4H) summed inputs W x
-    ah,  # (B, 4H) summed inputs U h
-    h,  # (B, H) previous hidden state
-    c,  # (B, H) previous cell
+    ax,  # (B, 4H): summed inputs W x
+    ah,  # (B, 4H): summed inputs U h
+    h,  # (B, H): previous hidden state
+    c,  # (B, H): previous cell
     mask,  # (B,) or None
-    affine,  # (2, 2, 4H): of ax and ah; gain and shift
+    affine,  # (2, 2, 4H): gain and shift for ax, gain and shift for ah
     cell_affine,  # (2, H): gain and shift of the cell
-    gates,  # (B, 5H) written: input gate, forget gate, output gate, candidate, tanh(N(c'))
-    statistics,  # (B, 3, 2) written: mean and scale of each norm
-    out_h,  # (B, H) written: new hidden state
-    out_c,  # (B, H) written: new cell
+    gates,  # (B, 5H), written: input gate, forget gate, output gate, candidate, tanh(N(c'))
+    statistics,  # (B, 3, 2), written: mean and scale of each norm
+    out_h,  # (B, H), written: new hidden state
+    out_c,  # (B, H), written: new cell c'
     ax_stride,
     ah_stride,
     h_stride,
@@ -47,8 +46,8 @@ def _forward(
     out_h_stride,
     out_c_stride,
     hidden,  # H
-    k_gates,  # units in the statistics of ax and ah, of 4H
-    k_cell,  # units in the statistic of the cell, of H
+    k_gates,  # number of the 4H units that enter the statistics of ax and ah
+    k_cell,  # number of the H units that enter the statistic of the cell
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -110,22 +109,22 @@ def _forward(
 
 @triton.jit
 def _backward(
-    dout,  # (B, H) gradient of this step's output, or None
-    dh,  # (B, H) read: gradient of the new hidden state; written: gradient of h, except through ah
-    dc,  # (B, H) read: gradient of the new cell; written: gradient of c
-    ax,  # (B, 4H)
-    ah,  # (B, 4H)
-    c,  # (B, H) previous cell
-    out_c,  # (B, H) new cell
-    gates,  # (B, 5H)
-    statistics,  # (B, 3, 2)
+    dout,  # (B, H): gradient of this step's output, or None
+    dh,  # (B, H), read: gradient of the new hidden state from later steps; written: gradient of h, except through ah
+    dc,  # (B, H), read: gradient of the new cell from later steps; written: gradient of c
+    ax,  # (B, 4H): summed inputs W x
+    ah,  # (B, 4H): summed inputs U h
+    c,  # (B, H): previous cell
+    out_c,  # (B, H): new cell c'
+    gates,  # (B, 5H): input gate, forget gate, output gate, candidate, tanh(N(c'))
+    statistics,  # (B, 3, 2): mean and scale of each norm
     mask,  # (B,) or None
-    affine,  # (2, 2, 4H)
-    cell_affine,  # (2, H)
-    dax,  # (B, 4H) written
-    dah,  # (B, 4H) written
-    partials,  # (B, 2, 2, 4H) added to: each row's part of the gradient of affine
-    cell_partials,  # (B, 2, H) added to: each row's part of the gradient of cell_affine
+    affine,  # (2, 2, 4H): gain and shift for ax, gain and shift for ah
+    cell_affine,  # (2, H): gain and shift of the cell
+    dax,  # (B, 4H), written: gradient of ax
+    dah,  # (B, 4H), written: gradient of ah
+    partials,  # (B, 2, 2, 4H), accumulated in place: gradient of affine for each row of the batch
+    cell_partials,  # (B, 2, H), accumulated in place: gradient of cell_affine for each row of the batch
     dout_stride,
     dh_stride,
     dc_stride,
@@ -141,8 +140,8 @@ def _backward(
     partials_stride,
     cell_partials_stride,
     hidden,  # H
-    k_gates,
-    k_cell,
+    k_gates,  # number of the 4H units that enter the statistics of ax and ah
+    k_cell,  # number of the H units that enter the statistic of the cell
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -172,7 +171,7 @@ def _backward(
         h_mean, h_scale = load_statistics(statistics, H)
         c_mean, c_scale = load_statistics(statistics, CELL)
         # With i, f, o, g the gates, t = tanh(N(c')) and d the gradient of h' = o * t, the gradient of N(c') is
-        # d * o * (1 - t^2). It is kept in dax, which is not written otherwise until the gradient of c' is known.
+        # d * o * (1 - t^2). dax holds it until the gradient of c' has been computed from it.
         for start in range(0, hidden, BLOCK_N):
             unit = start + units
             in_row = unit < hidden
@@ -187,12 +186,12 @@ def _backward(
             dax, out_c, cell_affine, c_partials, hidden, c_mean, c_scale, hidden, k_cell, KIND, EPS_INSIDE, EPS, BLOCK_N
         )
         tl.debug_barrier()
-        # With dc' the gradient of c' = f * c + i * g, the gradients of
+        # With dc' the gradient of c' = f * c + i * g, the gradients with respect to these are:
         #   c:                        dc' * f
-        #   i, before its sigmoid:    dc' * g * i * (1 - i)
-        #   f, before its sigmoid:    dc' * c * f * (1 - f)
-        #   o, before its sigmoid:    d * t * o * (1 - o)
-        #   g, before its tanh:       dc' * i * (1 - g^2)
+        #   i before its sigmoid:     dc' * g * i * (1 - i)
+        #   f before its sigmoid:     dc' * c * f * (1 - f)
+        #   o before its sigmoid:     d * t * o * (1 - o)
+        #   g before its tanh:        dc' * i * (1 - g^2)
         for start in range(0, hidden, BLOCK_N):
             unit = start + units
             in_row = unit < hidden
@@ -251,15 +250,15 @@ def lstm_gates_forward(
     A padding row keeps its state; its gates and the statistics of its cell are not written.
 
     Args:
-        ax: Summed inputs of the input, ``(B, 4H)``.
-        ah: Summed inputs of the state, ``(B, 4H)``.
+        ax: Summed inputs from the input, ``(B, 4H)``.
+        ah: Summed inputs from the hidden state, ``(B, 4H)``.
         h: Previous hidden state, ``(B, H)``.
         c: Previous cell, ``(B, H)``.
         mask: ``(B,)``, true where a row is not padding.
-        affine: ``(2, 2, 4H)``: of ``ax`` and ``ah``, gain and shift.
+        affine: ``(2, 2, 4H)``: gain and shift for ``ax``, gain and shift for ``ah``.
         cell_affine: ``(2, H)``: gain and shift of the cell.
-        form: Kind of norm; units in the statistics of ``ax`` and ``ah``, and of the cell; whether eps is inside the
-            root.
+        form: Kind of norm, number of units in the statistics of ``ax`` and ``ah``, number of units in the statistic of
+            the cell, and 1 if eps is inside the root, otherwise 0.
         eps: Added to the statistic.
         gates: ``(B, 5H)``, written: i, f, o, g and tanh(N(c')), the first four after their nonlinearities.
         statistics: ``(B, 6)``, written: mean and scale of ``ax``, ``ah`` and the cell.
@@ -296,18 +295,18 @@ def lstm_gates_backward(
     partials: Tensor,
     cell_partials: Tensor,
 ) -> None:
-    """Compute the gradients of :func:`lstm_gates_forward`.
+    """Compute the gradients of the inputs of :func:`lstm_gates_forward`.
 
     Args:
         dout: Gradient of this step's output, ``(B, H)``, or None for 0.
         dh: ``(B, H)``. Read: the gradient that later steps send to the new hidden state. Written: the gradient of
             ``h``, except through ``ah``; it is 0 unless the row is padding.
-        dc: ``(B, H)``. Read: the gradient of the new cell. Written: the gradient of ``c``.
+        dc: ``(B, H)``. Read: the gradient that later steps send to the new cell. Written: the gradient of ``c``.
         out_c: The new cell.
         dax: Gradient of ``ax``, ``(B, 4H)``, written; 0 where a row is padding.
         dah: Gradient of ``ah``, ``(B, 4H)``, written; 0 where a row is padding.
-        partials: ``(B, 2, 2, 4H)``, added to: each row's part of the gradient of ``affine``.
-        cell_partials: ``(B, 2, H)``, added to: each row's part of the gradient of ``cell_affine``.
+        partials: ``(B, 2, 2, 4H)``, accumulated in place: gradient of ``affine`` for each row of the batch.
+        cell_partials: ``(B, 2, H)``, accumulated in place: gradient of ``cell_affine`` for each row of the batch.
 
     For the other arguments see :func:`lstm_gates_forward`.
     """

@@ -1,7 +1,7 @@
 """Norms over the last axis, or over the positions of each channel of feature maps, as Triton kernels.
 
-Zhang & Sennrich (2019); Ba et al. (2016). A *row* is a set of n units that share a statistic. Each program
-computes BLOCK_ROWS rows, BLOCK_N units of each at a time.
+A *row* is a set of n units that share a statistic; for maps, it is the positions of one channel of one example. Each
+program computes BLOCK_ROWS rows, BLOCK_N units of each at a time. Zhang & Sennrich (2019); Ba et al. (2016).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -19,17 +19,17 @@ from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms
 
 @triton.jit
 def _forward(
-    x,  # (rows, n), consecutive units `unit_stride` elements apart
-    gain,  # (n,), or (channels,) for maps, or None
-    shift,  # as gain
-    y,  # as x; written
-    mean,  # (rows,) written; empty except for LAYER
-    scale,  # (rows,) written
-    rows,
+    x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
+    gain,  # (n,), for maps (channels,); or None
+    shift,  # (n,), for maps (channels,); or None
+    y,  # written, with the layout of x
+    mean,  # (rows,), written; empty except for LAYER
+    scale,  # (rows,), written
+    rows,  # number of rows
     unit_stride,
-    channels,
-    n,
-    k,
+    channels,  # number of channels of maps
+    n,  # number of units of a row
+    k,  # number of units that enter the statistic
     MAPS: tl.constexpr,
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
@@ -63,19 +63,19 @@ def _forward(
 
 @triton.jit
 def _backward(
-    dy,  # (rows, n), in memory as x
-    x,  # (rows, n), consecutive units `unit_stride` elements apart
-    gain,  # (n,), or (channels,) for maps, or None
+    dy,  # (rows, n), with the layout of x
+    x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
+    gain,  # (n,), for maps (channels,); or None
     mean,  # (rows,); empty except for LAYER
     scale,  # (rows,)
-    dx,  # as x; written
-    dgain,  # (programs, n), for maps (rows,); written: the part of each program or row; or None
-    dshift,  # as dgain
-    rows,
+    dx,  # written, with the layout of x
+    dgain,  # (programs, n), for maps (rows,), written: gradient of gain by program, for maps by row; or None
+    dshift,  # as dgain, for shift
+    rows,  # number of rows
     unit_stride,
-    channels,
-    n,
-    k,
+    channels,  # number of channels of maps
+    n,  # number of units of a row
+    k,  # number of units that enter the statistic
     MAPS: tl.constexpr,
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
@@ -83,11 +83,11 @@ def _backward(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of :func:`_forward`.
+    """Compute the gradients of the inputs of :func:`_forward`.
 
-    With ``normalised = (x - mean) * scale``: the gradient of gain is the sum of ``dy * normalised``, that of shift the
-    sum of ``dy``, over rows, or for maps over units. For that of x see :func:`row_gradient_terms`, with
-    ``g = dy * gain``.
+    With ``normalised = (x - mean) * scale``, the gradient of gain is the sum of ``dy * normalised``, and that of shift
+    is the sum of ``dy``: a program sums over its rows, or for maps over the units of each row. For the gradient of x
+    see :func:`row_gradient_terms`, with ``g = dy * gain``.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
@@ -117,7 +117,7 @@ def _backward(
         sums_gy += g * normalised
     sum_g = tl.sum(sums_g, 1, keep_dims=True)
     sum_gy = tl.sum(sums_gy, 1, keep_dims=True)
-    if MAPS:  # a row has one gain, so that its sums give the gradients of gain and shift and are multiplied afterwards
+    if MAPS:  # all units of a row have the same gain, so that it multiplies the sums
         if dgain is not None:
             tl.store(dgain + row, sum_gy, row_exists)
         if dshift is not None:
@@ -139,7 +139,7 @@ def _backward(
 
 
 class _Layout(NamedTuple):
-    """How the rows of a tensor lie in memory: ``unit_stride`` rows are interleaved, unit after unit."""
+    """The rows of a tensor in memory: ``n`` units each, ``unit_stride`` elements apart. ``channels``: 1 unless maps."""
 
     rows: int
     unit_stride: int
@@ -157,8 +157,8 @@ def _layout(x: Tensor, maps: bool) -> _Layout:
 def _block_options(layout: _Layout) -> dict[str, int]:
     """Return the size of a block, at most 4096 values, and its launch options.
 
-    With many rows, each program takes several, as every program writes a part of the gradients of gain and shift. With
-    few rows, each has a program of its own.
+    For channels-last maps, a program computes 32 rows. Otherwise it computes one row if there are less than 256, and
+    more rows if there are more, so that fewer programs write parts of the gradients of gain and shift.
     """
     width = triton.next_power_of_2(max(1, layout.n))
     several = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
@@ -182,7 +182,7 @@ def normalise_forward(
     eps: float,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``y = (x - mean) * scale * gain + shift``, and mean and scale.
+    """Return ``y = leaky_relu((x - mean) * scale * gain + shift)``, mean and scale.
 
     Args:
         x: ``(…, features)``, normalised over the last axis, or with ``maps`` ``(batch, features, height, width)``,
@@ -194,12 +194,12 @@ def normalise_forward(
         k: Number of units of a row that enter its statistic.
         inside: Whether eps is inside the root.
         eps: Added to the statistic.
-        slope: Slope of a leaky ReLU that is applied to y by a kernel of its own; 1 for none.
+        slope: Slope of the leaky ReLU, which a separate kernel applies; 1 for none.
 
     Returns:
-        y: As ``x``.
-        mean: ``(rows,)`` in memory order, float32 or for float64 input float64; empty except for layer norm.
-        scale: ``(rows,)`` in memory order, of the dtype of mean.
+        y: Result with the shape and dtype of ``x``.
+        mean: ``(rows,)`` in memory order, float64 for float64 input, otherwise float32; empty except for layer norm.
+        scale: ``(rows,)`` in memory order, in the dtype of mean.
     """
     x = x if is_readable(x, maps) else x.contiguous()
     layout = _layout(x, maps)
@@ -234,8 +234,8 @@ def normalise_backward(
 
     Args:
         dy: Gradient of y.
-        mean: As :func:`normalise_forward` returned it.
-        scale: As :func:`normalise_forward` returned it.
+        mean: Result of :func:`normalise_forward`.
+        scale: Result of :func:`normalise_forward`.
 
     For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
     dtype of ``scale``, or empty if gain or shift is None.

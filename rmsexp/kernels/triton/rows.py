@@ -26,10 +26,10 @@ EUCLID = tl.constexpr(int(Kind.EUCLID))
 @triton.jit
 def row_statistics(
     a,  # (BLOCK_ROWS, 1) pointers to the first unit of each row, or a pointer to one row
-    row_exists,  # (BLOCK_ROWS, 1) or True: whether there is such a row
-    unit_stride,  # distance between consecutive units of a row
-    n,  # units of a row
-    k,  # units that enter the statistic, the first ones
+    row_exists,  # (BLOCK_ROWS, 1): false for rows of the block beyond the last row; or True
+    unit_stride,  # distance between consecutive units of a row, in elements
+    n,  # number of units of a row
+    k,  # number of units, the first ones, that enter the statistic
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
@@ -37,7 +37,7 @@ def row_statistics(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Return mean and scale of each row, (BLOCK_ROWS, 1)."""
+    """Return mean and scale of each row, two tensors (BLOCK_ROWS, 1)."""
     units = tl.arange(0, BLOCK_N)[None, :]
     mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
     if KIND == NONE:
@@ -62,23 +62,24 @@ def row_statistics(
 
 @triton.jit
 def row_gradient_terms(
-    sum_g,  # (rows, 1) sum over the row of g, the gradient of y
-    sum_gy,  # (rows, 1) sum over the row of g * y
+    sum_g,  # (rows, 1): sum over the row of g, the gradient of the loss with respect to y
+    sum_gy,  # (rows, 1): sum over the row of g * y
     scale,  # (rows, 1)
-    n,
-    k,
+    n,  # number of units of a row
+    k,  # number of units that enter the statistic
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
 ):
     """Return the terms ``mean_g`` and ``slope``, (rows, 1), of the gradient of a norm's input.
 
-    The gradient of unit j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. With K = k, or K = 1 for EUCLID:
+    The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. With K = k, or K = 1 for
+    EUCLID:
 
     - mean_g = sum(g) / n for LAYER, because the mean depends on all units; 0 for the others;
     - slope = sum(g * y) / K with eps inside the root, as d scale / d a_j = -scale^3 * a_j / K;
     - slope = sum(g * y) / (K * scale * root) with eps outside, as d scale / d a_j = -scale^2 * a_j / (K * root).
-      Where the root is 0, the gradient 0/0 of the formula is replaced by 0.
+      Where the root is 0, the formula gives 0 / 0, and slope is set to 0.
     """
     mean_g = tl.zeros_like(sum_g)
     slope = tl.zeros_like(sum_g)
@@ -94,7 +95,7 @@ def row_gradient_terms(
 
 @triton.jit
 def tanh(x):
-    """Return tanh(x) to within 2 units in the last place. On a GPU, fast division and exp add their error in float32.
+    """Return tanh(x) to within 2 units in the last place. On a GPU, fast division and exp add errors in float32.
 
     Near 0, where the formula with exponentials cancels, it uses the rational approximation of Cephes
     (S. L. Moshier, ``tanh.c``).
@@ -110,7 +111,7 @@ def tanh(x):
 
 @triton.jit
 def save_statistics(statistics, NORM: tl.constexpr, mean, scale):
-    """Write mean and scale, (1, 1), to a row of statistics, (norms, 2), at the place of norm number NORM."""
+    """Write mean and scale, (1, 1), as those of norm number NORM to a row of statistics, (norms, 2)."""
     zero = tl.zeros([1, 1], tl.int32)
     tl.store(statistics + 2 * NORM + zero, mean)
     tl.store(statistics + 2 * NORM + zero + 1, scale)
@@ -125,13 +126,13 @@ def load_statistics(statistics, NORM: tl.constexpr):
 
 @triton.jit
 def norm_output(
-    a,  # (n,) a row
-    affine,  # gain, and `width` elements further on shift
+    a,  # (n,): the row
+    affine,  # pointer to the gain, (n,); the shift begins `width` elements after it
     width,
     mean,  # (1, 1)
     scale,  # (1, 1)
-    unit,  # (1, BLOCK_N) the units to compute
-    in_row,  # (1, BLOCK_N) whether the row has them
+    unit,  # (1, BLOCK_N): numbers of the units to compute
+    in_row,  # (1, BLOCK_N): which of these numbers are units of the row
 ):
     """Return ``(a - mean) * scale * gain + shift`` for some units of a row, (1, BLOCK_N)."""
     normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
@@ -140,24 +141,24 @@ def norm_output(
 
 @triton.jit
 def norm_backward(
-    gradient,  # (n,) read: gradient of the output; written: gradient of a
-    a,  # (n,) the row that was normalised
-    affine,  # gain, and `width` elements further on shift
-    partials,  # this row's gradients of gain and, `width` elements further on, shift; added to
+    gradient,  # (n,), read: gradient of the output; written: gradient of a
+    a,  # (n,): the row that was normalised
+    affine,  # pointer to the gain, (n,); the shift begins `width` elements after it
+    partials,  # accumulated in place: gradient of the gain; that of the shift begins `width` elements after it
     width,
     mean,  # (1, 1)
     scale,  # (1, 1)
-    n,
-    k,
+    n,  # number of units of the row
+    k,  # number of units that enter the statistic
     KIND: tl.constexpr,
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of ``y * gain + shift``, with y the normalised row.
+    """Compute the gradients of the row, gain and shift from d, the gradient of the output ``y * gain + shift``.
 
-    For a gradient d of the output: gain's is ``d * y``, shift's is ``d``, and a's is that of
-    :func:`row_gradient_terms` with ``g = d * gain``.
+    y is the normalised row. The gradient of gain is ``d * y``, that of shift is ``d``, and that of the row is the
+    formula in :func:`row_gradient_terms` with ``g = d * gain``.
     """
     DTYPE: tl.constexpr = a.dtype.element_ty
     units = tl.arange(0, BLOCK_N)[None, :]
@@ -187,7 +188,10 @@ def norm_backward(
 
 
 def launch_options(block_size: int) -> dict[str, int]:
-    """Return the launch options for blocks of so many values. Fused multiply-adds do not depend on Triton's version."""
+    """Return the launch options for blocks of ``block_size`` values.
+
+    ``enable_fp_fusion`` is set, so that results do not depend on its default in the installed version of Triton.
+    """
     return {"num_warps": max(1, min(8, block_size // 128)), "enable_fp_fusion": True}
 
 

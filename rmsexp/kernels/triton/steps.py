@@ -1,4 +1,8 @@
-"""Parts of the kernels for one time step of a recurrence. Each program computes one row of the batch."""
+"""Code that the kernels for one time step of a GRU and of an LSTM share.
+
+Shapes: B rows of the batch, one per program; H hidden units. Matrices are float32 or float64. Their last axis is
+contiguous; their rows may have any stride. ``mask``, ``(B,)``, is a padding mask, true where a row is not padding.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
 import triton
@@ -9,21 +13,21 @@ from rmsexp.kernels.triton.rows import launch_options
 
 @triton.jit
 def not_padding(mask, row, mask_stride):
-    """Return whether a row is not padding; ``mask`` is (B,) or None."""
+    """Return whether a row is not padding. Without a mask, no row is padding."""
     return True if mask is None else tl.load(mask + row * mask_stride)
 
 
 @triton.jit
 def padding_row_backward(
-    dh,  # (H,) gradient of the state, added to
-    dout,  # (H,) gradient of this step's output, or None
-    dax,  # (width,) written: 0
-    dah,  # (width,) written: 0
-    hidden,
-    width,
+    dh,  # (H,), accumulated in place: gradient of the state
+    dout,  # (H,): gradient of this step's output, or None
+    dax,  # (width,), written: 0
+    dah,  # (width,), written: 0
+    hidden,  # H
+    width,  # number of summed inputs: 3H or 4H
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of a padding row: its output is its previous state, without summed inputs."""
+    """Compute the gradients of a padding row, whose output is its previous state: summed inputs have gradient 0."""
     units = tl.arange(0, BLOCK_N)[None, :]
     if dout is not None:
         for start in range(0, hidden, BLOCK_N):
@@ -37,6 +41,6 @@ def padding_row_backward(
 
 
 def size_arguments(hidden: int) -> dict[str, int]:
-    """Return the arguments of a kernel that depend on the number of hidden units alone."""
+    """Return the kernel arguments that only depend on the number of hidden units."""
     units = min(1024, triton.next_power_of_2(hidden))
     return {"hidden": hidden, "BLOCK_N": units, **launch_options(units)}
