@@ -1,6 +1,6 @@
 """``python -m rmsexp.prepare task=cifar10 scale=small``: download, verify and preprocess the data set of a run.
 
-It takes the same words as ``python -m rmsexp``; the run then starts at once and needs no network.
+It takes the same arguments as ``python -m rmsexp``. The run then uses the prepared data and needs no network.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SCALE = "paper"
 TASKS = {".csv": "cifar10", ".pkl": "attentive_reader", ".npz": "order_embedding"}
 TABLE_7_METRICS = [f"{kind}_{metric}" for kind in ("caption", "image") for metric in ("r1", "r5", "r10", "mean_rank")]
-# Each map of our GRU: the authors' name of its weight, and their number of its norm.
+# map of our GRU -> (the authors' name of its weight, their number of its norm)
 GRU = {"gates_x": ("W", 1), "gates_h": ("U", 3), "candidate_x": ("Wx", 2), "candidate_h": ("Ux", 4)}
-PARAMETERS = {  # our name by the authors' name
+PARAMETERS = {  # the authors' name -> our name
     "Wemb": "embedding",
     "ff_image_W": "image.weight",
     "ff_image_b": "image.bias",
@@ -50,8 +50,8 @@ class Log:
     Attributes:
         read: returns the rows of the record.
         dataset: the name of the data.
-        device: on which the paper measured its times.
-        assumed: what the file does not contain and we assume.
+        device: the device of the paper's measurement.
+        assumed: what we assume because the file does not say it.
     """
 
     read: Callable[[Path], list[record.Row]]
@@ -142,10 +142,10 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
 
 
 def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
-    """Load the stored parameters into our model; ``words``: our vocabulary by id.
+    """Load the stored parameters into our model. ``words`` is our vocabulary by id.
 
     Raises:
-        ValueError: the model has other parameters.
+        ValueError: the stored parameters do not fit the model.
     """
     import torch
 
@@ -170,7 +170,7 @@ def _shape(state: Mapping[str, torch.Tensor], name: str) -> str:
 
 
 def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
-    """Return the model's metrics above those of the paper's Theano models, recalls in percent.
+    """Return the model's metrics in the first row, and below those of the paper's Theano models; recalls in percent.
 
     The median ranks in the last two columns are not in the paper.
     """
@@ -192,11 +192,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m rmsexp.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", type=Path, help="a file as the authors published it")
-    parser.add_argument("--task", choices=TASKS.values(), help="default: by the end of the file's name")
-    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="of the file (%(default)s)")
+    suffixes = ", ".join(f"{task} for {suffix}" for suffix, task in TASKS.items())
+    parser.add_argument("--task", choices=TASKS.values(), help=f"default: {suffixes}")
+    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="norm of FILE (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="distinguishes several logs of one norm (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records (%(default)s)")
-    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="data sets (%(default)s)")
+    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="root of data sets")
     arguments = parser.parse_args(argv)
     task = arguments.task or TASKS.get(arguments.file.suffix)
     if task is None:

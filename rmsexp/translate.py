@@ -31,14 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rmsexp.translate", description=__doc__)
     parser.add_argument("run", type=Path, help="the run's folder, such as results/transformer/demo/rms/seed0")
-    parser.add_argument("--checkpoint", choices=("best", "last"), default="best", help="best on the validation set")
-    parser.add_argument("--beam", type=int, help="beam size, 1 for greedy search (default: that of the run's config)")
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "last"),
+        default="best",
+        help="the best on the validation set, or the last (default: %(default)s)",
+    )
+    parser.add_argument("--beam", type=int, help="beam size, 1 for greedy search (default: as in the run's config)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     return parser
 
 
 def _translate(arguments: argparse.Namespace) -> None:
-    """Translate standard input to standard output, one line each.
+    """Translate the lines of standard input, and write one line for each to standard output.
 
     Raises: ConfigError, CheckpointError, DataError, ValueError or OSError if the run cannot be loaded;
     UnicodeDecodeError if the input is not UTF-8.

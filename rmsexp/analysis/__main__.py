@@ -45,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name)
     for name in ("p_sweep", "init_center"):
         commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
-    commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="its folder")
+    commands.add_parser("hidden_stats").add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
+    )
     for name, command in commands.choices.items():
         single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
         command.add_argument("--out", type=Path, help=f"folder for tables and figures; default: {single}{OUT / name}")
@@ -53,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _analyse(arguments: argparse.Namespace) -> Finding:
-    """Run the analysis; only its own module is imported, so that those that only read records import no torch."""
+    """Run the analysis. Only its module is imported, because analyses that only read records need no torch."""
     match arguments.analysis:
         case "invariance":
             from rmsexp.analysis import invariance

@@ -23,14 +23,14 @@ from rmsexp.norms import Norm
 
 STEPS = 500
 LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
-SMOOTHED = 20  # steps averaged: the running mean of the figure, the first and last steps of the table
+SMOOTHED = 20  # steps averaged in the figure's running mean, and at the start and the end for the table
 
 
 def train(norm: Norm, steps: int) -> pd.DataFrame:
-    """Train a regression on noisy targets of a random teacher, with a new batch per step; return a row per step.
+    """Train a regression on noisy targets of a random teacher, with a new batch for each step; return a row per step.
 
     Columns ``step weight relative_step cosine``. ``weight``: |W| before the step (Frobenius norm); ``relative_step``:
-    |change of W| / |W|; ``cosine``: of the angle between W and its gradient.
+    |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with respect to W.
     """
     layer, teacher = site(norm, "student"), SPREAD * draw((N_OUT, N_IN), "teacher")
     rows = []
@@ -53,8 +53,8 @@ def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return a row per norm, from the rows of :func:`train`.
 
     Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|;
-    ``largest_cosine``, the largest absolute value; ``relative_step_first`` and ``relative_step_last``, means over the
-    first and last ``SMOOTHED`` steps.
+    ``largest_cosine``, the largest absolute cosine; ``relative_step_first`` and ``relative_step_last``, mean relative
+    steps over the first and last ``SMOOTHED`` steps.
     """
     rows = [
         {
@@ -93,7 +93,7 @@ def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
     )
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
     weight, relative = figure.subplots(1, 2)
-    widths = np.linspace(4, 1, len(runs))  # lines may coincide: the thinner ones are on top
+    widths = np.linspace(4, 1, len(runs))  # lines may coincide, so later ones are thinner
     for (name, run), width in zip(runs.items(), widths, strict=True):
         look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": names.label(name)}
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)

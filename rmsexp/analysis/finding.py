@@ -22,9 +22,9 @@ HEADING_WIDTH = 9  # characters
 
 
 class Table(NamedTuple):
-    """``values`` are written to ``<name>.csv``; ``text`` is the same table as text, printed on the terminal.
+    """A table of an analysis. ``values`` is written to ``<name>.csv``; ``text`` has the same values as formatted text.
 
-    ``folder``: where the file goes, if not to the output folder.
+    ``folder`` is the folder of the file; None stands for the output folder.
     """
 
     name: str
@@ -36,9 +36,10 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Tables, and figures by file name; names are paths below the output folder, without the suffix.
+    """The result of an analysis: tables, and figures by name.
 
-    ``remarks``: lines printed after them. ``contradictions``: a line for each result that contradicts the paper.
+    The name of a table or figure is a path below the output folder, without the suffix. ``remarks`` are lines that are
+    printed last. ``contradictions`` has a line for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]
@@ -47,7 +48,7 @@ class Finding:
     contradictions: Sequence[str] = ()
 
     def publish(self, out: Path) -> None:
-        """Write tables and figures as CSV, PNG and SVG to the folder ``out``; print the tables and all paths.
+        """Write the tables (CSV) and figures (PNG, SVG) to the folder ``out``. Print tables, paths and remarks.
 
         Raises: OSError if a file cannot be written.
         """
@@ -67,7 +68,7 @@ class Finding:
 
 
 def for_terminal(text: pd.DataFrame) -> rich_table.Table:
-    """Return the table for printing; its headings are wrapped, at hyphens too, so that it fits 80 characters."""
+    """Return the table for printing. Headings are wrapped, at hyphens too, so that tables fit 80 characters."""
     printable = rich_table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in text:
         printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
@@ -77,7 +78,7 @@ def for_terminal(text: pd.DataFrame) -> rich_table.Table:
 
 
 def captioned(title: str, caption: str, width: float, height: float) -> Figure:
-    """Return an empty figure, of a width and height in inches, with its title above and its caption below."""
+    """Return an empty figure with a title above and a caption below. ``width`` and ``height`` are in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold")
     figure.supxlabel(textwrap.fill(caption, int(width * 14)), x=0.01, ha="left", size=8.5, color="#444444")
@@ -85,9 +86,10 @@ def captioned(title: str, caption: str, width: float, height: float) -> Figure:
 
 
 def settings(results: Path) -> Iterator[tuple[Path, Records]]:
-    """Yield, for each setting whose runs have a target metric, its folder relative to ``results``, and its records.
+    """Yield the folder, relative to ``results``, and the records of each setting with a target metric.
 
-    The folder is empty if the setting is not below ``results``. Output files keep this layout.
+    The folder is ``Path()`` if the setting is not below ``results``. Output files are written to the same relative
+    folder.
     """
     for folder, records in load(results).settings().items():
         if records.runs["target_metric"].notna().any():
@@ -95,5 +97,5 @@ def settings(results: Path) -> Iterator[tuple[Path, Records]]:
 
 
 def built_in(records: Records) -> str:
-    """Return the suffix of a title for built-in data, otherwise nothing."""
+    """Return the suffix of a title: " (built-in data)" if a run used such data, otherwise an empty string."""
     return " (built-in data)" if records.runs["builtin"].eq(True).any() else ""

@@ -23,14 +23,14 @@ from rmsexp.compare.records import names
 from rmsexp.norms import Linear
 
 DELTAS = np.logspace(-2, 2, 9)
-CHANGED, OF = ("W", "x"), ("W", "x", "g", "b")
+CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # scaled variables; variables of the gradients
 PARAMETERS = {"bias": "b", "norm.bias": "b", "norm.weight": "g", "reparametrisation.gain": "g"}
-EXPECTED = {  # RMSNorm: the exponent of delta in the gradient of the second when the first is scaled by delta
+EXPECTED = {  # RMSNorm: (changed, variable) -> exponent of delta in dL/dvariable when ``changed`` is scaled by delta
     **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
-WIDTHS = np.linspace(7.5, 1, len(NORMS))  # of lines
-TOLERANCE = 1e-6  # of exponents
+WIDTHS = np.linspace(7.5, 1, len(NORMS))  # of lines, by norm
+TOLERANCE = 1e-6  # largest difference between a fitted exponent and the paper's
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
@@ -44,9 +44,10 @@ def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[st
 
 
 def measure() -> pd.DataFrame:
-    """Return the size of the gradient of ``of`` with ``changed`` (W or x) multiplied by ``delta``.
+    """Return the norms of the loss's gradients with W or x multiplied by ``delta``, relative to those with delta = 1.
 
-    It is relative to its size for delta = 1. Columns ``norm changed delta of size``.
+    Columns: ``norm``; ``changed``, W or x; ``delta``; ``of``, the variable that the gradient is with respect to;
+    ``size``, the relative norm of the gradient.
     """
     x, upstream = draw((EXAMPLES, N_IN), "x"), draw((EXAMPLES, N_OUT), "upstream")
     rows = []
@@ -57,15 +58,20 @@ def measure() -> pd.DataFrame:
             scaled = {"W": layer.weight, "x": x}
             scaled[changed] = scaled[changed] * delta
             changed_sizes = sizes(layer, scaled["W"], scaled["x"], upstream)
-            rows += [(name, changed, delta, of, size / unchanged[of]) for of, size in changed_sizes.items()]
+            rows += [
+                (name, changed, delta, variable, size / unchanged[variable]) for variable, size in changed_sizes.items()
+            ]
     return pd.DataFrame(rows, columns=["norm", "changed", "delta", "of", "size"])
 
 
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
-    """Fit log(size) against log(delta); columns ``norm changed of exponent paper``, the last for RMSNorm only."""
+    """Return the slopes of log(size) against log(delta), and the paper's exponents for RMSNorm.
+
+    Columns ``norm changed of exponent paper``; ``paper`` is NaN for other norms.
+    """
     rows = [
-        (norm, changed, of, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
-        for (norm, changed, of), rows in table.groupby(["norm", "changed", "of"], sort=False)
+        (norm, changed, variable, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
+        for (norm, changed, variable), rows in table.groupby(["norm", "changed", "of"], sort=False)
     ]
     paper = pd.Series(EXPECTED, name="paper").rename_axis(["changed", "of"]).reset_index().assign(norm="rms")
     return pd.DataFrame(rows, columns=["norm", "changed", "of", "exponent"]).merge(paper, how="left")
@@ -77,7 +83,8 @@ def analyse() -> Finding:
     in_paper = fitted.dropna(subset="paper")
     different = in_paper[(in_paper["exponent"] - in_paper["paper"]).abs() > TOLERANCE]
     contradictions = [
-        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} is proportional to delta^{row['exponent']:.3f}"
+        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} is proportional to delta^{row['exponent']:.3f}, "
+        f"not delta^{row['paper']:g}"
         for row in different.to_dict("records")
     ]
     trained = adaptation.analyse()
@@ -89,29 +96,33 @@ def analyse() -> Finding:
 
 
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per change and gradient, a column per norm, and a column with section 4.2's values for RMSNorm."""
+    """Return a row for each scaled variable and gradient, a column per norm, and a column of the paper's exponents."""
     rows = []
-    for changed, of in product(CHANGED, OF):
-        exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == of)].set_index("norm")["exponent"]
+    for changed, variable in product(CHANGED, VARIABLES):
+        exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == variable)].set_index("norm")["exponent"]
         cells = {name: f"{exponent[name].round(2) + 0.0:g}" if name in exponent else "" for name in NORMS}
-        rows.append({"scaled": changed, "gradient": f"dL/d{of}", **cells, "paper, rms": str(EXPECTED[changed, of])})
+        rows.append(
+            {"scaled": changed, "gradient": f"dL/d{variable}", **cells, "paper, rms": str(EXPECTED[changed, variable])}
+        )
     return pd.DataFrame(rows)
 
 
 def draw_grid(table: pd.DataFrame) -> Figure:
-    """Draw a panel per change and gradient, with a line per norm; where lines coincide, thinner ones are on top."""
+    """Draw a panel for each scaled variable and gradient, with a line per norm."""
     caption = (
         "Relative to delta = 1. eps = 0, double precision; the loss's gradient with respect to the output is constant. "
         "Where lines coincide, the thinner one is on top."
     )
     figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)
-    grid = figure.subplots(len(CHANGED), len(OF), sharex=True, sharey=True)
-    for (changed, of), axes in zip(product(CHANGED, OF), grid.flat, strict=True):
-        panel = table[(table["changed"] == changed) & (table["of"] == of)]
+    grid = figure.subplots(len(CHANGED), len(VARIABLES), sharex=True, sharey=True)
+    for (changed, variable), axes in zip(product(CHANGED, VARIABLES), grid.flat, strict=True):
+        panel = table[(table["changed"] == changed) & (table["of"] == variable)]
         for name, rows in panel.groupby("norm", sort=False):
             look = {"color": style.colour(str(name)), "linewidth": WIDTHS[NORMS.index(str(name))]}
             axes.loglog(rows["delta"], rows["size"], label=names.label(str(name)), **look)
-        axes.set_title(f"dL/d{of}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, of])})", size=9.5)
+        axes.set_title(
+            f"dL/d{variable}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, variable])})", size=9.5
+        )
         canvas.add_grid(axes)
     for axes in grid[-1]:
         axes.set_xlabel("delta")

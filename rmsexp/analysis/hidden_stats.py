@@ -23,17 +23,18 @@ from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.step import autocast
 
-POSITIONS = 4  # of the target, as in Table 5, which also has a row for all positions
+POSITIONS = 4  # the first positions of the target, as in Table 5, which also has a row for all positions
 MARKERS = "osD^v"  # one per run, since runs of one norm have the same colour
 MAPPINGS = ("gates", "candidate", "both")
-STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column: its name in Table 5
+STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column -> its name in Table 5
 
 
 def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
     """Return statistics of ``N(U h)``, with gain and bias, in the decoder's first GRU under teacher forcing.
 
-    Columns: ``mapping`` (gates, candidate, or both concatenated), ``position`` (from 1, or "all"), ``vectors`` (their
-    number), and ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over vectors.
+    Columns: ``mapping`` (gates, candidate, or both concatenated), ``position`` (from 1, or "all"), ``vectors`` (the
+    number of vectors), and ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over
+    vectors.
     """
     outputs: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
     gru, rows = model.first_gru, []
@@ -63,7 +64,9 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
 
 
 def analyse(runs: Sequence[Path]) -> Finding:
-    """Return a table per run, written to its folder, of its best model on the validation set; and one figure of all.
+    """Return a table for each run, whose file is in the run's folder, and one figure of all runs.
+
+    The statistics are those of the run's best model on the validation set.
 
     Raises: config.ConfigError if a folder is not a run of task=rnnsearch; data.DataError, ValueError and OSError if a
     run cannot be loaded.
@@ -88,7 +91,7 @@ def published_table() -> pd.DataFrame:
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
     wide = wide.pivot(index=["norm", "position"], columns="statistic", values="value").reset_index()
-    return wide.rename(columns={theirs: ours for ours, theirs in STATISTICS.items()})
+    return wide.rename(columns={name: column for column, name in STATISTICS.items()})
 
 
 def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:

@@ -1,6 +1,6 @@
 """Figure 4 of the paper from runs of task=rnnsearch whose initial weights are not centred on 0.
 
-Reads records only; imports no torch.
+The analysis only reads records, and does not import torch. A series is a norm with the options that were changed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rmsexp.compare import Records
 from rmsexp.compare.plots import canvas, panels, setting_curves, style
 from rmsexp.compare.records import curves, names, statistics
 
-TASK, KEY = "rnnsearch", "+model.init_center="  # as in the name of a setting
+TASK, KEY = "rnnsearch", "+model.init_center="  # as in a setting's name
 
 
 def analyse(results: Path) -> Finding:
-    """Return a table and a figure for each setting below ``results`` with such runs.
+    """Return a table and a figure for each setting below ``results`` with runs of ``model.init_center``.
 
     Raises: ValueError if no such run has been evaluated.
     """
@@ -43,9 +43,9 @@ def analyse(results: Path) -> Finding:
 
 
 def validation(records: Records) -> pd.DataFrame:
-    """Return the target metric and the loss on the validation set, of runs that neither diverged nor failed, by step.
+    """Return the target metric and the loss on the validation set, of runs that neither diverged nor failed.
 
-    Columns ``folder series step value metric``.
+    Rows are sorted by step. Columns ``folder series step value metric``.
     """
     aim = statistics.target(records)
     parts = [
@@ -59,13 +59,13 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``step`` is the last step at which any of the runs was evaluated.
     """
-    of_runs = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
+    per_run = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
         step=("step", "last"), last=("value", "last"), lowest=("value", "min"), highest=("value", "max")
     )
-    of_series = of_runs.groupby(["metric", "series"], observed=True, sort=False)
-    table = of_series[["last", "lowest", "highest"]].mean()
-    table.insert(0, "step", of_series["step"].max())
-    table.insert(0, "runs", of_series.size())
+    per_series = per_run.groupby(["metric", "series"], observed=True, sort=False)
+    table = per_series[["last", "lowest", "highest"]].mean()
+    table.insert(0, "step", per_series["step"].max())
+    table.insert(0, "runs", per_series.size())
     order = [(metric, series) for metric in rows["metric"].unique() for series in names.in_order(rows["series"])]
     return table.loc[[key for key in order if key in table.index]].reset_index()
 
@@ -77,22 +77,22 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
-    """Draw a panel per metric, with thin lines of seeds and thick lines of means, and a last panel of the paper."""
+    """Draw a panel per metric, with thin lines for seeds and thick ones for means, and a panel of the paper."""
     caption = (
         f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, with its own axes."
     )
     metrics = sorted(rows["metric"].unique(), key=lambda metric: metric == "loss")
     figure = captioned("Initial weights not centred on 0 (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
-    *ours, published = figure.subplots(1, len(metrics) + 1)
-    for axes, metric in zip(ours, metrics, strict=True):
-        of_metric = rows[rows["metric"] == metric]
-        for series in names.in_order(of_metric["series"]):
-            _lines(axes, series, of_metric[of_metric["series"] == series])
+    *metric_axes, published = figure.subplots(1, len(metrics) + 1)
+    for axes, metric in zip(metric_axes, metrics, strict=True):
+        metric_rows = rows[rows["metric"] == metric]
+        for series in names.in_order(metric_rows["series"]):
+            _lines(axes, series, metric_rows[metric_rows["series"] == series])
         axes.set_ylabel(panels.Quantity(aim.selection, metric, aim.loss_unit).title)
     figure_4 = next(chart for chart in panels.paper_charts(TASK) if chart.source == "Figure 4")
     setting_curves.draw_panel(published, figure_4, figure_4.panels["step"], [])
     published.set_ylabel("valid BLEU, newstest2013")
-    for axes in (*ours, published):
+    for axes in (*metric_axes, published):
         canvas.add_grid(axes)
         axes.legend(frameon=False, fontsize=9)
         axes.set_xlabel("step")

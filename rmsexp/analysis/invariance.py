@@ -25,12 +25,12 @@ from rmsexp.models import init
 from rmsexp.norms import Norm
 
 DRAWS = 8
-THRESHOLD = 1e-6  # of the relative change: about 1e-15 by rounding, about 1e-1 if not invariant
+THRESHOLD = 1e-6  # of the relative change, which is about 1e-15 by rounding, and about 1e-1 if not invariant
 FLOOR = 1e-17  # stands for no change on the logarithmic scale
 TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
 Transformation = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-# Map W and the data set to changed ones, given positive factors (N_OUT,) and a vector (N_IN,); named as in Table 1.
+# Each maps W and the data set to changed ones, given positive factors (N_OUT,) and a vector (N_IN,). Names: Table 1.
 TRANSFORMATIONS: dict[str, Transformation] = {
     "weight matrix re-scaling": lambda weight, x, factors, _: (factors[0] * weight, x),
     "weight matrix re-centering": lambda weight, x, _, vector: (weight + vector, x),
@@ -43,7 +43,7 @@ TRANSFORMATIONS: dict[str, Transformation] = {
 
 @torch.no_grad()
 def changes(norm: Norm) -> dict[str, float]:
-    """Return, by transformation, the relative change of the output, ``|y' - y| / |y|``, averaged over draws."""
+    """Return, by transformation, the relative change of the output, ``|y' - y| / |y|``, averaged over random draws."""
     relative: dict[str, list[float]] = {name: [] for name in TRANSFORMATIONS}
     for number in range(DRAWS):
         layer, x = site(norm, number), draw((EXAMPLES, N_IN), number, "x")
@@ -57,7 +57,7 @@ def changes(norm: Norm) -> dict[str, float]:
 
 
 def measure() -> pd.DataFrame:
-    """Return the changes of every norm of ``configs/norm``, those of the paper's Table 1 first.
+    """Return the relative changes for every norm of ``configs/norm``, the norms of the paper's Table 1 first.
 
     Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that are not in Table 1.
     """
@@ -87,7 +87,7 @@ def analyse() -> Finding:
         {"invariance": draw_grid(table, f"{title}; {agreement}")},
         [agreement],
         [
-            f"{names.label(row['norm'])}, {row['transformation']}: changes by {row['change']:.1g}"
+            f"{names.label(row['norm'])}, {row['transformation']}: the relative change is {row['change']:.1g}"
             for row in different.to_dict("records")
         ],
     )
@@ -107,7 +107,7 @@ def _by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
 
 
 def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw a cell per norm and transformation, coloured by the change; the paper's tick is below the measured one."""
+    """Draw a cell per norm and transformation, coloured by the change, with the measured mark above the paper's."""
     change = _by_norm(table, "change")
     figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
     axes = figure.subplots()

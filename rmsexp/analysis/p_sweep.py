@@ -1,6 +1,7 @@
 """Figure 3 of the paper from runs: quality and time of pRMSNorm against p, the share of units that enter the mean.
 
-Reads records only; imports no torch. The numbers and the figure are those of the report.
+The analysis only reads records, and does not import torch. The numbers and the figure are those of the report. A series
+is a norm with the options that were changed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def analyse(results: Path) -> Finding:
 
 
 def as_text(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """Return a row per series with means over seeds, as text; contended runs do not count for the time."""
+    """Return a row per series with means over runs, as text. The time is a mean over runs whose time counts."""
     factor, unit = names.scale_and_unit(aim.metric)
     metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
     seconds = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")

@@ -13,7 +13,7 @@ from rmsexp.train.randomness import stream
 
 SEED = 0
 N_IN, N_OUT, EXAMPLES = 48, 128, 32
-NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # of the paper
+NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # those that the paper compares
 STANDARD_NORMAL = init.normal(1.0)
 SPREAD = 0.3  # standard deviation of parameters around their usual initial values
 
@@ -29,7 +29,7 @@ def norm(name: str) -> Norm:
 
 
 def site(norm: Norm, *stream_name: str | int) -> Linear:
-    """Return ``norm(W x)`` with gain and shift if the norm has them; all parameters are random, weights around 0."""
+    """Return the layer ``norm(W x)``, with gain and shift if the norm has them, and with random parameters."""
     layer = norm.linear("site", N_IN, N_OUT, bias=False, shift=True).double()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -39,7 +39,7 @@ def site(norm: Norm, *stream_name: str | int) -> Linear:
 
 
 def draw(shape: tuple[int, ...], *stream_name: str | int, kind: init.Initialiser = STANDARD_NORMAL) -> Tensor:
-    """Return random values of one stream, in double precision; ``kind`` is their distribution."""
+    """Return random values of one stream, in double precision, with distribution ``kind``."""
     values = torch.empty(shape, dtype=torch.float64)
     kind(values, stream(SEED, "analysis", *stream_name))
     return values

@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
-Report = Callable[[str], None]  # is called with lines for people: progress, and counts of the data
+Report = Callable[[str], None]  # takes one line of text: progress, or a summary of the data
 
 
 class DataError(Exception):
     """Data is missing, is damaged or cannot be stored.
 
-    The message has one or two lines: what is wrong, where, and what to do.
+    The message says what is wrong and where, and, on a new line, what to do.
     """
 
 
@@ -42,8 +42,8 @@ class Source(Generic[T]):
     """A data set that is read when ``load`` is called.
 
     ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package generates
-    the data. ``load(report)`` reads, encodes and checks the data, or takes the result from the cache. It reports long
-    steps and the counts, and raises DataError.
+    the data. ``load(report)`` reads, encodes and checks the data, or takes the result from the cache. It reports its
+    progress and a summary of the data. It raises DataError if the data cannot be read, encoded or stored.
     """
 
     name: str

@@ -4,7 +4,7 @@
 - ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
 - ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
 
-Python 2 wrote all of them. Logs become rows of a record (see :meth:`rmsexp.record.RunFolder.append`).
+Python 2 wrote all these files. Logs are converted to metric rows (see :meth:`rmsexp.record.RunFolder.append`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 from rmsexp.record import Row
 
-EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # per epoch of CIFAR-10
+EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and images per epoch of CIFAR-10
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
-VALID_STEPS = 1000  # between two validations of the reader: --validFreq in the authors' command
-READER_LISTS = {  # by split and by our name of a metric: the name of its list in the pickle
+VALID_STEPS = 1000  # updates between two validations of the attentive reader: --validFreq in the authors' command
+READER_LISTS = {  # split -> our name of a metric -> the name of its list in the pickle
     "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
     "valid": {"loss": "valid_costs", "error": "valid_errs"},
 }
@@ -37,8 +37,9 @@ REMEDY = "Give a file as the authors published it."
 class OrderModel:
     """A trained order-embedding model.
 
-    ``arrays`` has the parameters by their stored names, except that those of the GRU are named ``gru_W`` and so on.
-    Matrices are (in, out). ``words`` gives the id of a word. ``options`` are the training options.
+    ``arrays`` maps the stored name of each parameter to its values; the parameters of the GRU are renamed to ``gru_W``,
+    ``gru_U`` and so on. Matrices have the shape (in, out). ``words`` maps words to ids. ``options`` are the training
+    options.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -46,7 +47,7 @@ class OrderModel:
     options: Mapping[str, Any]
 
     def ids(self, words: list[str]) -> np.ndarray:
-        """Return the model's ids, int64 of shape (word,), for our vocabulary: UNK for a word that it does not know."""
+        """Return the model's id of each of our ``words``, int64 of shape (word,); UNK if the model lacks the word."""
         ids = [EOS, UNK, *(self.words.get(word, UNK) for word in words[UNK + 1 :])]
         return np.where(np.array(ids) < len(self.arrays["Wemb"]), ids, UNK)
 
@@ -54,8 +55,8 @@ class OrderModel:
 def cifar10_rows(path: Path) -> list[Row]:
     """Return a training row and a test row for each epoch of ``results.csv``, which has errors and no losses.
 
-    The file's time includes test passes. Therefore ``seconds`` has the bucket train only: without data, these rows are
-    not drawn on a time axis, which is data + train.
+    The file's time includes test passes, so it must not appear on a time axis, which shows the time of data + train.
+    Therefore ``seconds`` has the bucket train and no bucket data: such rows are not drawn on a time axis.
 
     Raises: DataError if the file cannot be read or has another format.
     """
@@ -64,9 +65,9 @@ def cifar10_rows(path: Path) -> list[Row]:
     except ValueError:  # not ASCII, or no lines
         header, lines = "", []
     if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS:
-        raise DataError(f"{path}, line 1: not the header {', '.join(CIFAR10_COLUMNS)}.\n{REMEDY}")
+        raise DataError(f"{path}, line 1: this line must be the header {', '.join(CIFAR10_COLUMNS)}.\n{REMEDY}")
     if not lines:
-        raise DataError(f"{path} has a header and no epochs.\n{REMEDY}")
+        raise DataError(f"{path} has a header, but no epochs.\n{REMEDY}")
     rows: list[Row] = []
     previous_seconds = 0.0
     for number, line in enumerate(lines, 2):
@@ -93,8 +94,8 @@ def cifar10_rows(path: Path) -> list[Row]:
 def reader_rows(path: Path) -> list[Row]:
     """Return a training row and a validation row for each validation of a ``stats_*.pkl``.
 
-    Training rows have running averages (0.9 old + 0.1 new) with dropout, which restart after each validation. The
-    gradient's norm is the norm after clipping.
+    Training rows have running averages (0.9 old + 0.1 new) of values computed with dropout. The averages restart after
+    each validation. ``grad_norm`` is the norm of the clipped gradient.
 
     Raises: DataError if the file cannot be read or has another content.
     """
@@ -113,7 +114,7 @@ def reader_rows(path: Path) -> list[Row]:
 
 
 def order_model(path: Path) -> OrderModel:
-    """Return the model in ``path``, an .npz file, and in the .pkl file beside it.
+    """Return the model whose parameters are in ``path`` (.npz), and whose words and options are in the .pkl beside it.
 
     Raises: DataError if a file cannot be read or has another content.
     """
@@ -153,7 +154,7 @@ def _unpickled(path: Path) -> dict[str, Any]:
 
 
 def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | None]:
-    """Return a list of numbers from the pickle, with None for numbers that are not finite, as in records."""
+    """Return the list ``name`` of the log as floats, with None for numbers that are not finite, as in records."""
     try:
         numbers = [float(value) for value in stats[name]]
     except KeyError:

@@ -1,7 +1,7 @@
-"""Batches of token sequences: which sentences belong together, and the arrays that hold them.
+"""Group sentences into batches, and put the token sequences of a batch into padded arrays.
 
-Sentences are taken in pools of the given order, and each pool is sorted by length, so that batches need little padding.
-Nothing here is random: the caller gives the order.
+The caller gives the order of the sentences, for example a random permutation. Consecutive sentences form a pool, and
+each pool is sorted by length, so that batches need little padding.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
     """Return batches of ``batch_size`` sentences, as Nematus makes them.
 
     A batch is an int64 array of indices; each index of ``order`` is in one batch. A pool has ``pool`` x ``batch_size``
-    sentences: the longest are its first batch, the shortest its last, which may be smaller. ``lengths``, of shape
-    (sentence,), are those of the longer side. There are ``ceil(len(order) / batch_size)`` batches for any order.
+    sentences, which are sorted by length, longest first, and cut into batches. The last batch of all may be smaller.
+    ``lengths``, of shape (sentence,), has the length of the longer side of each sentence pair. The number of batches
+    is ``ceil(len(order) / batch_size)`` for any order.
     """
     batches = []
     for start in range(0, len(order), pool * batch_size):
@@ -26,12 +27,13 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
 
 
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
-    """Return batches of at most ``tokens`` positions with padding, as the authors' Transformer toolkit makes them.
+    """Return batches of at most ``tokens`` positions, padding included, as the authors' Transformer toolkit makes them.
 
-    A batch is an int64 array of indices; each index of ``order`` is in one batch. ``pool`` sentences are sorted by
-    length, shortest first. A batch closes when one more sentence would make sentences x longest exceed ``tokens``; a
-    sentence that is longer than ``tokens`` is a batch by itself. ``lengths``, of shape (sentence,), are those of the
-    longer side, at least 1. The result has one list of batches per pool, which the caller may shuffle.
+    A batch is an int64 array of indices; each index of ``order`` is in one batch. A pool has ``pool`` sentences, which
+    are sorted by length, shortest first. A batch ends where one more sentence would make the number of sentences times
+    the longest length exceed ``tokens``; a sentence longer than ``tokens`` is a batch by itself. ``lengths``, of shape
+    (sentence,), has the length of the longer side of each sentence pair, at least 1. The result has one list of batches
+    per pool; the caller may shuffle it.
     """
     pools = []
     for start in range(0, len(order), pool):
@@ -45,11 +47,11 @@ def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Return where batches of sentences with rising ``lengths`` end, without the end of the last batch."""
+    """Return the index at which each batch but the last ends (exclusive). ``lengths`` must be in ascending order."""
     ends: list[int] = []
     end = 0
     while True:
-        window = lengths[end : end + tokens // int(lengths[end])]  # no more sentences fit: the others are not shorter
+        window = lengths[end : end + tokens // int(lengths[end])]  # no more sentences fit, because lengths ascend
         positions = np.arange(1, len(window) + 1) * window
         end += max(1, int(np.searchsorted(positions, tokens, side="right")))
         if end >= len(lengths):
@@ -58,7 +60,7 @@ def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens, int64, and their mask, bool, both (sequence, time). ``fill`` follows the end of a sequence."""
+    """Return tokens, int64, padded with ``fill`` at the end, and their mask, bool; both of shape (sequence, time)."""
     mask = _mask(sequences)
     tokens = np.full(mask.shape, fill, dtype=np.int64)
     tokens[mask] = np.concatenate(sequences)
@@ -66,9 +68,9 @@ def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.n
 
 
 def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens and mask as :func:`padded`, where a row repeats its sequence, with ``end`` after each repetition.
+    """Return tokens and mask as :func:`padded`, but fill each row with repetitions of its sequence and ``end``.
 
-    The mask is true on the first repetition only, without ``end``.
+    The mask is true on the first occurrence of the sequence, and false on everything after it.
     """
     mask = _mask(sequences)
     rows = [np.resize(np.append(sequence, end), mask.shape[1]) for sequence in sequences]

@@ -1,4 +1,4 @@
-"""Results that are computed once and stored, safe against kills and against other processes."""
+"""Compute a result once and store it, so that neither a kill nor another process can leave it incomplete."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from rmsexp.record import sync_folder
 
 T = TypeVar("T")
 
-DAMAGE = (FileNotFoundError, ValueError, EOFError)  # raised by a reader for a missing or damaged entry
+DAMAGE = (FileNotFoundError, ValueError, EOFError)  # what ``read`` raises if a folder is missing or damaged
 
 
 def key(source: str, *parts: object) -> str:
-    """Return a folder name, 16 hexadecimal digits, for a result that depends on ``parts``, compared by ``repr``.
+    """Return a folder name, 16 hexadecimal digits, for a result that depends on ``parts`` and on a module's code.
 
-    ``source`` is the ``__file__`` of the module that computes the result: an edited module gives another name.
+    The name is a hash of the ``repr`` of ``parts`` and of the content of ``source``, which is the ``__file__`` of the
+    module that computes the result. Editing the module therefore gives another name.
     """
     code = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:16]
@@ -32,8 +33,8 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     """Return ``read(folder)``. If the folder is missing or damaged, let ``make`` fill it first.
 
     ``read`` raises FileNotFoundError, ValueError or EOFError for a missing or damaged folder. ``make`` is given an
-    empty temporary folder for its files, which is renamed to ``folder`` once they are durable. So the folder is whole
-    or absent. If several processes need the same folder, one makes it and the others wait.
+    empty temporary folder for its files, which is renamed to ``folder`` once they are durable. So the folder is
+    complete or absent. If several processes need the same folder, one makes it and the others wait.
 
     Raises: OSError if the folder cannot be written, and whatever ``make`` raises. Nothing is stored then.
     """
@@ -52,10 +53,10 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
 
 @contextmanager
 def staging(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside ``path``, under a lock for this ``path``.
+    """Yield an empty temporary folder beside ``path``, and hold a lock for this ``path`` meanwhile.
 
-    The folder is removed at the end if it is still there. A lock ends with its process, and files that a killed process
-    left in the folder are removed.
+    At the end the temporary folder is removed, unless the caller has renamed it. If a process is killed, its lock is
+    released, and the next process removes the files that it left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -71,7 +72,7 @@ def staging(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def storing(name: str, path: Path, size_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError of the block into a DataError: ``name`` cannot be stored in ``path``.
+    """Turn an OSError in the ``with`` block into a DataError, which says that ``path`` cannot store ``name``.
 
     ``size_bytes`` is the space on disk that the block needs, for the message.
     """
@@ -86,7 +87,7 @@ def storing(name: str, path: Path, size_bytes: int | None = None) -> Iterator[No
 
 
 def sync(folder: Path) -> None:
-    """Make the files of a folder durable."""
+    """Write the files of a folder through to the disk (fsync)."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

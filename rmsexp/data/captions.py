@@ -20,16 +20,16 @@ from rmsexp.data.sequences import Sequences
 Words = list[str]
 
 EOS, UNK = range(2)  # the first ids: the end of a caption, an unknown word
-NAMES = ("<eos>", "<unk>")  # of these ids
+NAMES = ("<eos>", "<unk>")  # the words of these ids
 PER_IMAGE = 5  # captions per image
 VOCABULARY_IMAGES = 1000  # the first validation images, whose words are in the vocabulary, as in the authors' code
-TOLERANCE = 1e-3  # by which the length of a feature vector may differ from 1
+TOLERANCE = 1e-3  # largest difference between 1 and the length of a feature vector
 BLOCK = 4096  # feature vectors checked at a time
 
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """A split. Captions ``5 i`` to ``5 i + 4`` belong to image i.
+    """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i.
 
     ``features`` is float32 of shape (image, size), with rows of unit length, possibly memory-mapped. Each sequence in
     ``captions`` ends in EOS.
@@ -99,7 +99,7 @@ def digest(files: Iterable[Path], *parts: object) -> str:
 
 
 def _first_captions(picture: Picture) -> list[Words]:
-    """Return the first five captions. Some images of COCO have more, which the authors' files leave out, too."""
+    """Return the first five captions. Some images of COCO have more; the authors' files leave these out, too."""
     captions = picture.captions[:PER_IMAGE]
     if len(captions) < PER_IMAGE:
         raise DataError(
@@ -108,13 +108,13 @@ def _first_captions(picture: Picture) -> list[Words]:
         )
     if not all(captions):
         raise DataError(
-            f"{picture.path.name} has a caption without words.\nRepair it, or remove the image from its split."
+            f"{picture.path.name} has a caption without words.\nRepair the caption, or remove the image from its split."
         )
     return captions
 
 
 def tokenise(text: str) -> Words:
-    """Return lower-case words of letters and digits, as ``tokens`` of the Karpathy split: "T-shirt" is "tshirt"."""
+    """Return the lower-case words of a text without punctuation, as in the Karpathy split: "T-shirt" is "tshirt"."""
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 

@@ -1,6 +1,7 @@
 """CIFAR-10, in the layout that torchvision uses: ``<root>/cifar10/cifar-10-batches-py``.
 
-The address and the digests are torchvision's. Its reader is not used, because it unpickles anything.
+The address and the digests are torchvision's. torchvision's reader is not used, because it unpickles arbitrary
+objects, which may run code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 
-EXTRAS = ("batches.meta", "readme.html")  # also in the archive, and not needed
+EXTRAS = ("batches.meta", "readme.html")  # files of the archive that are not needed
 
 
 def load(root: Path) -> Images:
@@ -95,7 +96,7 @@ def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _download(folder: Path, root: Path) -> None:
-    """Put ``folder`` in place as a whole, or leave nothing behind."""
+    """Download and unpack the archive. After an error, ``folder`` does not exist."""
     from torchvision.datasets import CIFAR10
 
     try:
@@ -115,8 +116,8 @@ def _extract(archive: Path, folder: str, expected: set[str]) -> None:
             for member in tar:
                 if not (member.isfile() and member.name in expected) and not (member.isdir() and member.name == folder):
                     raise DataError(
-                        f"The archive of CIFAR-10 holds {member.name!r}, which does not belong; nothing was stored.\n"
-                        "Try again, or put an existing copy of the folder there."
+                        f"The archive of CIFAR-10 holds {member.name!r}, which is unexpected; nothing was stored.\n"
+                        f"Try again, or put an existing copy of {folder} in its place."
                     )
             tar.extractall(archive.parent, filter="data")
     except tarfile.TarError as error:
@@ -129,5 +130,5 @@ def _move(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except OSError:
-        if not target.is_dir():  # otherwise another process was faster, and its files are verified when they are read
+        if not target.is_dir():  # otherwise another process was faster; its files are verified when they are read
             raise

@@ -26,7 +26,7 @@ CHUNK = 1_000_000  # tokens counted or renumbered at a time, because numpy's ind
 
 @dataclass(frozen=True)
 class Examples:
-    """A split. ``answers``, int32 of shape (example,), are word ids. Passages and questions are not empty."""
+    """Questions of a split. ``answers``, int32 of shape (example,), are word ids. No passage or question is empty."""
 
     passages: Sequences
     questions: Sequences
@@ -40,8 +40,8 @@ class Examples:
 class Cloze:
     """An encoded data set.
 
-    ``words`` is the vocabulary by id. ``entities``, int64 of shape (entity,), are the ids of its anonymised names.
-    Training may permute them. ``splits`` has train, valid and, if the data set has it, test.
+    ``words`` is the vocabulary by id. ``entities``, int64 of shape (entity,), are the ids of its anonymised names,
+    which training may permute. ``splits`` has train, valid and, if the data set has it, test.
     """
 
     words: list[str]
@@ -51,7 +51,10 @@ class Cloze:
 
 @dataclass(frozen=True)
 class Question:
-    """An example in lower-case words. ``entities`` maps each ``@entityN`` to the name that it replaces."""
+    """A question with its passage and answer, as lower-case words.
+
+    ``entities`` maps each ``@entityN`` to the name that it replaces.
+    """
 
     passage: list[str]
     question: list[str]  # contains PLACEHOLDER
@@ -60,7 +63,7 @@ class Question:
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
-    """Split words after each of SENTENCE_ENDS. Words of ``closing`` that follow an end belong to that sentence."""
+    """Split words into sentences, each ending with one of SENTENCE_ENDS and any words of ``closing`` after it."""
     sentences: list[list[str]] = []
     ended = True
     for word in words:
@@ -83,24 +86,25 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     The vocabulary is that of the published ``preprocess.py`` and ``preprocess_shortend.py``
     (cooijmanstim/Attentive_reader). Words of digits become NUM. Words that occur once in the training text (passages,
     questions and answers) become UNK. The others have ids from 4 on, the most frequent first, and those of equal
-    frequency by first appearance. In addition, the gap and all of ``@entity0`` to the highest number of any split are
-    words, however rare they are. Encoding takes four bytes of memory per token.
+    frequency by first appearance. The gap, and ``@entity0`` to the highest number of an entity in any split, are
+    always in the vocabulary. Encoding takes four bytes of memory per token.
 
     Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.
     """
     ids: defaultdict[str, int] = defaultdict()
-    ids.default_factory = ids.__len__  # ids by first appearance, because questions are read only once; renumbered below
+    # The questions are read only once, so words get temporary ids, in the order in which they appear.
+    ids.default_factory = ids.__len__
     encoded = {split: _examples(name, split, questions, ids) for split, questions in splits.items()}
     highest = max((int(match[1]) for match in map(ENTITY.fullmatch, ids) if match), default=-1)
-    always = dict.fromkeys([PLACEHOLDER, *(f"@entity{number}" for number in range(highest + 1))])
-    types = list(ids | always)
+    always_known = dict.fromkeys([PLACEHOLDER, *(f"@entity{number}" for number in range(highest + 1))])
+    types = list(ids | always_known)
     frequency = np.zeros(len(types), dtype=np.int64)
     for chunk in _chunks(encoded["train"]):
         frequency += np.bincount(chunk, minlength=len(types))
     words = list(RESERVED)
     for index in np.argsort(-frequency, kind="stable"):
         word = types[index]
-        if word in always or (frequency[index] > 1 and not word.isdigit() and word not in RESERVED):
+        if word in always_known or (frequency[index] > 1 and not word.isdigit() and word not in RESERVED):
             words.append(word)
     known = {word: number for number, word in enumerate(words)}
     table = np.array([NUM if word.isdigit() else known.get(word, UNK) for word in types], dtype=np.int32)
@@ -138,9 +142,10 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
 def stored(
     root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]]
 ) -> tuple[Cloze, dict[str, int]]:
-    """Return questions and counts from ``<root>/cloze``, with tokens memory-mapped, or make and store them there.
+    """Return the encoded questions and counts in ``<root>/cloze``. If they are missing, ``make`` computes them first.
 
-    ``stamp`` identifies what ``make`` returns. The number of examples of each split is added to the counts.
+    ``stamp`` identifies the result of ``make``. The number of examples of each split is added to the counts. Tokens are
+    memory-mapped.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """

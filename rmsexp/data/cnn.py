@@ -32,27 +32,33 @@ from rmsexp.data.files import digest_of, missing, read_lines
 from rmsexp.data.sequences import Sequences, offsets
 from rmsexp.data.unpickle import unpickle
 
-SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split: its folder
-BLOCKS = {1: "URL", 3: "passage", 5: "question", 7: "answer", 9: "table of entities"}  # by the number of the line
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
+BLOCKS = {
+    1: "URL",
+    3: "passage",
+    5: "question",
+    7: "answer",
+    9: "table of entities",
+}  # line number -> what the line has
 ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
-REPORT_FILES = 50_000  # between two reports of progress
-REPORT_DAMAGED = 10  # damaged files that are named in reports; the others are counted
+REPORT_FILES = 50_000  # files between two progress reports
+REPORT_DAMAGED = 10  # largest number of damaged files that are reported by name
 ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) there."
 TOP4_ORIGIN = (
     "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip; unpack it there, or use data.name=cnn data.sentences=4, "
     "which makes similar passages from question files."
 )
-TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split: its name in the files
+TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> its name in the files
 TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``. Test is optional.
 
-    ``sentences`` is the number of sentences that are kept of a passage (see :func:`most_related`), or None for all.
-    Damaged files end the run (``damaged="refuse"``), or are reported and left out (``damaged="skip"``). The digest
-    covers the files' names and sizes, not their text: a name is a digest of the article's URL, and reading 1.7 GB
-    before every run would take minutes.
+    A passage is shortened to at most ``sentences`` sentences (see :func:`most_related`); None leaves it whole. With
+    ``damaged="refuse"``, ``load`` raises DataError at the first damaged file; with ``damaged="skip"``, it reports
+    damaged files and leaves them out. The digest covers the files' names and sizes, not their text: a name is a digest
+    of the article's URL, and reading 1.7 GB before every run would take minutes.
 
     Raises: DataError if files of train or valid are missing.
     """
@@ -94,7 +100,7 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
 
 @dataclass
 class _Reader:
-    """Reads question files, and counts all and the damaged ones."""
+    """Reads question files. ``read`` counts all files, ``damaged`` those that were left out."""
 
     sentences: int | None
     on_damage: str
@@ -157,10 +163,11 @@ def _malformed(path: Path, line: int, problem: str) -> DataError:
 
 
 def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
-    """Return the at most ``count`` sentences of a passage that share most words with the question, in their order.
+    """Return the at most ``count`` sentences of a passage that share most words with the question, in passage order.
 
-    Each shared word counts once. The gap and punctuation do not count. Of equal sentences the earlier one is kept. This
-    is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
+    Each shared word counts once. The gap and punctuation do not count. Of sentences that share equally many words, the
+    earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017,
+    appendix).
     """
     words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
     sentences = split_sentences(passage)
@@ -175,7 +182,7 @@ def _unknown(cloze: Cloze) -> int:
 
 
 def _lost(cloze: Cloze) -> dict[str, int]:
-    """Return the number of answers that are not in their passages, by split. No model can find them there."""
+    """Return, by split, the number of answers that are not in their passages."""
     return {
         f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
         for split, examples in cloze.splits.items()
@@ -196,8 +203,8 @@ def top4(root: Path) -> Source[Cloze]:
     """Return the published questions with passages of four sentences.
 
     They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. The
-    published model has one word more than dict.pkl. That word is named ``<unused>`` here, or as in RESERVED if its id
-    is one of those. If all sequences of a file end in 0, that end is removed. (The published code removes the last id,
+    published model has one word more than dict.pkl. That word is named ``<unused>`` here, or, if its id is reserved, as
+    in RESERVED. If all sequences of a file end in 0, this 0 is removed. (The published code removes the last id,
     whatever it is.)
 
     Raises: DataError if a file is missing.
@@ -224,7 +231,7 @@ def top4(root: Path) -> Source[Cloze]:
 
 
 def _words(path: Path) -> list[str]:
-    """Return the vocabulary by id, from a dictionary of ids by word."""
+    """Return the vocabulary by id, read from a pickled dictionary of words to ids."""
     ids = _unpickled(path)
     if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
         raise _damaged(path, "it is not a dictionary of words and their ids")

@@ -22,9 +22,9 @@ from rmsexp.data.captions import (
 from rmsexp.data.files import missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 
-RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split: its name in the released files
-KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # its name of a split: ours
-VALID_IMAGES = 5000  # of the official training images, which become the validation split
+RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split -> its name in the released files
+KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # the file's name of a split -> ours
+VALID_IMAGES = 5000  # the number of official training images that become the validation split
 RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip; unpack it there."
 ORIGIN = (
     "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
@@ -66,11 +66,12 @@ def read_release(path: Path) -> list[Words]:
     captions = [line.split() for line in read_lines(path)]
     if not all(captions):
         raise DataError(
-            f"{path}, line {captions.index([]) + 1}: an empty caption.\nA line is a caption; repair the file."
+            f"{path}, line {captions.index([]) + 1}: the caption is empty.\n"
+            "Each line must be a caption; repair the file."
         )
     if len(captions) % PER_IMAGE:
         raise DataError(
-            f"{path} has {len(captions):,} lines, no multiple of {PER_IMAGE}.\n"
+            f"{path} has {len(captions):,} lines, which is no multiple of {PER_IMAGE}.\n"
             "Five consecutive lines are the captions of an image; repair or replace the file."
         )
     return captions
@@ -80,13 +81,13 @@ def coco(root: Path, features: str) -> Source[Captions]:
     """Return the images and captions below ``<root>/coco``.
 
     If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
-    restval joins train, and images are in ``<filepath>/<filename>``. Otherwise the official files of 2017, or else of
-    2014, define the splits: ``annotations/captions_{train,val}2017.json``. Then the last 5,000 images of train by id
-    are valid, val is test, and images are in ``{train,val}2017/<file_name>``.
+    split restval is added to train, and images are in ``<filepath>/<filename>``. Otherwise the official files of 2017,
+    ``annotations/captions_{train,val}2017.json``, or else those of 2014, define the splits. Then the last 5,000 images
+    of train by id are valid, val is test, and images are in ``{train,val}2017/<file_name>``.
 
     ``features`` is a kind of :mod:`rmsexp.data.image_features`.
 
-    Raises: DataError if a file is missing or malformed, and as :func:`rmsexp.data.captions.pictures`.
+    Raises: DataError if a file is missing or malformed, or as in :func:`rmsexp.data.captions.pictures`.
     """
     folder = root / "coco"
     karpathy = folder / "dataset_coco.json"

@@ -1,4 +1,4 @@
-"""Download single files: show progress, verify the digest, and keep a file whole or not at all."""
+"""Download single files: show progress, verify the digest, and never leave an incomplete file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 from rmsexp.data import DataError
 
-TIMEOUT_SECONDS = 30  # to connect, and between two pieces of an answer
+TIMEOUT_SECONDS = 30  # to connect, and between two parts of a response
 
 
 @contextmanager
 def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256"], digest: str) -> Iterator[Path]:
     """Download a file and yield its path, in a temporary folder inside ``folder``.
 
-    The file is verified and durable. To keep it, the caller moves it: the temporary folder is removed at the end.
+    The file is verified and written through to the disk. To keep it, the caller must move it, because the temporary
+    folder is removed at the end.
     ``folder`` is created once the server has answered. ``name`` is the file's name in messages.
 
     Raises: DataError if the digest differs; OSError or http.client.HTTPException if the download or a write fails.
@@ -39,7 +40,7 @@ def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256
 def unavailable(name: str, folder: Path, files: str, source: str, error: object, prepare: str) -> DataError:
     """Return the error for data that is not in ``folder`` and that could not be downloaded from ``source``.
 
-    ``files`` describes the files that belong into ``folder``. ``prepare`` holds the arguments of the command that
+    ``files`` describes the files that belong in ``folder``. ``prepare`` holds the arguments of the command that
     downloads them.
     """
     return DataError(

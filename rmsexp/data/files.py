@@ -60,10 +60,9 @@ def digest_of(paths: Iterable[Path]) -> str:
 
 
 def write_float32(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-    """Write a .npy file of float32 and ``shape`` from blocks of its rows.
+    """Write blocks of rows to a .npy file, which has float32 numbers and this ``shape``.
 
-    The file is written and not memory-mapped: on a full disk a write raises OSError, but a mapped page kills the
-    process.
+    The file is not memory-mapped, because on a full disk a write raises OSError, but a mapped page kills the process.
     """
     with path.open("wb") as file:
         header = {"descr": FLOAT32.str, "fortran_order": False, "shape": shape}
@@ -88,7 +87,7 @@ def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the fi
 
 
 def not_utf8(path: Path, line: int, byte: int, error: UnicodeDecodeError) -> DataError:
-    """Return the error for a line that is not UTF-8. ``line`` and ``byte``, its first bad byte, count from 1."""
+    """Return the error for a line that is not UTF-8. ``line``, and ``byte`` within it, count from 1."""
     return DataError(
         f"{path}, line {line}: not UTF-8 ({error.reason} at byte {byte} of the line).\n"
         "Convert the file to UTF-8, or repair the line."

@@ -10,7 +10,7 @@ from rmsexp.data import DataError, Source
 from rmsexp.data.captions import Captions, Picture, Words, pictures, tokenise
 from rmsexp.data.files import missing, read_lines
 
-NAMES = {"train": "train", "valid": "dev", "test": "test"}  # our name of a split: its name in the files
+NAMES = {"train": "train", "valid": "dev", "test": "test"}  # our name of a split -> its name in the files
 LINE = re.compile(r"([^#\t]+)#\d+\t(.+)")
 ORIGIN = (
     "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398; "
@@ -19,13 +19,13 @@ ORIGIN = (
 
 
 def flickr8k(root: Path, features: str) -> Source[Captions]:
-    """Return 6,000, 1,000 and 1,000 images with captions, in the layout of the archives, below ``<root>/flickr8k``.
+    """Return the captioned images below ``<root>/flickr8k``: 6,000 for train, 1,000 for valid and 1,000 for test.
 
-    ``Flickr8k_text`` has Flickr8k.token.txt and Flickr_8k.{train,dev,test}Images.txt. ``Flicker8k_Dataset`` (sic) has
-    the images. Captions of images in no split are ignored. ``features`` is a kind of
-    :mod:`rmsexp.data.image_features`.
+    The layout is that of the unpacked archives. ``Flickr8k_text`` has Flickr8k.token.txt and
+    Flickr_8k.{train,dev,test}Images.txt. ``Flicker8k_Dataset`` (sic) has the images. Captions of images that are in no
+    split are ignored. ``features`` is a kind of :mod:`rmsexp.data.image_features`.
 
-    Raises: DataError if a file is missing or a line is malformed, and as :func:`rmsexp.data.captions.pictures`.
+    Raises: DataError if a file is missing or a line is malformed, or as in :func:`rmsexp.data.captions.pictures`.
     """
     folder = root / "flickr8k"
     text, images = folder / "Flickr8k_text", folder / "Flicker8k_Dataset"

@@ -40,12 +40,12 @@ SIDE = 128  # pixels per side of the image that the descriptor is computed from
 CELLS, BINS = 4, 64  # cells per side of a pyramid's finest level; bins of a histogram
 SHADES = 4  # levels per channel in a histogram of colours: SHADES ** 3 = BINS
 HEXAGON = ((0, 2), (2, 1), (2, -1), (0, -2), (-2, -1), (-2, 1))  # (y, x) of six neighbours, about two pixels away
-CONTRAST = 0.03  # by which a neighbour must be brighter, as a fraction of white
-SCALES, ORIENTATIONS = 4, 16  # of gradients: SCALES * ORIENTATIONS = BINS
+CONTRAST = 0.03  # least difference that makes a neighbour count as brighter; white is 1
+SCALES, ORIENTATIONS = 4, 16  # of the histograms of gradients: SCALES * ORIENTATIONS = BINS
 LAYOUT = 8  # grey cells per side
 
 RESIZED, CROP = 256, 224  # pixels: the short side of a resized image, the side of a crop
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels in [0, 1], for torchvision's weights
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
 
 
 def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> None:
@@ -53,8 +53,8 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
 
     A .json file beside it records their origin: ``kind``, the number of ``images``, and ``digest``, a SHA-256 of the
     images' names and sizes and of the extractor's version. If ``target`` has the same origin, nothing is done. Features
-    of another origin are replaced. Rows are first stored in shards, so a killed extraction continues at its shard. If
-    several processes need the same target, one works and the others wait.
+    of another origin are replaced. Rows are first stored in shards, so an extraction that was killed continues at the
+    first missing shard. If several processes need the same target, one computes it and the others wait.
 
     Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
     stored nor downloadable, or if the features cannot be stored.
@@ -76,7 +76,9 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             paths = _write_shards(images, extractor, shards, progress)
             _join(paths, len(images), temporary / target.name)
             cache.sync(temporary)
-            target.with_suffix(".json").unlink(missing_ok=True)  # so that it never stands beside other features
+            target.with_suffix(".json").unlink(
+                missing_ok=True
+            )  # so that the old origin never stands beside new features
             (temporary / target.name).replace(target)
             record.write_json(target.with_suffix(".json"), origin)
             shutil.rmtree(shards.parent)
@@ -112,7 +114,7 @@ def _report_progress(report: Report, kind: str, split: str, total: int, done: in
 def _write_shards(
     images: Sequence[Path], extractor: Callable[[], Extractor], folder: Path, progress: Callable[[int], None]
 ) -> list[Path]:
-    """Write the shards that are missing, and return the paths of all. ``progress`` is called with the images done."""
+    """Write the shards that are missing, and return all paths. ``progress`` gets the number of images before each."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{start:07}.npy" for start in range(0, len(images), SHARD)]
     missing = [number for number, path in enumerate(paths) if not path.exists()]
@@ -180,7 +182,7 @@ def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _coarser(histograms: np.ndarray, cells: int) -> np.ndarray:
-    """Add up histograms of 4x4 cells to those of ``cells`` x ``cells``."""
+    """Add up histograms of 4x4 cells, (4, 4, 64), so that there are ``cells`` x ``cells``."""
     step = CELLS // cells
     return histograms.reshape(cells, step, cells, step, BINS).sum(axis=(1, 3))
 
@@ -195,7 +197,7 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
     channels = np.stack([(red + 2 * green + blue) / 4, 2 * (red - green) + 0.5, red + green - 2 * blue + 0.5])
     position = np.clip(channels, 0, 1) * (SHADES - 1)
     lower = np.minimum(position.astype(int), SHADES - 2)
-    share = np.stack([lower + 1 - position, position - lower])  # of the lower and of the upper bin
+    share = np.stack([lower + 1 - position, position - lower])  # weights of the lower and of the upper bin
     shade = np.stack([lower, lower + 1])
     bins = (shade[:, None, None, 0] * SHADES + shade[None, :, None, 1]) * SHADES + shade[None, None, :, 2]
     return _histograms(bins, share[:, None, None, 0] * share[None, :, None, 1] * share[None, None, :, 2])
@@ -204,7 +206,7 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
 def _texture(grey: np.ndarray) -> np.ndarray:
     """Return histograms of local binary patterns (Ojala et al. 1996) of a grey image, (height, width).
 
-    A pattern has one bit for each of six neighbours, which is set if the neighbour is brighter.
+    A pattern has one bit for each of six neighbours, which is set if the neighbour is brighter by more than CONTRAST.
     """
     side = len(grey)
     padded = np.pad(grey, 2, mode="edge") - CONTRAST
@@ -216,7 +218,7 @@ def _texture(grey: np.ndarray) -> np.ndarray:
 def _gradients(grey: np.ndarray) -> np.ndarray:
     """Return histograms of the gradients' orientations at four scales (Dalal & Triggs 2005), from (height, width).
 
-    A gradient counts by its magnitude and is shared between the two nearest bins.
+    A gradient is weighted by its magnitude and shared between the two nearest bins.
     """
     total = np.zeros((CELLS, CELLS, BINS))
     for scale in range(SCALES):
@@ -244,7 +246,7 @@ def _vgg19() -> Extractor:
         state = torch.hub.load_state_dict_from_url(
             url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
         )
-        with torch.device("meta"):  # without initial weights, which would be replaced
+        with torch.device("meta"):  # creates no initial weights: the loaded ones are assigned instead
             network = vgg19()
         network.load_state_dict(state, assign=True)
     except Exception as error:  # errors of the network and of damaged files have many types
@@ -273,7 +275,7 @@ def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
         return network(batch.to(device)).mean(dim=0).cpu().numpy()
 
 
-# by name: a version, which is raised when the features change, and a function that makes the extractor
+# name -> (version, function that makes the extractor); a change of the features must raise the version
 KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
     "descriptor": (1, _descriptor),
     "vgg19": (1, _vgg19),

@@ -21,20 +21,21 @@ from rmsexp.data.cloze import (
 )
 from rmsexp.data.files import digest_of, missing, read_lines
 
-SPLITS = {"train": "development", "valid": "test"}  # our name of a split: its name in the files
+SPLITS = {"train": "development", "valid": "test"}  # our name of a split -> its name in the files
 CLOSING_QUOTES = ("''", "'")
-NEAR = (3, 6, 12)  # a training passage has 2 * near + 1 words
+NEAR = (3, 6, 12)  # a training passage is cut to at most 2 * near + 1 words
 ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0); put them there."
 
 
 def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
     """Return the questions in ``<root>/lambada/lambada_{development,test}_plain_text.txt``.
 
-    The last word of a line is the answer, the rest of its last sentence the question, and the text before the passage.
+    The last word of a line is the answer, the rest of its last sentence the question, and the text before
+    that sentence the passage.
     Questions whose answer is not in the passage are left out. We train on development and validate on test; LAMBADA's
     own training text has no questions.
 
-    A training passage is cut to some words around the answer, in three ways, which gives three examples. With a few
+    Each training passage is cut to three lengths around the answer (see NEAR), which gives three examples. From a few
     thousand whole passages, a model does not learn within minutes that answers are words of the passage. Validation
     passages are whole.
 
@@ -61,9 +62,9 @@ def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     train, valid = counts["train"] // len(NEAR), counts["valid"]
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {train + valid:,} kept ({train:,} train, each cut in {len(NEAR)} "
-        f"ways, {valid:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer that "
-        f"is not in it; valid: {counts['passage_words'] / valid:.1f} words per passage, "
+        f"LAMBADA: {counts['read']:,} questions read, {train + valid:,} kept ({train:,} train, each cut to {len(NEAR)} "
+        f"lengths, {valid:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
+        f"that is not in it; valid: {counts['passage_words'] / valid:.1f} words per passage, "
         f"{counts['passage_entities'] / valid:.1f} different entities, {counts['entity_answers'] / valid:.1%} of "
         f"answers are entities, {counts['unknown_answers'] / valid:.1%} unknown; {len(cloze.words):,} words, "
         f"{len(cloze.entities):,} of them entities"
@@ -115,7 +116,8 @@ def read_questions(path: Path) -> list[Question]:
 def shortened(question: Question, near: int, place: int) -> Question:
     """Cut the passage to at most ``2 near + 1`` words around the last occurrence of the answer.
 
-    ``place`` modulo that length is the answer's position in the result, unless the passage starts or ends there.
+    ``place`` modulo that length is the answer's position in the result, as far as the start and the end of the
+    passage allow.
     """
     length = 2 * near + 1
     last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
@@ -124,7 +126,7 @@ def shortened(question: Question, near: int, place: int) -> Question:
 
 
 def anonymised(question: Question, frequent: Collection[str], entities: int) -> Question:
-    """Replace words that are neither frequent nor numbers by ``@entityN``, or by the unknown word.
+    """Replace words that are neither frequent nor numbers with ``@entityN`` or with the unknown word.
 
     The entities are the ``entities`` most frequent of these words in the passage, numbered by first appearance.
     """
@@ -145,7 +147,7 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
 
 
 def _answerable(question: Question, counts: Counter[str]) -> bool:
-    """Return whether the passage contains the answer. Count the question, and the reason if it does not."""
+    """Return whether the passage contains the answer. Add the question, and a reason if it does not, to ``counts``."""
     counts["read"] += 1
     counts["no_passage"] += not question.passage
     counts["absent"] += bool(question.passage) and question.answer not in question.passage

@@ -23,7 +23,7 @@ Pairs = tuple[list[str], list[str]]  # source lines and target lines, without li
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 )
-# by our name of a split: its name in the files
+# our name of a split -> its name in the files
 MULTI30K_SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr", "test2017": "test_2017_flickr"}
 MULTI30K_SHA256 = {
     "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
@@ -36,9 +36,9 @@ MULTI30K_SHA256 = {
     "test_2017_flickr.de.gz": "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee",
 }
 WMT14_TRAIN = "wmt/wmt14"  # the name in the `datasets` library; the config is de-en
-# by our name of a split: sacreBLEU's name of the test set, and its number of sentences
+# our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
 WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
-REPORT_PAIRS = 500_000  # between two reports of progress
+REPORT_PAIRS = 500_000  # pairs between two progress reports
 LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -46,8 +46,8 @@ LINE_ENDS = re.compile(r"[\r\n]+")
 class Corpus:
     """Parallel text in two languages.
 
-    ``source`` and ``target`` are language codes such as "en". ``splits`` has a function for each of train, valid, test
-    and further test sets such as test2017. It reads and checks the text at every call, and raises DataError.
+    ``source`` and ``target`` are language codes such as "en". ``splits`` maps train, valid, test and further test sets
+    such as test2017 to functions. Each call of a function reads, checks and returns the text; it may raise DataError.
     ``digest`` is the SHA-256 of the content, in hexadecimal. ``builtin`` is true if this package generates the text.
     """
 
@@ -63,7 +63,7 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     """Return Multi30k, task 1 (Elliott et al. 2016): captions in English and German, 29,000 pairs for training.
 
     The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded, and
-    all are verified. The test sets are those of 2016 and 2017 (Flickr).
+    all files are verified. The test sets are those of 2016 and 2017 (Flickr).
 
     Raises: ValueError for another language; DataError if a file is damaged, or if a download fails.
     """
@@ -85,8 +85,8 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
 
     The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. The text is in
     ``<root>/wmt14/{train,valid,test,test2017}.{en,de}``, or the same with .gz. Missing files are downloaded: the
-    training text with the ``datasets`` library, the others with sacreBLEU, from its English-German sets for either
-    direction.
+    training text with the ``datasets`` library, the others with sacreBLEU, always from its English-German test sets,
+    also for translation from German.
 
     Raises: ValueError for another language; DataError if a file cannot be read or downloaded.
     """
@@ -99,7 +99,7 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
 
 
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
-    """Return the parallel text in any files.
+    """Return the parallel text of the user's own files.
 
     ``prefixes`` maps train, valid, test and any further test sets to the common part of the paths of two files, which
     end in ``.en`` and ``.de``, for example, or in ``.en.gz`` and ``.de.gz``. The corpus is named after train's prefix.
@@ -143,9 +143,9 @@ def _lines(path: Path) -> list[str]:
 
 
 def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
-    """Return the corpus of the files with these prefixes.
+    """Return the corpus of the files with these prefixes, by split.
 
-    The digest depends on the direction, too: translation in the other direction is another experiment.
+    The digest depends on the direction of translation, too, because each direction is an experiment of its own.
     """
     candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [
@@ -156,7 +156,7 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
     ]
     if missing:
         raise DataError(
-            f"Files of parallel text are missing, also as .gz: {', '.join(missing)}.\n"
+            f"Files of parallel text exist neither plain nor as .gz: {', '.join(missing)}.\n"
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
     pairs = {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
@@ -178,7 +178,9 @@ def _find(prefix: Path, language: str) -> Path | None:
 
 def _check_languages(name: str, source: str, target: str) -> None:
     if {source, target} != {"en", "de"}:
-        raise ValueError(f"data.source={source} data.target={target}: {name} is in en and de, one for each side")
+        raise ValueError(
+            f"data.source={source} data.target={target}: {name} needs en for one of them and de for the other"
+        )
 
 
 def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
@@ -193,7 +195,7 @@ def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
 
 
 def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
-    """Create the files ``prefix``.en and ``prefix``.de if neither exists. ``write`` is given a temporary prefix."""
+    """Create the files ``prefix``.en and ``prefix``.de if neither exists. ``write`` gets a temporary prefix."""
     if _find(prefix, "en") and _find(prefix, "de"):
         return
     try:
@@ -232,7 +234,7 @@ def _write_train(report: Report, prefix: Path) -> None:
 
 
 def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
-    """Copy sacreBLEU's test set.
+    """Write sacreBLEU's test set to ``prefix``.en and ``prefix``.de.
 
     The sentences are counted, because sacreBLEU does not notice a file that is incomplete after a kill.
 
@@ -244,7 +246,7 @@ def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
     try:
         stored = {"en": get_source_file(test_set, "en-de"), "de": get_reference_files(test_set, "en-de")[0]}
     except SystemExit:
-        raise OSError(f"for the reason that sacreBLEU printed; {remedy}") from None
+        raise OSError(f"sacreBLEU printed the reason; {remedy}") from None
     for language, name in stored.items():
         lines = Path(name).read_bytes().count(b"\n")
         if lines != sentences:

@@ -54,7 +54,7 @@ class Sequences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Int64 of shape (sequence,)."""
+        """Return the number of tokens of each sequence, int64 of shape (sequence,)."""
         return np.diff(self.offsets)
 
 

@@ -30,16 +30,16 @@ from rmsexp.data.parallel import Corpus, Pairs
 PAD, UNK, EOS = 0, 1, 2  # the first ids of every vocabulary, as in the authors' Transformer toolkit
 FIRST_SUBWORD = 3
 UNKNOWN = "⁇"  # the text of UNK, as in sentencepiece
-REPORT_LINES = 500_000  # between two reports of progress
+REPORT_LINES = 500_000  # lines between two progress reports
 
 
 @dataclass(frozen=True)
 class SubwordOptions:
     """How subwords are learnt.
 
-    ``vocabulary`` is the number of pieces of both languages together (sentencepiece) or of merges (moses_bpe).
+    ``vocabulary`` is the number of pieces (sentencepiece) or of merges (moses_bpe), for both languages together.
     ``threshold``, for moses_bpe only: a subword that occurs less often than this in its language's training text is
-    split again. 0 splits none.
+    split into shorter ones. With 0, no subword is split.
 
     Raises: ValueError for invalid values.
     """
@@ -95,7 +95,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report)
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
-    """Return 16 hexadecimal digits that change with everything that the codecs depend on, including this file."""
+    """Return 16 hexadecimal digits that depend on the text, the languages, the options and the code of this file."""
     languages = corpus.source, corpus.target
     return key(__file__, corpus.digest, languages, options.kind, options.vocabulary, options.threshold)
 
@@ -163,8 +163,8 @@ def _learn_moses_bpe(pairs: Pairs, corpus: Corpus, options: SubwordOptions, repo
             frequent = sorted(token for token, count in counts.items() if count >= options.threshold)
             if not frequent:
                 raise ValueError(
-                    f"data.threshold={options.threshold}: no subword occurs as often in the {language} training text "
-                    f"of {corpus.name}; lower it"
+                    f"data.threshold={options.threshold}: no subword of the {language} training text of "
+                    f"{corpus.name} occurs so often; lower it"
                 )
         counts = _token_counts(words, _bpe(merges, frequent))
         vocabulary = sorted(counts, key=lambda token: (-counts[token], token))
@@ -209,9 +209,8 @@ def _truecaser(casing: list[list[str]]) -> Callable[[str], list[str]]:
     truecaser.model = {"best": best, "known": set(chain.from_iterable(casing))}
 
     def truecase(line: str) -> list[str]:
-        return truecaser.truecase(
-            line, use_known=True
-        )  # as Moses' script: known forms inside a sentence are not changed
+        # use_known, as in Moses' script: known forms inside a sentence are not changed
+        return truecaser.truecase(line, use_known=True)
 
     return truecase
 
@@ -278,7 +277,7 @@ def _load_moses_bpe(model: bytes, corpus: Corpus) -> tuple[Codec, Codec]:
     return source, target
 
 
-# by data.subwords: the function that learns a model, and the one that makes both codecs from it
+# data.subwords -> (function that learns a model, function that makes the source and target codecs from a model)
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[[bytes, Corpus], tuple[Codec, Codec]]]] = {
     "sentencepiece": (_learn_sentencepiece, _load_sentencepiece),
     "moses_bpe": (_learn_moses_bpe, _load_moses_bpe),

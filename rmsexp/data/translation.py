@@ -23,7 +23,7 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class TextOptions(SubwordOptions):
-    """How text becomes tokens.
+    """How text is converted to tokens.
 
     ``max_length`` is a number of subwords, without EOS. A training pair with a longer side is left out
     (``overlong="drop"``), or both its sides are cut to ``max_length`` (``overlong="cut"``).
@@ -53,8 +53,8 @@ class HeldOut:
     """A validation or test split. All its sentences are translated, however long they are.
 
     ``sources`` and ``references`` are raw lines. ``scored``, int64 of shape (pair,), are the indices of the pairs that
-    count in the cross-entropy: those with two non-empty sides that, with ``overlong="drop"``, are not longer than
-    ``max_length``.
+    the cross-entropy is computed on. Both sides of such a pair are non-empty and, with ``overlong="drop"``, at most
+    ``max_length`` long.
     """
 
     pairs: Encoded
@@ -67,8 +67,8 @@ class HeldOut:
 class Translation:
     """An encoded corpus. ``held_out`` has all splits except train.
 
-    ``counts`` describes the training text: the numbers of pairs ``read``, ``kept``, ``empty`` (on a side) and
-    ``overlong``, and of UNK tokens, ``source_unknown`` and ``target_unknown``.
+    ``counts`` describes the training text: the numbers of pairs that are ``read``, ``kept``, ``empty`` (on a side)
+    and ``overlong``, and of UNK tokens, ``source_unknown`` and ``target_unknown``.
     """
 
     source: Codec
@@ -81,8 +81,8 @@ class Translation:
 def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -> Translation:
     """Encode a corpus. Subwords and training text are read from ``cache``, or computed and stored there.
 
-    Raises: DataError if no pair of a split is left, or if the result cannot be stored; ValueError as
-    :func:`rmsexp.data.subwords.codecs` does.
+    Raises: DataError if no pair of a split is left, or if the result cannot be stored; ValueError as in
+    :func:`rmsexp.data.subwords.codecs`.
     """
     folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
     with storing(f"The encoded text of {corpus.name}", cache):
@@ -138,7 +138,7 @@ def _write(folder: Path, corpus: Corpus, source: Codec, target: Codec, options: 
 def _chunk(
     sources: list[list[int]], targets: list[list[int]], options: TextOptions, counts: Counter[str]
 ) -> tuple[Sequences, Sequences]:
-    """Drop or cut training pairs as ``options`` say, and add their numbers to ``counts``."""
+    """Return a chunk of pairs, without empty ones and with overlong ones dropped or cut. Add to ``counts``."""
     pairs: list[tuple[list[int], list[int]]] = []
     for source, target in zip(sources, targets, strict=True):
         if not source or not target:
@@ -154,7 +154,7 @@ def _chunk(
 
 
 def _sequences(lines: list[list[int]]) -> Sequences:
-    """Append EOS to each line."""
+    """Return the lines as sequences that end in EOS."""
     return Sequences.from_lists([[*ids, EOS] for ids in lines])
 
 

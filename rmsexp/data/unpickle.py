@@ -1,4 +1,4 @@
-"""Read pickles from outside without running code from them."""
+"""Read pickles from other sources without running code that they name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _latin1(text: str, _encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]  # numpy has moved them: a pickle has the module of its time
+_RECONSTRUCT = np.empty(0).__reduce__()[0]  # these two functions had other modules in older numpy
 _SCALAR = np.float64(0).__reduce__()[0]
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -38,12 +38,12 @@ _ALLOWED = {
     ("collections", "defaultdict"): defaultdict,
     ("__builtin__", "list"): list,  # the usual factory of a defaultdict
     ("builtins", "list"): list,
-    ("_codecs", "encode"): _latin1,  # Python 3 writes bytes so in the protocols of Python 2
+    ("_codecs", "encode"): _latin1,  # how Python 3 pickles bytes for Python 2
 }
 
 
 class _Unpickler(pickle.Unpickler):
-    """Refuse all names but those in ``_ALLOWED``: loading a pickle may call what it names."""
+    """Refuses all names but those in ``_ALLOWED``, because loading a pickle can call any function that it names."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""ZCA whitening of images, computed once and stored.
+"""Whiten images with ZCA, once, and store the result.
 
 Let x = (pixel - 127.5) / 128, as a row of 3 x height x width numbers. Let m be the mean and C = U diag(s) U' the
 covariance (divided by N) of the *training* images. Every image becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
@@ -47,7 +47,7 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean m, (dim,), and the matrix W, (dim, dim), both float64, of uint8 images of shape (image, ...).
 
-    Float64 is needed because W divides by small eigenvalues, which are of the size of ``eps``.
+    Float64 is needed because W divides by the roots of eigenvalues that may be as small as ``eps``.
     """
     dim = pixels[0].size
     mean = torch.from_numpy((pixels.mean(axis=0, dtype=np.float64).reshape(dim) - 127.5) / 128)

@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis gradients``: gradients and steps of SGD computed once more without autograd."""
+"""``python -m rmsexp.analysis gradients``: its gradients and steps of SGD equal those computed without autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, nor
 from rmsexp.compare.plots import canvas
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
-# of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
+# exponents of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
 THEORY = {
     "none": [0, 1, None, 0, 1, 0, None, 0],
     "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
@@ -29,53 +29,58 @@ def table() -> pd.DataFrame:
     return gradients.measure()
 
 
-def test_gradients_of_rmsnorm_by_hand() -> None:
-    """The formulas of section 4.2, one example after the other."""
+def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
     layer = site(norm("rms"))
-    x, upstream = draw((EXAMPLES, N_IN), "some", "x"), draw((EXAMPLES, N_OUT), "some", "upstream")
+    x, upstream = draw((EXAMPLES, N_IN), "test", "x"), draw((EXAMPLES, N_OUT), "test", "upstream")
     state = {name: value.numpy() for name, value in layer.state_dict().items()}
     weight, gain = state["weight"], state["norm.weight"]
-    of = {"W": np.zeros((N_OUT, N_IN)), "x": np.zeros((EXAMPLES, N_IN)), "g": np.zeros(N_OUT), "b": np.zeros(N_OUT)}
-    for number, (one, d) in enumerate(zip(x.numpy(), upstream.numpy(), strict=True)):
-        a = weight @ one
+    expected = {
+        "W": np.zeros((N_OUT, N_IN)),
+        "x": np.zeros((EXAMPLES, N_IN)),
+        "g": np.zeros(N_OUT),
+        "b": np.zeros(N_OUT),
+    }
+    for number, (row, d) in enumerate(zip(x.numpy(), upstream.numpy(), strict=True)):
+        a = weight @ row
         rms = np.sqrt((a**2).mean())
         matrix = (np.eye(N_OUT) - np.outer(a, a) / (N_OUT * rms**2)) / rms
-        of["W"] += np.outer(matrix @ (gain * d), one)
-        of["x"][number] = weight.T @ matrix @ (gain * d)
-        of["g"] += d * a / rms
-        of["b"] += d
-    found = gradients.sizes(layer, layer.weight, x, upstream)
-    assert found == pytest.approx({name: np.linalg.norm(value) for name, value in of.items()}, rel=1e-12)
+        expected["W"] += np.outer(matrix @ (gain * d), row)
+        expected["x"][number] = weight.T @ matrix @ (gain * d)
+        expected["g"] += d * a / rms
+        expected["b"] += d
+    sizes = gradients.sizes(layer, layer.weight, x, upstream)
+    assert sizes == pytest.approx({name: np.linalg.norm(value) for name, value in expected.items()}, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_exponents_are_those_of_theory(table: pd.DataFrame, name: str) -> None:
+def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) -> None:
     fitted = gradients.exponents(table)
-    own = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
-    keys = [(changed, of) for changed in "Wx" for of in "Wxgb"]
+    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
+    keys = [(changed, variable) for changed in "Wx" for variable in "Wxgb"]
     expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
-    assert own.to_dict() == pytest.approx(expected, abs=1e-9)
+    assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
 
 
-def test_what_the_paper_says_stands_beside_rmsnorm_alone(table: pd.DataFrame) -> None:
+def test_only_rmsnorm_has_exponents_of_the_paper_which_agree(table: pd.DataFrame) -> None:
     fitted = gradients.exponents(table)
-    known = fitted.dropna(subset="paper")
-    assert set(known["norm"]) == {"rms"}
-    assert known["paper"].tolist() == pytest.approx(known["exponent"].tolist(), abs=1e-9)
-    assert len(known) == 8
+    in_paper = fitted.dropna(subset="paper")
+    assert set(in_paper["norm"]) == {"rms"}
+    assert in_paper["paper"].tolist() == pytest.approx(in_paper["exponent"].tolist(), abs=1e-9)
+    assert len(in_paper) == 8
 
 
-def test_a_power_law_is_fitted() -> None:
+def test_the_exponent_of_a_power_law_is_fitted() -> None:
     deltas = np.logspace(-1, 1, 5)
-    sizes = 3 * deltas**-0.5 * np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])  # even in log(delta): the slope stays
+    sizes = (
+        3 * deltas**-0.5 * np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])
+    )  # an even function of log(delta) does not change the slope
     table = pd.DataFrame({"norm": "rms", "changed": "W", "delta": deltas, "of": "x", "size": sizes})
     (row,) = gradients.exponents(table).to_dict("records")
     assert row["exponent"] == pytest.approx(-0.5)
     assert row["paper"] == 0
 
 
-def test_sgd_without_a_norm_by_hand() -> None:
-    """Linear regression with its gradient written out."""
+def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:
     steps, rate = 4, adaptation.LEARNING_RATE
     state = {name: value.numpy().copy() for name, value in site(norm("none"), "student").state_dict().items()}
     weight, teacher = state["weight"], SPREAD * draw((N_OUT, N_IN), "teacher").numpy()
@@ -89,13 +94,13 @@ def test_sgd_without_a_norm_by_hand() -> None:
             (step, lengths[0], rate * lengths[1] / lengths[0], (gradient * weight).sum() / np.prod(lengths))
         )
         weight = weight - rate * gradient
-    found = adaptation.train(norm("none"), steps)
-    assert list(found.columns) == ["step", "weight", "relative_step", "cosine"]
-    np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-9)
+    run = adaptation.train(norm("none"), steps)
+    assert list(run.columns) == ["step", "weight", "relative_step", "cosine"]
+    np.testing.assert_allclose(run.to_numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALE_INVARIANT)
-def test_orthogonal_steps_lengthen_the_weights_by_pythagoras(name: str) -> None:
+def test_steps_orthogonal_to_the_weights_increase_their_norm_by_pythagoras(name: str) -> None:
     run = adaptation.train(norm(name), 12)
     assert run["cosine"].abs().max() < 1e-14
     growth = (run["weight"].shift(-1) / run["weight"])[:-1]
@@ -110,28 +115,28 @@ def test_summary_of_a_run() -> None:
         "weight_growth": 2.5,
         "growing": pytest.approx(2 / 3),
         "largest_cosine": 0.3,
-        "relative_step_first": pytest.approx(0.225),  # fewer steps than are averaged: all of them
+        "relative_step_first": pytest.approx(0.225),  # the mean of all steps, because there are fewer than SMOOTHED
         "relative_step_last": pytest.approx(0.225),
     }
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation, "STEPS", 60)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short")
-def test_the_command_writes_and_agrees(
+@pytest.mark.usefixtures("few_steps")
+def test_the_command_writes_its_files_and_agrees_with_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    lines = [line.split() for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = [line.split() for line in output.out.splitlines()]
     assert ["W", "dL/dW", "0", *["-1"] * 6] in lines
-    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "0"] in lines  # none has no gain
-    assert max(map(len, said.out.splitlines())) < 110
+    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "0"] in lines  # the norm none has no gain
+    assert max(map(len, output.out.splitlines())) < 110
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}.{suffix}" for name in ("gradients", "adaptation") for suffix in ("csv", "png", "svg")
     }
@@ -141,17 +146,17 @@ def test_the_command_writes_and_agrees(
     assert trained.loc["none", "growing"] < 0.9
 
 
-def test_a_line_a_norm_in_every_panel(table: pd.DataFrame) -> None:
+def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
     panels = gradients.draw_grid(table).axes
     assert [len(axes.lines) for axes in panels] == [6, 6, 5, 6] * 2
     for axes in panels:
         assert axes.get_xscale() == axes.get_yscale() == "log"
         widths = [line.get_linewidth() for line in axes.lines]
-        assert widths == sorted(widths, reverse=True)  # else those that coincide would hide each other
+        assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
 
 
-@pytest.mark.usefixtures("short")
-def test_what_contradicts_the_paper_is_named(
+@pytest.mark.usefixtures("few_steps")
+def test_results_that_contradict_the_paper_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
@@ -159,8 +164,8 @@ def test_what_contradicts_the_paper_is_named(
     monkeypatch.setattr(adaptation, "train", lambda *_: shrinking)
     monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].endswith("RMSNorm, x scaled: dL/dx is proportional to delta^-1.000")
-    assert [line.split(": ")[2] for line in said[1:]] == [
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0].endswith("RMSNorm, x scaled: dL/dx is proportional to delta^-1.000, not delta^0")
+    assert [line.split(": ")[2] for line in errors[1:]] == [
         *("LayerNorm", "RMSNorm", "pRMSNorm", "BatchNorm", "WeightNorm")
     ]

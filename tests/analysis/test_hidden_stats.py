@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis hidden_stats``: the decoder's hidden-to-hidden mapping, its statistics also by hand."""
+"""``python -m rmsexp.analysis hidden_stats``: statistics of the decoder's hidden-to-hidden map."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
 
 COLUMNS = ["mapping", "position", "vectors", "mean", "std"]
-PLACES = ["1", "2", "3", "4", "all"]
+POSITIONS = ["1", "2", "3", "4", "all"]
 EDGES = ("max_steps=3", "log_every=1", "eval_every=3", "checkpoint_every=3", "threads=1", "device=cpu")
 
 
@@ -33,9 +33,9 @@ def execute(root: Path, results: Path, task: str, *more: str) -> Path:
 
 
 @torch.no_grad()
-def by_hand(model: Any, batches: list[Batch]) -> pd.DataFrame:
-    """Each sentence on its own, read as a decoder reads it."""
-    seen: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
+def expected_statistics(model: Any, batches: list[Batch]) -> pd.DataFrame:
+    """Compute the statistics sentence by sentence and step by step, as in decoding."""
+    outputs: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
     gru, weights = model.first_gru, model.first_gru.weights()
     for batch in batches:
         for row in range(len(batch.source)):
@@ -48,75 +48,75 @@ def by_hand(model: Any, batches: list[Batch]) -> pd.DataFrame:
                 candidate = gru.candidate_h.norm(h @ weights.candidate_h.T, steps=step)[0]
                 both = torch.cat([gates, candidate])
                 for mapping, values in (("gates", gates), ("candidate", candidate), ("both", both)):
-                    for place in (str(step + 1), "all"):
-                        seen[mapping, place].append(values.double().numpy())
+                    for position in (str(step + 1), "all"):
+                        outputs[mapping, position].append(values.double().numpy())
                 _, state = model.step(previous, state)
                 previous = token[None]
     rows = [
-        (mapping, place, len(found), np.mean([v.mean() for v in found]), np.mean([v.std() for v in found]))
+        (mapping, position, len(vectors), np.mean([v.mean() for v in vectors]), np.mean([v.std() for v in vectors]))
         for mapping in ("gates", "candidate", "both")
-        for place in PLACES
-        for found in [seen[mapping, place]]
+        for position in POSITIONS
+        for vectors in [outputs[mapping, position]]
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def assert_close(found: pd.DataFrame, expected: pd.DataFrame, tolerance: float) -> None:
+def assert_close(actual: pd.DataFrame, expected: pd.DataFrame, tolerance: float) -> None:
     keys = ["mapping", "position"]
-    left, right = (table.astype({"position": str}).set_index(keys).sort_index() for table in (found, expected))
+    left, right = (table.astype({"position": str}).set_index(keys).sort_index() for table in (actual, expected))
     pd.testing.assert_frame_equal(left, right, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
 @pytest.mark.parametrize("norm", ["none", "ln", "rms", "bn", "wn"])
-def test_statistics_by_hand(text_root: Path, norm: str) -> None:
+def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str) -> None:
     task, model = make(text_root, "rnnsearch", f"norm={norm}", "decoding.batch_size=6")
     shake(model)
     train(task, model, 2)
-    model.eval().double()  # an unstable recurrence without a norm makes much of the last bits
+    model.eval().double()  # without a norm, the recurrence is unstable and amplifies rounding errors
     batches = list(task.held_out_batches("valid"))
     assert [len(batch.source) for batch in batches] == [6, 6, 4]
-    found = hidden_stats.hidden_stats(model, batches)
-    assert list(found.columns) == COLUMNS
-    assert_close(found, by_hand(model, batches), 1e-9)
+    table = hidden_stats.hidden_stats(model, batches)
+    assert list(table.columns) == COLUMNS
+    assert_close(table, expected_statistics(model, batches), 1e-9)
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_layer_norm_standardises_at_every_position(text_root: Path) -> None:
     task, model = make(text_root, "rnnsearch", "norm=ln", "norm.eps=1e-12")
-    found = hidden_stats.hidden_stats(model.eval(), task.held_out_batches("valid"))
-    single = found[found["mapping"] != "both"]
+    table = hidden_stats.hidden_stats(model.eval(), task.held_out_batches("valid"))
+    single = table[table["mapping"] != "both"]
     assert len(single) == 10
     assert single["mean"].to_numpy() == pytest.approx(np.zeros(10), abs=1e-5)
     assert single["std"].to_numpy() == pytest.approx(np.ones(10), abs=1e-3)
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_table(
+def test_the_command_writes_a_table_per_run_and_one_figure(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [execute(text_root, tmp_path, "rnnsearch", f"norm={norm}") for norm in ("rms", "bn")]
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     assert analysed(monkeypatch, "hidden_stats", *folders) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / OUT / "hidden_stats").iterdir()) == [
         *("hidden_stats.png", "hidden_stats.svg")
     ]
     for folder in folders:
-        assert f"written {folder / 'hidden_stats.csv'}" in said
+        assert f"written {folder / 'hidden_stats.csv'}" in output
         table = pd.read_csv(folder / "hidden_stats.csv")
         assert list(table.columns) == COLUMNS
         assert list(zip(table["mapping"], table["position"], strict=True)) == [
-            *((mapping, place) for mapping in ("gates", "candidate", "both") for place in PLACES[:-1]),
+            *((mapping, position) for mapping in ("gates", "candidate", "both") for position in POSITIONS[:-1]),
             *((mapping, "all") for mapping in ("gates", "candidate", "both")),
         ]
         task, model, _ = trained.load(folder, TranslationTask, torch.device("cpu"), lambda _: None)
         tokens = sum(len(batch.real) for batch in task.held_out_batches("valid"))
         assert table["vectors"].to_list() == [16] * 12 + [tokens] * 3
-        assert_close(table, by_hand(model, list(task.held_out_batches("valid"))), 1e-4)
+        assert_close(table, expected_statistics(model, list(task.held_out_batches("valid"))), 1e-4)
 
 
-def test_mistakes(
+def test_mistakes_are_reported_without_a_traceback(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformer = execute(text_root, tmp_path, "transformer")
@@ -132,9 +132,9 @@ def test_mistakes(
         (["hidden_stats"], 2, "RUN"),
     ):
         assert analysed(monkeypatch, *words) == status
-        said = capsys.readouterr().err
-        assert message in said
-        assert "Traceback" not in said
+        errors = capsys.readouterr().err
+        assert message in errors
+        assert "Traceback" not in errors
     assert not list(tmp_path.rglob("hidden_stats.*"))
     rnnsearch = execute(text_root, tmp_path, "rnnsearch")
     (rnnsearch / record.CHECKPOINTS / "best.pt").unlink()
@@ -142,7 +142,7 @@ def test_mistakes(
     assert "best.pt is missing" in capsys.readouterr().err
 
 
-def test_the_figure_of_a_single_run_lies_in_its_folder(
+def test_the_figure_of_a_single_run_is_written_to_its_folder(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = execute(text_root, tmp_path, "rnnsearch", "norm=none")
@@ -152,7 +152,7 @@ def test_the_figure_of_a_single_run_lies_in_its_folder(
     assert {path.suffix for path in (tmp_path / "other").iterdir()} == {".png", ".svg"}
 
 
-def test_table_5_of_the_paper() -> None:
+def test_the_published_table_has_the_numbers_of_table_5() -> None:
     table = hidden_stats.published_table().set_index(["norm", "position"])
     assert len(table) == 15
     assert table.loc[("none", "1")].to_dict() == {"mean": -2.6, "std": 7.35}
@@ -178,5 +178,5 @@ def test_the_figure_shows_each_run_beside_the_paper(tmp_path: Path) -> None:
         assert second.get_color() == style.colour("rms")
         assert list(second.get_ydata()) == ([1, 2, 3] if index < 3 else [0, 2, 4])
         assert first.get_marker() != second.get_marker()
-        assert list(paper[0].get_xdata()) == PLACES
+        assert list(paper[0].get_xdata()) == POSITIONS
         assert list(second.get_xdata()) == ["1", "2", "all"]

@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis invariance``: the paper's Table 1, and every change computed once more without torch."""
+"""``python -m rmsexp.analysis invariance``: agreement with the paper's Table 1 and with formulas in numpy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rmsexp.models import init
 
 Array = NDArray[np.float64]
 COLUMNS = ("matrix scaled", "matrix centred", "rows scaled", "data scaled", "data centred", "case scaled")
-TICKS = {  # from the definitions: what a norm divides by or takes away, it does not see
+TICKS = {  # from the definitions: the output does not depend on a factor or constant that the norm removes
     "bn": "x.xxx.",
     "wn": "x.x...",
     "ln": "xx.x.x",
@@ -60,34 +60,33 @@ def test_every_norm_is_measured_and_the_paper_s_rows_come_first(table: pd.DataFr
 
 
 @pytest.mark.parametrize("name", TICKS)
-def test_ticks_follow_from_the_definitions(table: pd.DataFrame, name: str) -> None:
-    own = table[table["norm"] == name]
-    assert "".join("x" if invariant else "." for invariant in own["invariant"]) == TICKS[name]
+def test_measured_invariances_follow_from_the_definitions(table: pd.DataFrame, name: str) -> None:
+    rows = table[table["norm"] == name]
+    assert "".join("x" if invariant else "." for invariant in rows["invariant"]) == TICKS[name]
 
 
-def test_nothing_lies_near_the_threshold(table: pd.DataFrame) -> None:
+def test_no_change_is_near_the_threshold(table: pd.DataFrame) -> None:
     assert table.loc[table["invariant"], "change"].max() < 1e-13
     assert table.loc[~table["invariant"], "change"].min() > 0.05
 
 
-def test_the_paper_s_ticks_are_those_of_its_five_rows(table: pd.DataFrame) -> None:
-    known = table.dropna(subset="paper")
-    assert len(known) == 30
-    assert known["paper"].astype(bool).tolist() == known["invariant"].tolist()
-    assert set(known["norm"]) == {"bn", "wn", "ln", "rms", "prms"}
+def test_the_paper_s_five_norms_agree_with_the_measured_invariances(table: pd.DataFrame) -> None:
+    in_paper = table.dropna(subset="paper")
+    assert len(in_paper) == 30
+    assert in_paper["paper"].astype(bool).tolist() == in_paper["invariant"].tolist()
+    assert set(in_paper["norm"]) == {"bn", "wn", "ln", "rms", "prms"}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_changes_by_hand(table: pd.DataFrame, name: str) -> None:
-    """The layer and the transformations written out in numpy, on the same draws."""
-    moved = np.zeros(len(COLUMNS))
+def test_changes_equal_those_of_the_layer_in_numpy(table: pd.DataFrame, name: str) -> None:
+    expected = np.zeros(len(COLUMNS))
     for number in range(invariance.DRAWS):
         state = {key: value.numpy() for key, value in site(norm(name), number).state_dict().items()}
         x, c = (draw((size), number, key).numpy() for size, key in (((EXAMPLES, N_IN), "x"), ((N_IN,), "vector")))
         factors = 4 * 2 ** draw((N_OUT,), number, "factors", kind=init.uniform(1.0)).numpy()
         assert factors.min() >= 2
         weight, case = state["weight"], np.concatenate([factors[:1], np.ones(EXAMPLES - 1)])
-        before = by_hand(name, state, weight, x)
+        before = output(name, state, weight, x)
         cases = [
             (factors[0] * weight, x),
             (weight + np.outer(np.ones(N_OUT), c), x),
@@ -96,13 +95,13 @@ def test_changes_by_hand(table: pd.DataFrame, name: str) -> None:
             (weight, x + np.outer(np.ones(EXAMPLES), c)),
             (weight, np.diag(case) @ x),
         ]
-        after = [by_hand(name, state, *changed) for changed in cases]
-        moved += [np.linalg.norm(one - before) / np.linalg.norm(before) / invariance.DRAWS for one in after]
+        after = [output(name, state, *changed) for changed in cases]
+        expected += [np.linalg.norm(y - before) / np.linalg.norm(before) / invariance.DRAWS for y in after]
     measured = table.loc[table["norm"] == name, "change"].to_numpy()
-    np.testing.assert_allclose(measured, moved, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(measured, expected, rtol=1e-9, atol=1e-13)
 
 
-def by_hand(name: str, state: dict[str, Array], weight: Array, x: Array) -> Array:
+def output(name: str, state: dict[str, Array], weight: Array, x: Array) -> Array:
     if "reparametrisation.gain" in state:
         lengths = np.linalg.norm(weight, axis=1, keepdims=True)
         weight = state["reparametrisation.gain"][:, None] * weight / lengths
@@ -110,16 +109,16 @@ def by_hand(name: str, state: dict[str, Array], weight: Array, x: Array) -> Arra
     return y + state.get("norm.bias", 0.0) + state.get("bias", 0.0)
 
 
-def test_the_command_writes_and_agrees(
+def test_the_command_writes_its_files_and_agrees_with_the_paper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert analysed(monkeypatch, "invariance", "--out", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "30 of 30 entries agree with the paper's Table 1" in said.out
-    row = next(line for line in said.out.splitlines() if line.strip().startswith("RMSNorm"))
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "30 of 30 entries agree with the paper's Table 1" in printed.out
+    row = next(line for line in printed.out.splitlines() if line.strip().startswith("RMSNorm"))
     assert "".join(mark for mark in row if mark in "✓✗") == "✓✗✗✓✗✓"
-    assert max(map(len, said.out.splitlines())) < 110
+    assert max(map(len, printed.out.splitlines())) < 110
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *("invariance.csv", "invariance.png", "invariance.svg")
     ]
@@ -129,14 +128,15 @@ def test_the_command_writes_and_agrees(
     assert drawn.count("paper ✓") + drawn.count("paper ✗") == 30
 
 
-def test_a_tick_that_differs_is_named(
+def test_an_invariance_that_contradicts_the_paper_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = paper.numbers().copy()
     wrong.loc[(wrong["norm"] == "ln") & (wrong["metric"] == "weight matrix re-centering"), "value"] = 0
     monkeypatch.setattr(paper, "numbers", lambda: wrong)
     assert analysed(monkeypatch, "invariance", "--out", tmp_path) == 1
-    said = capsys.readouterr()
-    assert "29 of 30 entries agree" in said.out
-    assert said.err.startswith("rmsexp: contradicts the paper: LayerNorm, weight matrix re-centering: changes by")
-    assert said.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert "29 of 30 entries agree" in printed.out
+    message = "rmsexp: contradicts the paper: LayerNorm, weight matrix re-centering: the relative change is "
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1

@@ -26,20 +26,20 @@ CENTRED = "demo+model.init_center=0.2"
 
 
 def sweep(root: Path, *series: str, p: float = 0.125, **run: Any) -> None:
-    """Two seeds of each series; ``p`` is the one in the config of plain prms."""
-    for one in series:
+    """Write two runs of each series. ``p`` is the p in the config of the series prms."""
+    for name in series:
         for seed in (0, 1):
-            folder = write_run(root, one, seed, **run)
-            if one == "prms":
+            folder = write_run(root, name, seed, **run)
+            if name == "prms":
                 record.write_atomic(folder / record.CONFIG, f"norm:\n  name: prms\n  p: {p}\n")
 
 
 def translated(root: Path, series: str, bleu: list[float | None], *, setting: str = CENTRED, **run: Any) -> Path:
-    """A run of rnnsearch, evaluated every 10 steps; None for an evaluation without BLEU."""
-    made = write_run(root / "made", series, setting=setting, task="rnnsearch", target=AIM, **run)
-    folder = root / "rnnsearch" / Path(*made.parts[-3:])
+    """Write a run of rnnsearch, evaluated every 10 steps. None stands for an evaluation without BLEU."""
+    written = write_run(root / "written", series, setting=setting, task="rnnsearch", target=AIM, **run)
+    folder = root / "rnnsearch" / Path(*written.parts[-3:])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made.rename(folder)
+    written.rename(folder)
     (folder / record.METRICS).unlink()
     rows = [
         make_row(10 * k, 5 - k, "valid") | ({} if value is None else {"bleu": value}) for k, value in enumerate(bleu)
@@ -49,7 +49,7 @@ def translated(root: Path, series: str, bleu: list[float | None], *, setting: st
 
 
 def lines(axes: Axes) -> dict[str, list[float]]:
-    """By label, what is drawn over x."""
+    """Return the y values of each line, by label."""
     return {str(line.get_label()): np.asarray(line.get_ydata(), float).tolist() for line in axes.lines}
 
 
@@ -60,12 +60,12 @@ def only(figures: Any) -> Figure:
 
 
 @pytest.mark.slow
-def test_neither_imports_torch() -> None:
+def test_analyses_of_records_do_not_import_torch() -> None:
     code = "from rmsexp.analysis import p_sweep, init_center, __main__; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_p_sweep_has_every_run_by_p(tmp_path: Path) -> None:
+def test_p_sweep_lists_runs_by_series_and_p(tmp_path: Path) -> None:
     sweep(tmp_path, "prms", "prms+p=0.5", "prms+p=1.0", "rms", "ln", "prms+eps=0.1+p=0.5")
     finding = p_sweep.analyse(tmp_path)
     (table,) = finding.tables
@@ -87,14 +87,14 @@ def test_p_sweep_has_every_run_by_p(tmp_path: Path) -> None:
     assert quality.get_xlabel() == time.get_xlabel() == "p (% of the units)"
 
 
-def test_p_sweep_keeps_tasks_settings_and_machines_apart(tmp_path: Path) -> None:
+def test_p_sweep_has_a_table_per_setting_and_machine(tmp_path: Path) -> None:
     for machine in ("one", "two"):
         sweep(tmp_path / machine, "prms", "prms+p=0.5", contention="contended" if machine == "one" else "clear")
     sweep(
         tmp_path / "two", "prms", "prms+p=0.5", setting="small", dataset={"name": "x", "digest": "", "builtin": False}
     )
-    sweep(tmp_path / "two", "prms+p=0.5", "rms", setting="demo+optim.lr=0.1")  # one p alone
-    sweep(tmp_path / "two", "prms", "prms+p=0.125", setting="demo+optim.lr=0.2")  # the same p twice
+    sweep(tmp_path / "two", "prms+p=0.5", "rms", setting="demo+optim.lr=0.1")  # only one p
+    sweep(tmp_path / "two", "prms", "prms+p=0.125", setting="demo+optim.lr=0.2")  # twice the same p
     finding = p_sweep.analyse(tmp_path)
     names = [f"{below}/p_sweep" for below in ("one/cifar10/demo", "two/cifar10/demo", "two/cifar10/small")]
     assert [table.name for table in finding.tables] == list(finding.figures) == names
@@ -102,12 +102,12 @@ def test_p_sweep_keeps_tasks_settings_and_machines_apart(tmp_path: Path) -> None
     assert set(finding.tables[0].values["time_state"]) == {"contended"}
     assert set(finding.tables[1].values["time_state"]) == {"clear"}
     assert [table.text["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
-        [formats.NO_VALUE] * 2,  # what was disturbed does not count
+        [formats.NO_VALUE] * 2,  # times of contended runs do not count
         ["100", "100"],
     ]
 
 
-def test_p_sweep_of_a_single_setting_lies_in_the_folder_itself(
+def test_p_sweep_of_a_single_setting_is_written_to_the_output_folder_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep(tmp_path, "prms", "prms+p=0.5")
@@ -116,15 +116,15 @@ def test_p_sweep_of_a_single_setting_lies_in_the_folder_itself(
     out = tmp_path / "out"
     for results in (tmp_path / "cifar10" / "demo", tmp_path):
         assert analysed(monkeypatch, "p_sweep", results, "--out", out) == 0
-        said = capsys.readouterr().out
-        assert f"{broken} is not JSON" in said
-        assert max(len(line) for line in said.splitlines() if str(tmp_path) not in line) < 110
+        output = capsys.readouterr().out
+        assert f"{broken} is not JSON" in output
+        assert max(len(line) for line in output.splitlines() if str(tmp_path) not in line) < 110
     for folder in (out, out / "cifar10" / "demo"):
         assert {path.name for path in folder.glob("p_sweep.*")} == {f"p_sweep.{end}" for end in ("csv", "png", "svg")}
     assert len(pd.read_csv(out / "p_sweep.csv")) == 4
 
 
-def test_a_setting_without_any_description_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_setting_whose_run_files_are_all_damaged_is_left_out(tmp_path: Path) -> None:
     for setting in ("demo", "demo+optim.lr=0.1"):
         sweep(tmp_path, "prms+p=0.25", "prms+p=0.5", setting=setting)
     for path in (tmp_path / "cifar10" / "demo").rglob(record.RUN):
@@ -132,7 +132,7 @@ def test_a_setting_without_any_description_does_not_stop_the_others(tmp_path: Pa
     assert [table.name for table in p_sweep.analyse(tmp_path).tables] == ["cifar10/demo+optim.lr=0.1/p_sweep"]
 
 
-def test_init_center_shows_every_series_and_the_paper(tmp_path: Path) -> None:
+def test_init_center_has_every_series_that_did_not_diverge_and_the_paper(tmp_path: Path) -> None:
     translated(tmp_path, "ln", [0, 1, 2])
     translated(tmp_path, "rms", [0, 4, 8])
     translated(tmp_path, "rms", [0, 2, 10], seed=1)
@@ -155,23 +155,23 @@ def test_init_center_shows_every_series_and_the_paper(tmp_path: Path) -> None:
     assert sorted(line.get_ydata().tolist() for line in bleu.lines) == [[0, 1, 2], [0, 2, 10], [0, 3, 9], [0, 4, 8]]
     assert {line.get_color() for line in bleu.lines} == {style.colour("ln"), style.colour("rms")}
     assert (bleu.get_ylabel(), loss.get_ylabel()) == ("valid BLEU", "valid loss (nats)")
-    theirs = paper.curves().query("figure == 'Figure 4'")
+    figure_4 = paper.curves().query("figure == 'Figure 4'")
     for norm, drawn in zip(("ln", "rms"), published.lines, strict=True):
-        own = theirs[theirs["norm"] == norm]
-        assert drawn.get_xdata().tolist() == own["x"].tolist()
-        assert drawn.get_ydata().tolist() == own["y"].tolist()
+        curve = figure_4[figure_4["norm"] == norm]
+        assert drawn.get_xdata().tolist() == curve["x"].tolist()
+        assert drawn.get_ydata().tolist() == curve["y"].tolist()
     assert published.lines[1].get_xdata()[:2].tolist() == [30000, 60000]
 
 
-def test_init_center_has_the_loss_alone_where_nothing_was_translated(tmp_path: Path) -> None:
+def test_init_center_shows_only_the_loss_if_there_is_no_bleu(tmp_path: Path) -> None:
     translated(tmp_path, "ln", [None, None])
     finding = init_center.analyse(tmp_path)
     assert finding.tables[0].values["metric"].tolist() == ["loss"]
-    ours, _ = only(finding.figures).axes
-    assert lines(ours) == {"LayerNorm": [5, 4]}
+    loss, _ = only(finding.figures).axes
+    assert lines(loss) == {"LayerNorm": [5, 4]}
 
 
-def test_init_center_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_center_writes_to_a_folder_per_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translated(tmp_path, "ln", [0, 1])
     assert analysed(monkeypatch, "init_center", tmp_path, "--out", tmp_path / "out") == 0
     folder = tmp_path / "out" / "rnnsearch" / CENTRED
@@ -186,7 +186,7 @@ def test_init_center_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 @pytest.mark.parametrize("filled", [False, True], ids=["empty", "other runs"])
-def test_without_such_runs_the_command_that_makes_them_is_named(
+def test_without_suitable_runs_the_error_shows_a_command_that_makes_them(
     filled: bool,
     name: str,
     command: str,
@@ -199,8 +199,8 @@ def test_without_such_runs_the_command_that_makes_them_is_named(
         translated(tmp_path, "ln", [1], setting="demo")
         translated(tmp_path, "rms", [], setting=CENTRED)  # never evaluated
     assert analysed(monkeypatch, name, tmp_path, "--out", tmp_path / "out") == 1
-    said = capsys.readouterr()
-    assert said.err.startswith(f"rmsexp: {tmp_path} has no ")
-    assert command in said.err
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.err.startswith(f"rmsexp: {tmp_path} has no ")
+    assert command in output.err
+    assert output.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -95,9 +95,9 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("epoch, time", "time, epoch", "line 1: not the header epoch, time, train_error, test_error"),
-        (CSV, "", "line 1: not the header"),
-        (CSV, "epoch, time, train_error, test_error\n", "a header and no epoch"),
+        ("epoch, time", "time, epoch", "line 1: this line must be the header epoch, time, train_error, test_error"),
+        (CSV, "", "line 1: this line must be the header"),
+        (CSV, "epoch, time, train_error, test_error\n", "a header, but no epochs"),
         ("122, 0.4010, 0.3456", "122, 0.4010", "line 3: not four numbers \\('1, 122, 0.4010'\\)"),
         ("122", "x", "line 3: not four numbers"),
         ("1, 122", "2, 122", "line 3: epoch 2 instead of 1"),
@@ -105,7 +105,7 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
         ("183", "nan", "line 4: the time is nan s"),
         ("0.25", "25.0", "line 4: an error is not between 0 and 1"),
         ("0.25", "nan", "line 4: an error is not between 0 and 1"),
-        ("epoch", "\N{LATIN SMALL LETTER E WITH ACUTE}poch", "line 1: not the header"),
+        ("epoch", "\N{LATIN SMALL LETTER E WITH ACUTE}poch", "line 1: this line must be the header"),
     ],
 )
 def test_an_invalid_line_of_results_csv_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

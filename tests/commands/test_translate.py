@@ -240,6 +240,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(lines[:4]).encode()
     done = subprocess.run(command, input=text, capture_output=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "4 lines, the model of step" in done.stderr.decode("latin-1")
+    assert "4 lines with the model of step" in done.stderr.decode("latin-1")
     assert all(set(line) & set("äöü") for line in done.stdout.decode("utf-8").splitlines())
     assert done.stdout.count(b"\n") == 4

@@ -1,4 +1,4 @@
-"""Batches hold every sentence once, respect their limits and save padding; arrays of a batch hold its sequences."""
+"""Batches have every sentence once, respect their limits and save padding; arrays of a batch have its sequences."""
 
 from __future__ import annotations
 

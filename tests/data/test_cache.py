@@ -1,4 +1,4 @@
-"""Cached results are whole or absent, are made by one process, and are made again if damaged."""
+"""Cached results are complete or absent, are made by one process, and are made again if damaged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path) -> None:
     assert cached(tmp_path / "entry", read, Maker()) == "made 1"
 
 
-def test_one_of_several_processes_makes_the_result(tmp_path: Path) -> None:
+def test_only_one_of_two_processes_makes_the_result(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         results = pool.starmap(_made_by, [(tmp_path / "entry", name) for name in ("a", "b")], chunksize=1)
     assert results in (["a", "a"], ["b", "b"])
@@ -74,7 +74,7 @@ def _made_by(folder: Path, name: str) -> str:
 
 
 def test_staging_excludes_other_processes(tmp_path: Path) -> None:
-    """Another open file, of this or another process, gets no lock in the meantime, not even a shared one."""
+    """While a process is in ``staging``, nobody else gets the lock, not even a shared one."""
     with staging(tmp_path / "entry") as temporary:
         (temporary / "value").touch()
         with (tmp_path / ".entry.lock").open("w") as lock, pytest.raises(BlockingIOError):

@@ -20,7 +20,7 @@ def rows(count: int, size: int = 3) -> np.ndarray:
 
 
 def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
-    """Return five captions per split, those of one image. They are separated by slashes, and the last is repeated."""
+    """Return the five captions of one image per split. In the text, slashes separate them; the last one is repeated."""
     texts = {"train": train.split("/"), "valid": valid.split("/"), "test": test.split("/")}
     return {
         split: [caption.split() for caption in [*captions, *captions[-1:] * (5 - len(captions))]]

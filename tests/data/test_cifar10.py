@@ -37,7 +37,7 @@ def md5(path: Path) -> str:
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two training batches and a test batch, whose digests are the expected ones."""
+    """Return a folder with two training batches and a test batch, and make their digests the expected ones."""
     folder = tmp_path / "cifar10" / BASE
     folder.mkdir(parents=True)
     for seed, name in enumerate(TRAIN + TEST):
@@ -52,7 +52,7 @@ Serve = Callable[[Callable[[tarfile.TarFile], None]], str]
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Serves an archive on this machine; its address and digest become the expected ones."""
+    """Return a function that serves an archive on this machine, and makes its address and digest the expected ones."""
     web = tmp_path / "web"
     web.mkdir()
 
@@ -159,7 +159,7 @@ def test_anything_but_a_batch_is_refused(content: bytes, tmp_path: Path) -> None
 
 
 def test_without_data_and_network_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as unused:  # bound, not listening: a connection is refused
+    with socket.socket() as unused:  # it does not listen, so a connection is refused
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
@@ -206,14 +206,14 @@ def unexpected(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.Ta
         pytest.param(unexpected(f"{BASE}/../../evil"), id="hidden traversal"),
         pytest.param(unexpected("/tmp/evil"), id="absolute"),
         pytest.param(unexpected(f"{BASE}/test_batch", tarfile.SYMTYPE), id="link"),
-        pytest.param(unexpected(f"{BASE}/evil"), id="stranger"),
+        pytest.param(unexpected(f"{BASE}/evil"), id="another name"),
     ],
 )
 def test_archive_with_an_unexpected_member_is_refused(
     fill: Callable[[tarfile.TarFile], None], serve: Serve, tmp_path: Path
 ) -> None:
     serve(fill)
-    with pytest.raises(DataError, match="does not belong"):
+    with pytest.raises(DataError, match="which is unexpected; nothing was stored"):
         cifar10.load(tmp_path / "fresh")
     assert list((tmp_path / "fresh" / "cifar10").iterdir()) == []
     assert not list(tmp_path.rglob("evil"))

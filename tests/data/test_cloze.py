@@ -56,7 +56,7 @@ def texts(result: Cloze, split: str) -> list[tuple[str, str, str]]:
 
 def test_words_are_ordered_by_frequency_and_first_appearance() -> None:
     result = encode("a", splits())
-    # the 4, saw 3, cat 3; @entity1 and the gap 2 each; numbers, and what is seen once, are no words
+    # frequencies: the 4, saw 3, cat 3, @entity1 2, the gap 2; numbers and words that occur once are left out
     assert result.words[:4] == list(RESERVED)
     assert result.words[4:7] == ["the", "saw", "cat"]
     assert result.words[7:9] == ["@entity1", PLACEHOLDER]

@@ -90,13 +90,13 @@ def test_missing_file_of_the_release_is_named_with_its_source(name: str, release
 
 def test_release_with_an_empty_or_a_missing_line_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "val.txt", "a\n" * 7 + " \n" + "a\n" * 2)
-    with pytest.raises(DataError, match=rf"{path}, line 8: an empty caption"):
+    with pytest.raises(DataError, match=rf"{path}, line 8: the caption is empty"):
         read_release(path)
     write(path, "a\n" * 9)
-    with pytest.raises(DataError, match=rf"{path} has 9 lines, no multiple of 5"):
+    with pytest.raises(DataError, match=rf"{path} has 9 lines, which is no multiple of 5"):
         read_release(path)
     write(path, "")
-    with pytest.raises(DataError, match=rf"{path}, line 1: an empty caption"):
+    with pytest.raises(DataError, match=rf"{path}, line 1: the caption is empty"):
         read_release(path)
 
 

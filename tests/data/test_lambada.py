@@ -120,7 +120,7 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
     )
     assert len(result.entities) == 12
     assert reports == [
-        "LAMBADA: 5 questions read, 3 kept (2 train, each cut in 3 ways, 1 valid), 1 without a passage, 1 with an "
+        "LAMBADA: 5 questions read, 3 kept (2 train, each cut to 3 lengths, 1 valid), 1 without a passage, 1 with an "
         "answer that is not in it; valid: 17.0 words per passage, 12.0 different entities, 100.0% of answers are "
         "entities, 0.0% unknown; 19 words, 12 of them entities"
     ]

@@ -110,7 +110,7 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
         (["data.tests=[test,train]"], "data.tests: train is no test set"),
         (["data.tests=[test,valid]"], "data.tests: valid is no test set"),  # else the model is chosen on it
         (["data.tests=[test,test]"], "data.tests"),
-        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k is in en and de"),
+        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
         (["data.source=de", "data.target=en"], "data.source"),  # the twin is from English to German
         (["data.vocabulary=100000"], "data.vocabulary=100000 is more than the"),
         (["data.vocabulary=20"], "data.vocabulary=20 is less than the"),

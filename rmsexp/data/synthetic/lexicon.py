@@ -64,11 +64,11 @@ MODIFIERS = {  # the first part of a compound; in German with its linking elemen
 }
 HEADS = tuple(word for word, noun in NOUNS.items() if noun.kind in ("opening", "furniture", "garment", "text"))
 # compounds (modifier, head) that do not occur in training text
-HELD_OUT = {(modifier, head) for k, modifier in enumerate(MODIFIERS) for head in HEADS[k % 4 :: 4]}
+HELD_OUT = {(modifier, head) for index, modifier in enumerate(MODIFIERS) for head in HEADS[index % 4 :: 4]}
 
 QUALITIES = {"old": "alt", "new": "neu", "small": "klein", "big": "groß", "beautiful": "schön", "strange": "fremd"}
 ADJECTIVES = QUALITIES | {"red": "rot", "green": "grün", "black": "schwarz", "light": "leicht"}
-ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # by "adjective kind"
+ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # key: "adjective kind"
 ADVERBS = {"today": "heute", "here": "hier", "there": "dort", "outside": "draußen", "at night": "nachts"}
 CONJUNCTIONS = {"that": "dass", "because": "weil"}
 AUXILIARIES = {"present": ("does", "do"), "perfect": ("has", "have"), "future": ("will", "will")}  # singular, plural
@@ -112,7 +112,8 @@ VERBS = {
 }
 CLAUSE_VERBS = ("know", "say", "hope")  # take a clause with "that"
 GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # need no clause
-# by English verb, by "kind verb" for some kinds of subjects, and by "verb kind" for some kinds of objects
+# Keys: "verb"; "kind verb" for some kinds of subjects; "verb kind" for some kinds of objects; "verb that" if it has no
+# object.
 TARGET_VERBS = {
     "see": TargetVerb("sieht", "sehen", "gesehen"),
     "find": TargetVerb("findet", "finden", "gefunden"),

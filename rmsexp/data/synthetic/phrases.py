@@ -44,9 +44,9 @@ from rmsexp.data.synthetic.lexicon import (
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
 WORDS = (4, 14)  # the least and the greatest number of words of a source sentence
-# An entry that is repeated below is drawn more often. "light" is repeated because it has two senses to learn.
+# Entries are drawn with equal probability, so repeated ones more often. "light" is repeated because it has two senses.
 SUBJECTS = "person person animal"  # kinds of nouns
-PEOPLE_ARE, THINGS_ARE = tuple(QUALITIES), (*ADJECTIVES, "light", "light")
+PERSON_ADJECTIVES, OTHER_ADJECTIVES = tuple(QUALITIES), (*ADJECTIVES, "light", "light")
 TENSES = ("present", "present", "perfect", "future")
 SINGULAR, PLURAL = ("the", "the", "a", "a", "this", "every", "no"), ("the", "the", "these", "two", "no")
 
@@ -90,7 +90,7 @@ class Sentence:
 def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: int = 0) -> Corpus:
     """Return pairs of English and German sentences. The English ones have 4 to 14 words and are all different.
 
-    Validation and test text has compounds that do not occur in training text, although their parts do.
+    Validation and test text has compounds that do not occur in training text, although both their nouns do.
     """
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}
@@ -144,7 +144,7 @@ def _source_phrase(phrase: Phrase) -> list[str]:
 
 
 def render_target(sentence: Sentence) -> str:
-    """Return the sentence in German as :func:`render_source`, with commas around subordinate clauses."""
+    """Return the sentence in German as :func:`render_source`, and with commas around subordinate clauses."""
     subject = _target_phrase(sentence.subject, "nominative")
     adverb, direct_object, finite, last = _target_predicate(sentence.subject, sentence.predicate)
     if sentence.question:
@@ -208,20 +208,20 @@ def _target_predicate(subject: Phrase, predicate: Predicate) -> tuple[str, list[
 
 
 def _verb_final(subject: Phrase, predicate: Predicate) -> list[str]:
-    """Return the predicate of a subordinate clause in German, which ends in the finite verb."""
+    """Return the German words of a subordinate clause after its subject; the finite verb is the last one."""
     adverb, direct_object, finite, last = _target_predicate(subject, predicate)
     verbs = [last + finite] if predicate.tense == "present" else [last, finite]
     return [adverb, *direct_object, *verbs]
 
 
 def _punctuated(words: Sequence[str], question: bool) -> str:
-    """Join words, and add a capital and the final mark. Remove commas before another mark."""
+    """Join words to a sentence with a capital letter and a final mark. Remove commas before another mark."""
     text = " ".join(word for word in words if word).replace(" ,", ",").replace(",,", ",").rstrip(",")
     return text[0].upper() + text[1:] + ("?" if question else ".")
 
 
 class _RandomSentences(RandomChoices):
-    """Random syntax trees. ``held_out`` allows the compounds that training text does not have."""
+    """Draws random syntax trees. With ``held_out``, they may have compounds that training text lacks (HELD_OUT)."""
 
     def __init__(self, *seed: int, held_out: bool) -> None:
         super().__init__(*seed)
@@ -245,7 +245,7 @@ class _RandomSentences(RandomChoices):
         noun = self.choice(NOUNS_OF_KIND[kind])
         plural = self._one_in(3)
         determiner = self.choice(PLURAL if plural else SINGULAR)
-        adjective = self.choice(PEOPLE_ARE if kind == "person" else THINGS_ARE) if self._one_in(2) else ""
+        adjective = self.choice(PERSON_ADJECTIVES if kind == "person" else OTHER_ADJECTIVES) if self._one_in(2) else ""
         modifiers = [word for word in MODIFIERS if self._held_out or (word, noun) not in HELD_OUT]
         modifier = self.choice(modifiers) if noun in HEADS and not self._one_in(3) else ""
         predicate = None

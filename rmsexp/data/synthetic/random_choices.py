@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class RandomChoices:
-    """Choices that follow from a seed.
+    """A random generator whose choices depend on its seed only.
 
-    They are computed from the generator's raw integers, which no processor and no version of numpy changes.
+    They are computed from raw integers of PCG64, which are the same on every processor and with every version of numpy.
     """
 
     def __init__(self, *seed: int) -> None:
@@ -28,5 +28,5 @@ class RandomChoices:
 
     def sample(self, choices: Sequence[T], count: int) -> list[T]:
         """Return ``count`` of the choices in random order, each at most once."""
-        left = list(choices)
-        return [left.pop(self.below(len(left))) for _ in range(count)]
+        remaining = list(choices)
+        return [remaining.pop(self.below(len(remaining))) for _ in range(count)]

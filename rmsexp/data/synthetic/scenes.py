@@ -19,25 +19,25 @@ from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Caption
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
-_KINDS = {  # by the most general kind: the kinds below it, each followed by the most specific ones
+_KINDS = {  # most general kind -> the kinds below it, each followed by its most specific kinds
     "animal": "dog spaniel terrier poodle, bird parrot duck owl, horse pony mare",
     "person": "child boy girl, adult man woman",
     "vehicle": "car taxi jeep, boat canoe ferry",
 }
-PARENTS = {  # the next more general kind of a kind
+PARENTS = {  # kind -> the next more general kind
     word: parent
     for top, table in _KINDS.items()
     for kind, *leaves in map(str.split, table.split(","))
     for word, parent in ((kind, top), *((leaf, kind) for leaf in leaves))
 }
 LEAVES = tuple(kind for kind in PARENTS if kind not in PARENTS.values())
-QUALITIES = {  # by the most general kind
+QUALITIES = {  # most general kind -> qualities
     "animal": ("brown", "white", "black", "spotted"),
     "person": ("young", "old", "happy", "tired"),
     "vehicle": ("red", "blue", "green", "yellow"),
 }
 SIZES = ("big", "small")
-ACTIONS = {  # by the most general kind
+ACTIONS = {  # most general kind -> actions
     "animal": ("sleeps", "runs", "eats", "drinks"),
     "person": ("sleeps", "runs", "reads", "sings"),
     "vehicle": ("waits", "turns", "stops", "burns"),
@@ -47,7 +47,7 @@ PLACES = (
     *("by a river", "by a house"),
 )
 RELATIONS = ("behind", "beside", "before", "near")
-ORDERS = (  # of a caption's parts
+ORDERS = (  # possible orders of a caption's parts
     ("subject", "others", "action", "place"),
     ("place", "subject", "others", "action"),
     ("subject", "relative", "place", "others"),
@@ -57,7 +57,7 @@ _WORDS = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).sp
 WORDS = (*NAMES, *sorted(_WORDS))  # by id
 
 FEATURES = 256  # per image
-SPARSITY = 192  # is subtracted from a fact's random bytes, from 0 to 255; negative results become 0
+SPARSITY = 192  # subtracted from a fact's random bytes (0 to 255); negative results become 0
 NOISE = 3  # divides the noise, a sum of 8 random bytes with a standard deviation of 209
 
 
@@ -72,7 +72,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene, or the part of it that a caption describes. ``others`` has (relation, thing) of further things."""
+    """A scene, or the part of it that a caption describes. ``others`` has pairs (relation, thing)."""
 
     thing: Thing
     others: tuple[tuple[str, Thing], ...] = ()
@@ -83,7 +83,7 @@ class Scene:
 def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int = 0) -> Source[Captions]:
     """Return images of 256 features with five captions each. All scenes are different.
 
-    Each caption of an image entails the one before. The first describes about a fifth of the scene, the last all of it.
+    Each caption of an image entails the one before. The first describes about a fifth of the scene, the last the whole.
     """
     ids = {word: number for number, word in enumerate(WORDS)}
     seen: set[Scene] = set()
@@ -149,9 +149,9 @@ def _mixing(fact: str) -> np.ndarray:
 
 
 class _RandomScenes(RandomChoices):
-    """Random scenes, the parts that captions describe, and images.
+    """Draws random scenes, the parts of a scene that its captions describe, and the image of a scene.
 
-    An image is a sum of integers divided by a square root, which is the same on every machine.
+    An image is a vector of integers divided by the square root of an integer, so it is the same on every machine.
     """
 
     def scene(self) -> Scene:
@@ -166,7 +166,7 @@ class _RandomScenes(RandomChoices):
     def described_parts(self, scene: Scene) -> list[Scene]:
         """Return the part of a scene that each caption describes.
 
-        A detail is described from a random caption on, so the last caption describes all.
+        A detail is in all captions from a randomly chosen one on, so the last caption describes the whole scene.
         """
         action, place = self.below(PER_IMAGE), self.below(PER_IMAGE)
         thing, *others = ([self.below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
@@ -194,8 +194,8 @@ class _RandomScenes(RandomChoices):
 def _described_part(thing: Thing, since: Sequence[int], caption: int) -> Thing:
     """Return the part of a thing that a caption, counted from 0, describes.
 
-    ``since`` has the first captions that mention the thing, that make its kind more exact (two of them), and that
-    mention its quality and its size.
+    ``since`` has the numbers of five captions: the first one that mentions the thing, the two that make its kind more
+    specific, and the first ones that mention its quality and its size.
     """
     _, *exact, quality, size = (first <= caption for first in since)
     return Thing(lineage(thing.kind)[2 - sum(exact)], thing.quality if quality else "", thing.size if size else "")

@@ -19,7 +19,7 @@ RADIUS = (8.0, 13.0)  # least and greatest, in pixels, from the centre to about 
 OFFSET = 6.0  # greatest distance from the centre of the image, in pixels, so that most of a shape is inside
 DISTRACTORS = 1  # other shapes, of any kind and hue, under the labelled shape and about half outside the image
 SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest
-BACKGROUND_CONTRAST = 0.2  # of smooth random colours around grey, in [0, 1]
+BACKGROUND_CONTRAST = 0.2  # largest difference of the smooth random colours from grey, about half of it
 BACKGROUND_CELLS = 4  # random values per side, with interpolation between them
 NOISE = 0.02  # standard deviation, of pixels in [0, 1]
 BLOCK = 500  # images drawn at a time
@@ -53,7 +53,7 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     count = len(labels)
     images = _background(count, rng)
     for _ in range(DISTRACTORS):
-        angle = np.pi * rng.uniform(-1, 1, count)  # at which the shape crosses the border, seen from the image's centre
+        angle = np.pi * rng.uniform(-1, 1, count)  # direction from the image's centre to the shape's
         centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)])
         kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
         _stamp(images, kind, hue, centre, rng)
@@ -90,8 +90,8 @@ def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.n
     u, v = (cosine * x + sine * y) / scale, (cosine * y - sine * x) / scale
     distance = np.empty_like(u)  # in units of the radius, negative inside
     for k, name in enumerate(SHAPES):
-        of_kind = kind == k
-        distance[of_kind] = _distance(name, u[of_kind], v[of_kind])
+        matches = kind == k
+        distance[matches] = _distance(name, u[matches], v[matches])
     return (0.5 - scale * distance).clip(0, 1)
 
 

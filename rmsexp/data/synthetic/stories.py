@@ -17,7 +17,7 @@ from rmsexp.data.cloze import PLACEHOLDER, RESERVED, Cloze, Examples
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
-EPISODES = (  # first and second sentence
+EPISODES = (  # (first sentence, second sentence)
     ("{who} went out .", "{event} there ."),
     ("{who} entered a {place} .", "{event} there ."),
     ("{event} .", "it frightened {who} ."),
@@ -54,9 +54,9 @@ def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> Source[Cl
     answer to 69 % of the questions. The first, the last and the most frequent entity are wrong about as often. The
     entity nearest to the event, before or after it, is wrong in almost half of the questions. A third of the stories
     have two events that questions may be about, and the others one. A model that links people to events, but ignores
-    the question, is therefore wrong in 17 %.
+    the question, is therefore wrong in 17 % of the questions.
 
-    Training stories have one to three episodes. From the short ones a model learns that the answer is in the passage.
+    Training stories have one to three episodes. From the short ones, a model learns that the answer is in the passage.
     """
     ids = {word: number for number, word in enumerate(WORDS)}
     seen: set[str] = set()
@@ -85,7 +85,7 @@ def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:
 
 
 def _story(rng: RandomChoices, episodes: int) -> Story:
-    """Return a story. The remark is about a person of the story or about one more person."""
+    """Draw a story with ``episodes`` episodes. Its remark is about one of their people or about another person."""
     asked = min(episodes, rng.choice((1, 1, 2)))
     events = rng.sample(ASKED, asked) + rng.sample(NOT_ASKED, episodes - asked)
     people = rng.sample(ENTITIES, episodes + 1)
