@@ -125,7 +125,7 @@ def test_mistakes_are_reported_without_a_traceback(
         (
             ["hidden_stats", transformer],
             2,
-            f"rmsexp: {transformer} is a run of task=transformer, which this command is not for\n",
+            f"rmsexp: {transformer} is a run of task=transformer, for which this command does not work\n",
         ),
         (["hidden_stats", tmp_path], 2, "name the folder of a run"),
         (["hidden_stat", transformer], 2, "invalid choice: 'hidden_stat'"),

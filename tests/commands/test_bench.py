@@ -1,4 +1,4 @@
-"""``python -m rmsexp.bench``: command lines, rows and summaries of ratios, and whole records of tiny shapes."""
+"""``python -m rmsexp.bench``: command lines, rows and summaries of ratios, and records of tiny shapes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_parsing_a_command_line_does_not_import_torch() -> None:
 # Rows and summaries
 
 
-def test_times_of_a_layer_and_its_ratio_by_hand() -> None:
+def test_row_of_a_layer_has_quartiles_of_its_times_and_its_ratio() -> None:
     milliseconds = np.arange(1.0, 12.0)
     reference, row = benchmarks.rows({"a": list(milliseconds / 1000), "b": list(0.5 * milliseconds / 1000)}, "a")
     assert (reference.layer, row.layer) == ("a", "b")
@@ -124,7 +124,7 @@ def cases(stored: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that runs a command line with a small budget and returns its record."""
+    """Return a function that runs a command line with a small budget and returns the record."""
     monkeypatch.setattr(interleaved, "BLOCK_SECONDS", 1e-4)
 
     def record(words: str, folder: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files in the layout of the authors' published files are read, drawn beside our runs, and evaluated."""
+"""``python -m rmsexp.published``: files in the authors' layout are read, drawn with our runs, and evaluated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.norms import LN, RMS, Norm
 
 CSV = "epoch, time, train_error, test_error\n0, 61, 0.5432, 0.4321\n1, 122, 0.4010, 0.3456\n2, 183, 0.3, 0.25\n"
-WORDS = ["<eos>", "<unk>", "a", "dog", "cat", "zebra"]  # of a data set; the stored model knows no zebra
+WORDS = ["<eos>", "<unk>", "a", "dog", "cat", "zebra"]  # vocabulary of the data; the stored model lacks zebra
 WORD_IDS = OrderedDict([("cat", 2), ("a", 3), ("dog", 4), ("rare", 5)])
 EMBEDDING, HIDDEN, FEATURES = 3, 4, 6
 
@@ -45,7 +45,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 
 def statistics(**changed: Any) -> dict[str, Any]:
-    """As attentive_reader.py stores them, and some of the lists that are not used."""
+    """Return the statistics that attentive_reader.py stores: the lists that we read, and one more."""
     values = defaultdict(list)
     for index in range(3):
         values["train_err_ave"].append(np.float64(0.9 - index / 10))
@@ -58,7 +58,7 @@ def statistics(**changed: Any) -> dict[str, Any]:
 
 
 def python2_statistics() -> bytes:
-    """A pickle as Python 2 wrote it by default (protocol 0): byte strings, ``__builtin__``, numpy's old home."""
+    """Return a pickle as Python 2 wrote it by default: protocol 0, byte strings, ``__builtin__``, old numpy modules."""
 
     def scalar(value: float) -> bytes:
         text = repr(struct.pack("<d", value)).removeprefix("b").encode()
@@ -164,7 +164,7 @@ def test_invalid_statistics_are_refused(tmp_path: Path, content: bytes, message:
 
 
 def parameters(norm: str, prefix: str = "encoder") -> dict[str, np.ndarray]:
-    """As train.py of order-embedding stores them, with random values."""
+    """Return parameters with the names and shapes that train.py of order-embedding stores, and random values."""
     generator = np.random.default_rng(0)
     sizes = {1: 2 * HIDDEN, 2: HIDDEN, 3: 2 * HIDDEN, 4: HIDDEN}
     shapes: dict[str, tuple[int, ...]] = {
@@ -192,7 +192,7 @@ def store(folder: Path, arrays: dict[str, np.ndarray], **changed: Any) -> Path:
 
 
 def published_caption(stored: dict[str, np.ndarray], norm: str, ids: list[int]) -> np.ndarray:
-    """The vector of one caption by the authors' layers.py, in numpy."""
+    """Return the vector of a caption, computed as in the authors' layers.py, in numpy."""
 
     def normalised(x: np.ndarray, number: int) -> np.ndarray:
         if norm == "none":
@@ -342,7 +342,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
         [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_linewidth() > 1]
         for axes in (by_step, by_time)
     ]
-    assert [len(lines) for lines in thick] == [2, 1]  # ours and theirs against steps, ours alone against time
+    assert [len(lines) for lines in thick] == [2, 1]  # against steps our curve and the authors', against time only ours
     np.testing.assert_allclose(np.array(thick[0][1].get_xydata()), [[500, 43.21], [1000, 34.56], [1500, 25.0]])
 
 
@@ -397,21 +397,21 @@ def test_mistakes_give_an_error_message_and_write_nothing(
 
 
 def published_ranks(stored: dict[str, np.ndarray], captions: list[str], features: np.ndarray) -> list[list[float]]:
-    """R@1, R@5, R@10, mean and median rank of captions, then of images, by the authors' evaluation.py."""
+    """Return R@1, R@5, R@10, mean and median rank of captions and of images, as in the authors' evaluation.py."""
     ids = [[WORD_IDS.get(word, 1) for word in caption.split()] for caption in captions]
     vectors = np.stack([published_caption(stored, "rms", [*words, 0]) for words in ids])
     images = features @ stored["ff_image_W"] + stored["ff_image_b"]
     images = np.abs(images / np.linalg.norm(images, axis=1, keepdims=True))
     errors = (np.maximum(0, vectors[:, None] - images) ** 2).sum(2)
-    of_captions = [np.where(np.argsort(errors[:, image]) // 5 == image)[0][0] for image in range(len(images))]
-    of_images = [np.where(np.argsort(errors[row]) == row // 5)[0][0] for row in range(len(errors))]
+    caption_ranks = [np.where(np.argsort(errors[:, image]) // 5 == image)[0][0] for image in range(len(images))]
+    image_ranks = [np.where(np.argsort(errors[row]) == row // 5)[0][0] for row in range(len(errors))]
     return [
         [*(100 * np.mean(np.array(ranks) < k) for k in (1, 5, 10)), np.mean(ranks) + 1, np.floor(np.median(ranks)) + 1]
-        for ranks in (of_captions, of_images)
+        for ranks in (caption_ranks, image_ranks)
     ]
 
 
-def test_a_stored_model_is_shown_above_table_7(
+def test_metrics_of_a_stored_model_are_printed_above_table_7(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("rmsexp.tasks.order_embedding", exc_type=ImportError)
@@ -426,15 +426,15 @@ def test_a_stored_model_is_shown_above_table_7(
         np.save(folder / f"{split}.npy", features)
     path = store(tmp_path, parameters("rms"))
     assert command(monkeypatch, path, "--data-root", tmp_path) == 0
-    *_, header, ours, none, ln, rms, _, after = capsys.readouterr().out.splitlines()
+    *_, header, row, none, ln, rms, _, hint = capsys.readouterr().out.splitlines()
     assert header.split()[:4] == ["caption_r1", "caption_r5", "caption_r10", "caption_mean_rank"]
-    of_captions, of_images = published_ranks(parameters("rms"), captions, features)
-    expected = [*of_captions[:4], *of_images[:4], of_captions[4], of_images[4]]
-    assert [float(number) for number in ours.split()[1:]] == pytest.approx(expected, abs=0.051)
+    caption_metrics, image_metrics = published_ranks(parameters("rms"), captions, features)
+    expected = [*caption_metrics[:4], *image_metrics[:4], caption_metrics[4], image_metrics[4]]
+    assert [float(number) for number in row.split()[1:]] == pytest.approx(expected, abs=0.051)
     assert none.split()[2:] == ["no", "norm", "45.8", "79.7", "88.8", "5.4", "37.6", "73.6", "85.8", "7.7"]
     assert "LayerNorm" in ln
     assert "48.7" in rms
-    assert after == f"next    python -m rmsexp task=order_embedding norm=rms scale=paper data.root={tmp_path}"
+    assert hint == f"next    python -m rmsexp task=order_embedding norm=rms scale=paper data.root={tmp_path}"
     assert command(monkeypatch, path, "--data-root", tmp_path, "--norm", "ln") == 1
     assert "do not fit: gru.gates_x.norm.bias is none" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""``python -m rmsexp.translate``: what a trained run translates, and what a person sees when something is wrong."""
+"""``python -m rmsexp.translate``: translations of trained runs, and messages about mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rmsexp.train import checkpoint
 Translate = Callable[..., Ended]
 EDGES = ("log_every=20", "eval_every=20", "checkpoint_every=20", "threads=1", "device=cpu")
 SEARCH = ("decoding.max_length=25", "decoding.valid_beam=3")
-LEARNT = {  # with what a run learns a little in seconds
+LEARNT = {  # options with which a run learns a little in seconds
     "rnnsearch": ("max_steps=40", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
     "transformer": (
         *("max_steps=80", "optim.lr=0.02", "schedule.warmup=20"),
@@ -35,7 +35,7 @@ LEARNT = {  # with what a run learns a little in seconds
 
 
 def train(root: Path, results: Path, task: str, *more: str) -> Path:
-    """A run's folder."""
+    """Train a run, and return its folder."""
     options = [f"data.root={root}", f"results={results}", *EDGES]
     job = config.job([*tiny(task), *LEARNT[task], *SEARCH, *options, *more])
     assert runner.execute(job).status == "finished"
@@ -50,7 +50,7 @@ def runs(text_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 @pytest.fixture
 def translated(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Translate:
-    """Runs command lines in this process; the input is text or bytes."""
+    """Return a function that runs a command line in this process, with text or bytes as its input."""
 
     def run(text: str | bytes, *words: str | Path) -> Ended:
         content = text.encode() if isinstance(text, str) else text
@@ -70,7 +70,7 @@ def held_out(split: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_records_score_is_found_again(runs: dict[str, Path], translated: Translate, task: str) -> None:
+def test_scores_equal_those_of_the_run_s_evaluation(runs: dict[str, Path], translated: Translate, task: str) -> None:
     best = checkpoint.read(runs[task] / record.CHECKPOINTS / "best.pt")
     assert best["step"] > 0
     sources, references = held_out("valid")
@@ -89,7 +89,7 @@ def test_the_records_score_is_found_again(runs: dict[str, Path], translated: Tra
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_last_checkpoint_is_what_the_samples_are_of(
+def test_translations_of_the_last_checkpoint_equal_the_run_s_samples(
     runs: dict[str, Path], translated: Translate, task: str
 ) -> None:
     sources, references = held_out("test")
@@ -104,14 +104,16 @@ def test_the_last_checkpoint_is_what_the_samples_are_of(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_beams(runs: dict[str, Path], translated: Translate, text_root: Path, task: str) -> None:
+def test_beam_size_defaults_to_the_config_s_and_1_is_greedy(
+    runs: dict[str, Path], translated: Translate, text_root: Path, task: str
+) -> None:
     text = "\n".join(held_out("test")[0])
     plain, two, greedy, wide = (translated(text, runs[task], *more).out for more in ([], *_beams(2, 1, 5)))
-    assert plain == two  # the config's beam on test sets
+    assert plain == two  # the config's beam size for test sets is 2
     assert len({plain, greedy, wide}) > 1
     loaded = trained.load(runs[task], TranslationTask, torch.device("cpu"), lambda _: None)
     assert loaded.task.config.data.root == str(text_root)
-    assert greedy.splitlines() == by_argmax(loaded, held_out("test")[0])
+    assert greedy.splitlines() == greedy_translations(loaded, held_out("test")[0])
 
 
 def _beams(*sizes: int) -> list[list[str]]:
@@ -119,11 +121,11 @@ def _beams(*sizes: int) -> list[list[str]]:
 
 
 @torch.no_grad()
-def by_argmax(loaded: trained.Trained, lines: list[str]) -> list[str]:
-    """Greedy translations, one sentence and one token at a time."""
+def greedy_translations(loaded: trained.Trained, lines: list[str]) -> list[str]:
+    """Translate sentence by sentence and token by token, each time with the most probable token."""
     task, model = loaded.task, cast("Any", loaded.model)
     assert not model.training
-    found = []
+    translations = []
     for ids in task.text.source.encode(lines):
         source = torch.tensor([[*ids, 2]])
         state = model.encode(source, torch.ones_like(source).bool())
@@ -135,12 +137,12 @@ def by_argmax(loaded: trained.Trained, lines: list[str]) -> list[str]:
             tokens.append(int(logits.argmax()))
             if tokens[-1] == 2:
                 break
-        found.append([token for token in tokens[1:] if token != 2])
-    return task.text.target.decode(found)
+        translations.append([token for token in tokens[1:] if token != 2])
+    return task.text.target.decode(translations)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_line_for_each_line(runs: dict[str, Path], translated: Translate, task: str) -> None:
+def test_every_input_line_gives_one_output_line(runs: dict[str, Path], translated: Translate, task: str) -> None:
     sources, _ = held_out("test")
     alone = translated("\n".join(sources[:3]), runs[task]).out.splitlines()
     assert len(alone) == 3
@@ -153,11 +155,11 @@ def test_a_line_for_each_line(runs: dict[str, Path], translated: Translate, task
     assert (lines[1], lines[4], lines[6]) == tuple(alone)
 
 
-def test_no_line_for_no_line(runs: dict[str, Path], translated: Translate) -> None:
+def test_empty_input_gives_no_output(runs: dict[str, Path], translated: Translate) -> None:
     assert translated("", runs["transformer"]).out == ""
 
 
-def test_mistakes(runs: dict[str, Path], translated: Translate, tmp_path: Path) -> None:
+def test_mistakes_give_one_line_and_no_output(runs: dict[str, Path], translated: Translate, tmp_path: Path) -> None:
     run = runs["transformer"]
     for words, status, message in (
         ([tmp_path], 2, f"rmsexp: {tmp_path / 'config.yaml'} cannot be read (No such file or directory): name the"),
@@ -172,7 +174,7 @@ def test_mistakes(runs: dict[str, Path], translated: Translate, tmp_path: Path) 
         assert translated("a\n", *words).status == 2
 
 
-def test_a_missing_checkpoint(runs: dict[str, Path], translated: Translate) -> None:
+def test_missing_and_damaged_checkpoints_are_named(runs: dict[str, Path], translated: Translate) -> None:
     best = runs["transformer"] / record.CHECKPOINTS / "best.pt"
     content = best.read_bytes()
     for damage, message in ((best.unlink, f"{best} is missing"), (lambda: best.write_bytes(content[:-99]), "damaged")):
@@ -187,7 +189,7 @@ def test_a_missing_checkpoint(runs: dict[str, Path], translated: Translate) -> N
         assert "Traceback" not in done.err
 
 
-def test_input_that_is_not_utf8(runs: dict[str, Path], translated: Translate) -> None:
+def test_input_that_is_not_utf8_is_refused(runs: dict[str, Path], translated: Translate) -> None:
     done = translated(b"A dog.\nA \xff cat.\n", runs["transformer"])
     assert (done.status, done.out) == (1, "")
     assert "rmsexp: the input is not UTF-8 (byte 9" in done.err
@@ -204,17 +206,18 @@ def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, mo
 
 
 @pytest.mark.slow
-def test_a_run_of_another_task(data_root: Path, translated: Translate, tmp_path: Path) -> None:
+def test_a_run_of_another_task_is_refused(data_root: Path, translated: Translate, tmp_path: Path) -> None:
     options = (f"data.root={data_root}", f"results={tmp_path}", "threads=1")
     job = config.job([*options, "max_steps=1", "model.width=0.02", "batch_size=8"])
     assert runner.execute(job).status == "finished"
     done = translated("a\n", job.folder)
     assert (done.status, done.out) == (2, "")
-    assert f"rmsexp: {job.folder} is a run of task=cifar10, which this command is not for" in done.err
+    assert f"rmsexp: {job.folder} is a run of task=cifar10, for which this command does not work" in done.err
 
 
-def test_in_bfloat16(text_root: Path, tmp_path: Path, translated: Translate) -> None:
-    """The search is the one of the run's evaluation."""
+def test_scores_in_bfloat16_equal_those_of_the_run_s_evaluation(
+    text_root: Path, tmp_path: Path, translated: Translate
+) -> None:
     folder = train(text_root, tmp_path, "transformer", "precision=bfloat16", "max_steps=30")
     sources, references = held_out("valid")
     done = translated("\n".join(sources), folder, "--beam", "3", "--checkpoint", "last")
@@ -224,16 +227,16 @@ def test_in_bfloat16(text_root: Path, tmp_path: Path, translated: Translate) -> 
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of its own, whose output is UTF-8 as its input is, whatever the terminal's encoding."""
+def test_input_and_output_are_utf8_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, run as a process, reads and writes UTF-8 whatever the terminal's encoding."""
     monkeypatch.chdir(tmp_path)
     lines = [" ".join(letters) for letters in itertools.product("äöü", repeat=3)]
     for split in ("train", "valid", "test"):
         for language in ("en", "de"):
             Path(f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    own = ["data.name=files", *(f"data.{split}={split}" for split in ("train", "valid", "test")), "data.vocabulary=9"]
+    data = ["data.name=files", *(f"data.{split}={split}" for split in ("train", "valid", "test")), "data.vocabulary=9"]
     sizes = ("model.width=16", "model.heads=2", "tokens=1000", "decoding.max_length=9", "max_steps=1")
-    job = config.job(["task=transformer", *own, *sizes, "threads=1", "device=cpu", "data.root=cache"])
+    job = config.job(["task=transformer", *data, *sizes, "threads=1", "device=cpu", "data.root=cache"])
     assert runner.execute(job).status == "finished"
     command = [sys.executable, "-m", "rmsexp.translate", str(job.folder)]
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}

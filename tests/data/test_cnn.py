@@ -61,7 +61,7 @@ def test_file_is_read_in_lower_case(tmp_path: Path) -> None:
         assert question.entities == {"@entity1": "A: b", "@entity2": "C", "@entity3": ""}
 
 
-def test_windows_line_ends_make_no_difference(tmp_path: Path) -> None:
+def test_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     plain = read_question(write(tmp_path / "a.question"))
     assert read_question(write(tmp_path / "b.question", "\r\n".join(LINES).encode())) == plain
 

@@ -1,4 +1,4 @@
-"""Downloads (here of file: URLs) are verified, and are kept whole or not at all."""
+"""Downloads are verified, and never leave incomplete files. The tests download from file: URLs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_file_is_downloaded_verified_and_removed_unless_moved(
         assert path.parent.parent == folder
     assert list(folder.iterdir()) == []
     with fetched(url, folder, "the file", "md5", digest("md5")) as path:
-        path.rename(folder / "kept")
-    assert [path.name for path in folder.iterdir()] == ["kept"]
+        path.rename(folder / "moved")
+    assert [path.name for path in folder.iterdir()] == ["moved"]
     assert capsys.readouterr().err == f"downloading {url} (0.0 MB)\n" * 2
 
 
@@ -67,7 +67,7 @@ def test_wrong_content_is_refused_with_both_digests_and_not_stored(url: str, tmp
     assert list(folder.iterdir()) == []
 
 
-def test_without_an_answer_no_folder_is_made(tmp_path: Path) -> None:
+def test_without_a_response_no_folder_is_created(tmp_path: Path) -> None:
     with (
         pytest.raises(OSError, match="No such file"),
         fetched((tmp_path / "absent").as_uri(), tmp_path / "folder", "the file", "md5", ""),

@@ -1,4 +1,4 @@
-"""Features of images: the descriptor, ten crops, the weights, and files that survive a kill at any moment."""
+"""Features of images: the descriptor, ten crops, weights, and files that stay valid if the process is killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unit(row: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def images(tmp_path: Path) -> list[Path]:
-    """Seven plain images; the red of image i is 10 i."""
+    """Return the paths of seven plain images; the red value of image i is 10 i."""
     paths = [tmp_path / "images" / f"{number}.png" for number in range(7)]
     paths[0].parent.mkdir()
     for number, path in enumerate(paths):
@@ -56,7 +56,7 @@ def images(tmp_path: Path) -> list[Path]:
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
     """Add a fast kind of features, "red", with two images per shard and one thread.
 
-    Return a function that lists the numbers of the images seen so far.
+    Return a function that lists the numbers of the images whose features were computed so far.
     """
     seen = tmp_path / "seen"
     seen.touch()
@@ -105,20 +105,20 @@ def test_descriptor_distinguishes_colours_and_places() -> None:
     half = np.zeros((128, 128, 3))
     half[:, :64] = (255, 0, 0)
     left, right = describe(picture(half)), describe(picture(half[:, ::-1]))
-    assert left[:64] @ right[:64] == pytest.approx(1)  # the whole images have the same colours
+    assert left[:64] @ right[:64] == pytest.approx(1)  # as a whole, both images have the same colours
     assert left[64:320] @ right[64:320] < 0.9  # their quarters do not
 
 
 def test_gradients_are_counted_by_direction_and_scale() -> None:
-    def of_the_whole(pixels: np.ndarray) -> np.ndarray:
+    def histogram(pixels: np.ndarray) -> np.ndarray:
         return describe(picture(np.repeat(pixels[..., None], 3, axis=2)))[2688:2752].reshape(4, 16) ** 2
 
     across = np.tile(np.arange(128), (128, 1))
-    rightward, downward = of_the_whole(across), of_the_whole(across.T)
+    rightward, downward = histogram(across), histogram(across.T)
     assert (rightward.argmax(axis=1) == 0).all()
     assert (downward.argmax(axis=1) == 4).all()
-    fine, coarse = (of_the_whole(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
-    assert fine[0] > 0.99  # stripes of one pixel have gradients at the borders only, and none in a shrunk image
+    fine, coarse = (histogram(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
+    assert fine[0] > 0.99  # stripes of one pixel vanish in a shrunk image, and else have gradients at the borders only
     assert coarse.argmax() == 2  # central differences of cells of 4 pixels span two stripes
 
 
@@ -126,10 +126,9 @@ def test_texture_counts_brighter_neighbours() -> None:
     dots = np.zeros((128, 128, 3))
     dots[4::8, 4::8] = 255
     row = describe(picture(dots))[1344:1408] ** 2
-    assert row[0] > 0.8  # most pixels have no brighter neighbour
-    assert row[[1, 2, 4, 8, 16, 32]] / row[1] == pytest.approx(
-        np.ones(6), rel=0.1
-    )  # some have one, on each side equally often
+    assert row[0] > 0.8  # most pixels have no brighter neighbour: pattern 0
+    one_neighbour = row[[1, 2, 4, 8, 16, 32]]  # equally frequent on each side
+    assert one_neighbour / row[1] == pytest.approx(np.ones(6), rel=0.1)
     assert row[[3, 5, 9, 63]].sum() == 0
 
 
@@ -137,7 +136,7 @@ def test_texture_counts_brighter_neighbours() -> None:
 
 
 def test_ten_crops_are_corners_and_centre_and_their_mirror_images() -> None:
-    pixels = np.arange(256 * 320 * 3).reshape(256, 320, 3) % 256  # short side 256: nothing to resize
+    pixels = np.arange(256 * 320 * 3).reshape(256, 320, 3) % 256  # the short side is 256, so the image is not resized
     batches = []
 
     class Outputs(nn.Module):
@@ -161,7 +160,7 @@ def test_ten_crops_of_an_image_of_any_size(size: tuple[int, int]) -> None:
     assert row[2] == pytest.approx(np.full((224, 224), (1 - 0.406) / 0.225), abs=1e-5)
 
 
-# Weights, of a small network in place of VGG-19
+# Weights. A small network replaces VGG-19.
 
 
 class Tiny(nn.Module):
@@ -188,7 +187,7 @@ class Code:
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of weights, at the URL that VGG-19's weights are downloaded from."""
+    """Return the file of weights that is downloaded in place of VGG-19's."""
     state = {name: torch.linspace(-1, 1, p.numel()).reshape(p.shape) for name, p in Tiny().state_dict().items()}
     (tmp_path / "site").mkdir()
     torch.save(state, tmp_path / "site" / "new")
@@ -196,8 +195,8 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = (tmp_path / "site" / "new").rename(tmp_path / "site" / f"vgg19-{digest[:8]}.pth")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
     monkeypatch.setattr("torchvision.models.vgg19", Tiny)
-    named = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=path.as_uri()))
-    monkeypatch.setattr("torchvision.models.VGG19_Weights", named)
+    enum = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=path.as_uri()))
+    monkeypatch.setattr("torchvision.models.VGG19_Weights", enum)
     return path
 
 
@@ -214,15 +213,15 @@ def test_weights_are_downloaded_once_and_used_up_to_fc7(weights: Path, images: l
     extract(images[2:4], "vgg19", tmp_path / "b.npy", silent)
 
 
-@pytest.mark.parametrize("damage", ["absent", "another", "damaged copy", "code"])
+@pytest.mark.parametrize("damage", ["absent", "other digest", "damaged copy", "code"])
 def test_missing_or_damaged_weights_say_what_to_do(
     damage: str, weights: Path, images: list[Path], tmp_path: Path
 ) -> None:
     place = tmp_path / "hub" / "hub" / "checkpoints" / weights.name
     if damage == "absent":
         weights.unlink()
-    elif damage == "another":
-        torch.save(Tiny().state_dict(), weights)  # valid, but with another digest than the one in its name
+    elif damage == "other digest":
+        torch.save(Tiny().state_dict(), weights)  # a valid file whose digest is not the one in its name
     else:
         place.parent.mkdir(parents=True)
         place.write_bytes(weights.read_bytes()[:-100])
@@ -319,7 +318,7 @@ def in_a_process(function: Callable[[], None]) -> int:
 
 
 def kill_at(call: int) -> Callable[..., Any]:
-    """Return a decorator: the decorated function kills its process at this call, before it does anything else."""
+    """Return a decorator whose function kills its process at the start of this call (the first is 1)."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         calls = iter(range(1, 1000))
@@ -337,16 +336,16 @@ def kill_at(call: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "call", "lost"),
     [
-        (image_features, "_row", 1, 7),  # in the first shard
-        (image_features, "_row", 6, 3),  # in the third
-        (record.os, "fsync", 3, 5),  # a shard is written, but has no name yet
+        (image_features, "_row", 1, 7),  # while the first shard is computed
+        (image_features, "_row", 6, 3),  # while the third shard is computed
+        (record.os, "fsync", 3, 5),  # a shard is written, but not yet renamed
         (image_features, "_join", 1, 0),
         (image_features.cache, "sync", 1, 0),  # the shards are joined
         (record, "write_json", 1, 0),  # the features are in place, but their origin is not written
         (image_features.shutil, "rmtree", 2, 0),  # everything is done, but the shards are not removed
     ],
 )
-def test_killed_extraction_continues_at_its_shard(
+def test_killed_extraction_continues_at_the_first_missing_shard(
     owner: Any, name: str, call: int, lost: int, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     target = tmp_path / "a.npy"
@@ -379,7 +378,7 @@ def test_features_of_other_images_are_not_reused_after_a_kill(
     assert not list(tmp_path.glob("a.shards"))
 
 
-def test_one_of_several_processes_writes_the_features(
+def test_only_one_of_several_processes_computes_the_features(
     images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     context = multiprocessing.get_context("fork")
@@ -407,7 +406,7 @@ def test_damaged_image_is_named_and_finished_shards_are_kept(
     seen = len(counted())
     with pytest.raises(DataError):
         extract(images, "red", tmp_path / "a.npy", silent)
-    assert set(counted()[seen:]) == {4}  # of the third shard; the first two are stored
+    assert set(counted()[seen:]) == {4}  # image 4 is in the third shard; the first two shards are stored
 
 
 def test_missing_image_is_named(images: list[Path], tmp_path: Path) -> None:

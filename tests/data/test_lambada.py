@@ -12,7 +12,7 @@ from rmsexp.data.lambada import anonymised, lambada, read_questions, shortened
 
 DEVELOPMENT = [
     "the cat saw the dog . `` who ? '' reports the dog to the cat",  # kept
-    "The CAT saw 7 owls . they all saw the 7 owls",  # kept; upper case
+    "The CAT saw 7 owls . they all saw the 7 owls",  # kept; has upper case
     "the dog saw the cat",  # no passage
     "the dog saw it . then came the bird",  # the answer is not in the passage
 ]
@@ -80,7 +80,7 @@ def test_most_frequent_names_of_a_passage_are_entities_and_the_others_unknown() 
 
 @pytest.mark.parametrize(("near", "positions"), [(1, {0, 1, 2}), (3, {4, 5, 6}), (30, {12})])
 def test_shortened_passage_has_the_last_answer_at_any_position(near: int, positions: set[int]) -> None:
-    """Two words follow the last of the two answers, so in seven words it is not among the first four."""
+    """The last occurrence of the answer is anywhere in the result that the two words after it allow."""
     words = [*"abcdefgh", "answer", *"ijk", "answer", *"lm"]
     passages = [shortened(Question(words, ["@placeholder"], "answer", {}), near, place).passage for place in range(40)]
     assert {len(passage) - 1 - passage[::-1].index("answer") for passage in passages} == positions
@@ -98,7 +98,7 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
     reports: list[str] = []
     result = lambada(write(tmp_path), 2, 12).load(reports.append)
     assert [len(result.splits[split]) for split in ("train", "valid")] == [6, 1]
-    # in the training text, "the" occurs 6 times and "cat" 3 times, before "saw", which is as frequent
+    # In the training text, "the" occurs 6 times, and "cat" and "saw" 3 times each, "cat" first.
     assert [text(result, "train", index) for index in (0, 2)] == [
         ("cat @entity0 the @entity1 @entity2 @entity3 @entity4", "<unk> the @entity1 <unk> the @placeholder", "cat"),
         (

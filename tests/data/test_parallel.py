@@ -43,9 +43,9 @@ def test_byte_order_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    there = write(tmp_path / "a.en", "one\n")
+    existing = write(tmp_path / "a.en", "one\n")
     for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
-        assert f"{absent} cannot be read (No such file" in refusal(there, absent)
+        assert f"{absent} cannot be read (No such file" in refusal(existing, absent)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
@@ -81,7 +81,7 @@ def test_files_without_lines_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def prefixes(tmp_path: Path) -> dict[str, str]:
-    """Write train (plain), valid (gzip) and test (one plain, one gzip); the prefixes contain a dot."""
+    """Write train (plain), valid (gzip) and test (one file plain, one gzip). The prefixes contain a dot."""
     for name, endings in (("train", ("", "")), ("valid", (".gz", ".gz")), ("test", ("", ".gz"))):
         for language, ending in zip(("en", "de"), endings, strict=True):
             write(tmp_path / f"news.{name}.{language}{ending}", f"{name} {language}\n")
@@ -125,7 +125,7 @@ def test_digest_depends_on_content_direction_and_splits_but_not_on_the_folder(
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that replaces the server of Multi30k, with digests of its files."""
+    """Return a folder that replaces the server of Multi30k, and make its files' digests the expected ones."""
     digests = {}
     for name in parallel.MULTI30K_SHA256:
         path = write(tmp_path / "upstream" / name, f"a line of {name}\n")
@@ -175,16 +175,16 @@ def test_multi30k_without_data_and_network_says_what_to_do(upstream: Path, tmp_p
 
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("cs", "de"), ("en", "en")])
 def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -> None:
-    named = rf"data\.source={source} data\.target={target}: .* en for one of them and de for the other"
-    with pytest.raises(ValueError, match=named):
+    message = rf"data\.source={source} data\.target={target}: .* en for one of them and de for the other"
+    with pytest.raises(ValueError, match=message):
         multi30k(tmp_path, source, target)
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ValueError, match=message):
         wmt14(tmp_path, source, target, print)
 
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that replaces the training text on the Hub and the archives of sacreBLEU, with a few pairs each."""
+    """Return a folder that replaces the training text on the Hub and sacreBLEU's archives, with a few pairs each."""
     from sacrebleu.dataset import DATASETS
 
     folder = tmp_path / "libraries"

@@ -1,4 +1,4 @@
-"""Token sequences in two arrays: like lists of lists, but memory-mapped and sliced without a copy."""
+"""Token sequences in two arrays: they are indexed like lists, memory-mapped, and sliced without a copy."""
 
 from __future__ import annotations
 

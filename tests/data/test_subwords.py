@@ -25,7 +25,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where each of KINDS is learnt once for the tests of this module."""
+    """Return a folder in which each of KINDS is learnt once for all tests of this module."""
     return tmp_path_factory.mktemp("subwords")
 
 
@@ -67,10 +67,10 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(options: SubwordO
     reports.clear()
     loaded = codecs(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
     assert reports == []
-    elsewhere = codecs(train, options, tmp_path / "elsewhere", reports.append)
-    for codec, again, anew, lines in zip(first, loaded, elsewhere, phrases(), strict=True):
-        assert codec.encode(lines) == again.encode(lines) == anew.encode(lines)
-        assert codec.size == again.size == anew.size
+    relearnt = codecs(train, options, tmp_path / "elsewhere", reports.append)
+    for codec, codec_loaded, codec_relearnt, lines in zip(first, loaded, relearnt, phrases(), strict=True):
+        assert codec.encode(lines) == codec_loaded.encode(lines) == codec_relearnt.encode(lines)
+        assert codec.size == codec_loaded.size == codec_relearnt.size
 
 
 def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_damaged_model_is_learnt_again(options: SubwordOptions, tmp_path: Path) 
     assert learn(options, tmp_path)[0].encode(phrases()[0]) == expected
 
 
-def scripts(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
+def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
     """Return the segmented training text and the vocabulary of each language, from sacremoses and subword-nmt."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
     from subword_nmt.apply_bpe import BPE, read_vocabulary
@@ -130,8 +130,8 @@ def scripts(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list
 
 
 @pytest.mark.parametrize("options", KINDS[1:], ids=str)
-def test_moses_bpe_equals_the_scripts(options: SubwordOptions, cache: Path, tmp_path: Path) -> None:
-    expected = scripts(options, tmp_path)
+def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Path, tmp_path: Path) -> None:
+    expected = original_tools(options, tmp_path)
     assert expected[0][1] != expected[1][1]
     for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
         assert codec.size == len(vocabulary) + 3
@@ -139,7 +139,7 @@ def test_moses_bpe_equals_the_scripts(options: SubwordOptions, cache: Path, tmp_
 
 
 def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """A compound is rare, and its two parts are frequent."""
+    """In this text, a compound is rare and its two parts are frequent."""
     lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
     lengths = {}
     for threshold in (0, 10):

@@ -158,8 +158,8 @@ EXAMPLES = {
         ),
     ],
 }
-# by phenomenon: patterns of the source and of the target; a pair that matches both has the phenomenon
-TRACES = {
+# phenomenon -> (pattern of the source, pattern of the target); a pair that matches both has the phenomenon
+PATTERNS = {
     "question": (r"\?$", r"\?$"),
     "subordinate clause": (r" because ", r", weil .* \w+\.$"),
     "relative clause": (r"^(The|This|A|An|No|Every) (\w+ )?\w+ that ", r", (der|die|das) .*, "),
@@ -196,12 +196,12 @@ def test_grammar(phenomenon: str) -> None:
         assert (render_source(sentence), render_target(sentence)) == (source, target)
 
 
-@pytest.mark.parametrize("phenomenon", TRACES)
+@pytest.mark.parametrize("phenomenon", PATTERNS)
 def test_phenomenon_occurs_in_every_split(phenomenon: str, text: dict[str, Pairs]) -> None:
-    source_pattern, target_pattern = map(re.compile, TRACES[phenomenon])
+    source_pattern, target_pattern = map(re.compile, PATTERNS[phenomenon])
     for name, least in (("train", 30), ("test", 1)):
-        both = [source_pattern.search(s) and target_pattern.search(t) for s, t in zip(*text[name], strict=True)]
-        assert sum(map(bool, both)) >= least
+        matches = [source_pattern.search(s) and target_pattern.search(t) for s, t in zip(*text[name], strict=True)]
+        assert sum(map(bool, matches)) >= least
 
 
 def test_names_splits_and_sizes(corpus: Corpus, text: dict[str, Pairs]) -> None:
@@ -228,7 +228,7 @@ def test_text_depends_on_the_seed_only(corpus: Corpus) -> None:
 
 
 def test_text_is_the_same_everywhere(corpus: Corpus) -> None:
-    """The digest is a constant, so that another processor or version of numpy gives the same text."""
+    """Every processor and version of numpy gives the text with this digest."""
     assert corpus.digest == "9aab86563c78edc4212a3887cf0c02a3e1820c1b007a652def53e78e46db7558"
 
 
@@ -247,8 +247,8 @@ def test_target_is_determined_by_the_source() -> None:
         kinds = lexicon.VERBS[verb].objects.split()
         objects = [Phrase("the", lexicon.NOUNS_OF_KIND[kind][0]) for kind in kinds] or [None]
         clauses = [(DOG, Predicate("sleep", tense, None, adverb))] if conjunction else [None]
-        for direct_object, clause, tense_of_attribute in product(objects, clauses, (None, *tenses)):
-            attribute = Predicate(verb, tense_of_attribute, direct_object) if tense_of_attribute else None
+        for direct_object, clause, attribute_tense in product(objects, clauses, (None, *tenses)):
+            attribute = Predicate(verb, attribute_tense, direct_object) if attribute_tense else None
             subject = Phrase("the", "cat", plural, attribute=attribute)
             predicate = Predicate(verb, tense, direct_object, "" if clause else adverb)
             sentence = Sentence(subject, predicate, question, conjunction, clause)

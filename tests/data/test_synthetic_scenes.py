@@ -29,13 +29,13 @@ def captions(source: Source[Captions]) -> Captions:
 
 @pytest.fixture(scope="module")
 def scenes_and_parts() -> list[tuple[Scene, list[Scene]]]:
-    """Scenes, with the parts that their five captions describe."""
+    """Return scenes, each with the parts that its five captions describe."""
     rng = _RandomScenes(0)
     return [(scene, rng.described_parts(scene)) for scene in (rng.scene() for _ in range(300))]
 
 
 def content(words: list[str], split: CaptionedImages) -> np.ndarray:
-    """Return 1 for each word in the captions of an image, float64 of shape (image, word)."""
+    """Return 1 where the captions of an image have a word, otherwise 0; float64 of shape (image, word)."""
     bags = np.zeros((len(split), len(words)))
     bags[np.repeat(np.arange(len(split.captions)) // PER_IMAGE, split.captions.lengths), split.captions.tokens] = 1
     return bags
@@ -73,7 +73,7 @@ def test_scenes_depend_on_the_seed_only(captions: Captions) -> None:
 
 
 def test_scenes_are_the_same_everywhere(source: Source[Captions]) -> None:
-    """The digest is a constant, so that another processor or version of numpy gives the same data."""
+    """Every processor and version of numpy gives the data with this digest."""
     assert source.digest == "218b1755e034074978fc0556b51a315470d3cfb787b58adbb8286ab65754eee1"
 
 
@@ -139,9 +139,9 @@ def test_features_predict_the_words_of_captions(captions: Captions) -> None:
     bags = content(captions.words, train)
     mean, centre = bags.mean(axis=0), train.features.mean(axis=0)
     weights, *_ = np.linalg.lstsq(train.features - centre, bags - mean, rcond=None)
-    read, truth = (test.features - centre) @ weights, content(captions.words, test) - mean
-    errors = ((truth[:, None] - read) ** 2).sum(axis=2)  # (captions of an image, image)
+    predicted, truth = (test.features - centre) @ weights, content(captions.words, test) - mean
+    errors = ((truth[:, None] - predicted) ** 2).sum(axis=2)  # (captions of an image, image)
     ranks = (errors < errors.diagonal()[:, None]).sum(axis=1)
     assert (ranks < 10).mean() > 0.9
-    assert np.square(truth - read).sum() < 0.6 * np.square(truth).sum()
-    assert np.square(truth - read).sum() > 0.1 * np.square(truth).sum()  # the part that the noise hides
+    assert np.square(truth - predicted).sum() < 0.6 * np.square(truth).sum()
+    assert np.square(truth - predicted).sum() > 0.1 * np.square(truth).sum()  # noise makes this part unpredictable

@@ -1,4 +1,4 @@
-"""Encoded text: dropped and cut pairs, the cache, and held-out splits, which stay whole."""
+"""Encoded text: training pairs are dropped or cut, and stored; held-out splits are complete."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_longer_pairs_are_cut_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_unknown_subwords_are_counted(tmp_path: Path) -> None:
-    """Sentencepiece does not learn from lines of more than 4,192 bytes."""
     pairs = phrases()
+    # sentencepiece ignores lines of more than 4,192 bytes in training, so the letter in this line stays unknown
     text = corpus(splits(train=([*pairs[0], "ж" * 3000], [*pairs[1], "die Nacht"])))
     result, reports = run(tmp_path, options(9999), text)
     assert result.counts["source_unknown"] > 0
@@ -137,7 +137,7 @@ def test_damaged_text_is_encoded_again(name: str, tmp_path: Path) -> None:
     assert np.array_equal(again.train.source.tokens, expected)
 
 
-def test_held_out_text_stays_whole(tmp_path: Path) -> None:
+def test_held_out_text_is_neither_dropped_nor_cut(tmp_path: Path) -> None:
     result, _ = run(tmp_path)
     assert list(result.held_out) == ["valid", "test"]
     valid = result.held_out["valid"]

@@ -1,4 +1,4 @@
-"""Pickles from outside: data is read, code is refused."""
+"""Pickles from other sources: plain data is read, references to code are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whitening: equality with an independent formula, and the cache."""
+"""Whitened images equal those of an independent formula, and are stored."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def entries(cache: Path) -> list[Path]:
 
 
 def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The expected values use singular values of the centred images. Blocks do not divide the number of images."""
-    monkeypatch.setattr(whitening, "BLOCK", 64)
+    """Whitened images equal those computed from singular values of the centred training images."""
+    monkeypatch.setattr(whitening, "BLOCK", 64)  # does not divide the number of images
     images = make()
     result, _ = whiten(images, tmp_path)
     train, test = ((x.reshape(len(x), -1).astype(float) - 127.5) / 128 for x in (images.train_x, images.test_x))
@@ -118,7 +118,7 @@ def test_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_one_of_two_simultaneous_callers_computes_the_images(tmp_path: Path) -> None:
-    """The other one waits. Threads exclude each other like processes, because each opens the lock file."""
+    """The other caller waits. Threads can stand for processes, because each thread opens the lock file."""
     with ThreadPoolExecutor(2) as pool:
         (first, first_reports), (second, second_reports) = pool.map(whiten, [make()] * 2, [tmp_path] * 2)
     assert first.train_x.tobytes() == second.train_x.tobytes()

@@ -1,4 +1,4 @@
-"""Every command in the documents is accepted by its own parser. Nothing is run."""
+"""Every command in the documents is accepted by its parser. No command is run."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ SHELL = {"<", ">", "|", "||", "&&", ";"}
 
 
 class Parsed(Exception):
-    """Raised in place of running a command whose words were accepted."""
+    """Raised after a command's arguments are accepted, so that the command does not run."""
 
 
 def words_of(command: str) -> list[str]:
-    """The words of a command line up to the first redirection or pipe."""
+    """Return the words of a command line up to the first redirection, pipe or separator."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words = list(lexer)
-    return words[: next((place for place, word in enumerate(words) if word in SHELL), len(words))]
+    return words[: next((index for index, word in enumerate(words) if word in SHELL), len(words))]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The current folder, with the files of the README's norm and of notebook 04's."""
+    """Change to a folder that has the files of the norms in the README and in notebook 04."""
     folder = tmp_path_factory.mktemp("norms")
     readme = documents.ROOT / "README.md"
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
@@ -53,8 +53,8 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def parsers_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands end once their words are parsed, and once the config that they name is composed."""
+def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make commands raise Parsed once their arguments are parsed, or the config of their overrides is composed."""
     parse, compose = argparse.ArgumentParser.parse_args, config.job
 
     def parse_args(self: argparse.ArgumentParser, *args: object, **options: object) -> None:
@@ -72,20 +72,20 @@ def parsers_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_runs(words: Sequence[str]) -> None:
-    """Composes the last run of a command line of ``python -m rmsexp``."""
+    """Compose the config of the last run of a command line of ``python -m rmsexp``."""
     if words == ["--help"]:
         assert app.help_text()
         return
     arguments = app.get_args_parser().parse_intermixed_args([config.expand_home(word) for word in words])
     runs, sweep = app.expand(arguments.overrides, arguments.multirun, arguments.config_dir)
     assert (sweep is not None) == arguments.multirun
-    known = config.options("norm", arguments.config_dir)
-    assert all(word.removeprefix("norm=") in known for run in runs for word in run if word.startswith("norm="))
+    norms = config.options("norm", arguments.config_dir)
+    assert all(word.removeprefix("norm=") in norms for run in runs for word in run if word.startswith("norm="))
     config.job(runs[-1], arguments.config_dir)
 
 
 def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts another command of the package, which must end once its words are parsed."""
+    """Start another command of the package, and check that its arguments are accepted."""
     if words in ([], ["--help"]):
         return
     if module == "timing":
@@ -104,7 +104,7 @@ def check_script(path: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("parsers_end")
+@pytest.mark.usefixtures("stop_after_parsing")
 def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "…" not in command, "write the command out"
     match words_of(command):
@@ -119,11 +119,11 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()
             check_runs(words)
-        case other:
-            raise AssertionError(f"no parser for {other}")
+        case words:
+            raise AssertionError(f"no parser for {words}")
 
 
-def test_commands_are_found() -> None:
+def test_documents_have_commands_of_each_kind() -> None:
     starts = {re.split(r"[ .]", command.removeprefix("python -m "))[0] for command in COMMANDS}
     assert {"rmsexp", "make", "python"} <= starts
     assert len(COMMANDS) > 40
@@ -140,7 +140,7 @@ def test_commands_are_found() -> None:
         "make demos",
     ],
 )
-@pytest.mark.usefixtures("parsers_end")
+@pytest.mark.usefixtures("stop_after_parsing")
 def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)):
         test_command_is_accepted_by_its_parser(command, monkeypatch)

@@ -9,7 +9,7 @@ from helpers import documents
 
 
 @pytest.mark.parametrize("document", documents.DOCUMENTS, ids=documents.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_lead_to_existing_files_and_headings(document: Path) -> None:
     for link in documents.links(document):
         if link.startswith("https://"):
             continue
@@ -20,7 +20,7 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in documents.anchors(path), link
 
 
-def test_links_and_anchors_are_found() -> None:
+def test_known_links_and_anchors_are_extracted() -> None:
     readme = documents.ROOT / "README.md"
     assert {"docs/paper.md", "results/reference/report/savings.png"} <= set(documents.links(readme))
     assert "the-authors-own-results" in documents.anchors(documents.ROOT / "docs/paper.md")

@@ -1,4 +1,4 @@
-"""Runs ``python -m rmsexp.analysis`` in the tests' own process."""
+"""Run ``python -m rmsexp.analysis`` in the process of the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmsexp.analysis.__main__ import main
 
 
 def analysed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
-    """The exit status."""
+    """Run the command with these arguments, and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["analysis", *map(str, words)])
     try:
         return main()

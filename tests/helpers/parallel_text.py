@@ -17,10 +17,10 @@ def phrases() -> Pairs:
     pairs: Pairs = ([], [])
     for number, words in enumerate(itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS[:3])):
         for side, lines in enumerate(pairs):
-            adjective, noun, verb, thing = (word.split(":")[side] for word in words)
+            adjective, noun, verb, second_noun = (word.split(":")[side] for word in words)
             article = ("the", "die")[side]
-            line = f"{article.capitalize()} {adjective} {noun} {verb} {article} {thing}"
-            ends = [f'. "{line}, too"!', f" \u2013 {article} well-known {thing} & {noun}.", *["."] * 6]
+            line = f"{article.capitalize()} {adjective} {noun} {verb} {article} {second_noun}"
+            ends = [f'. "{line}, too"!', f" \u2013 {article} well-known {second_noun} & {noun}.", *["."] * 6]
             lines.append(line + ends[number % 8])
     return pairs
 

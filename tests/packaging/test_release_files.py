@@ -33,10 +33,10 @@ def test_the_workflow_calls_make_test() -> None:
     assert job["steps"][-1] == {"run": "make test"}
 
 
-def test_the_image_ends_in_the_demo() -> None:
+def test_the_docker_image_runs_the_demo() -> None:
     assert (ROOT / "Dockerfile").read_text().splitlines()[-1] == 'CMD ["make", "demo"]'
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", ".github/workflows/test.yml"])
-def test_what_was_never_run_says_so(name: str) -> None:
+def test_files_that_were_never_run_say_so(name: str) -> None:
     assert "was never " in (ROOT / name).read_text()

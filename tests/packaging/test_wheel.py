@@ -1,4 +1,4 @@
-"""The wheel works outside the repository: everything that a run needs is in it."""
+"""The wheel works outside the repository: it has all files that a run and a report need."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the unpacked wheel. It is built without network: hatchling is among the dev packages."""
+    """Build the wheel without network (hatchling is a dev package), and return the folder where it is unpacked."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
     (wheel,) = folder.glob("rmsexp-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -33,8 +33,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(site: Path, *words: str) -> str:
-    """Runs Python outside the repository, with the unpacked wheel first on its path, and returns what it prints."""
-    done = subprocess.run(
+    """Run Python outside the repository, with the unpacked wheel first on its path, and return the output."""
+    process = subprocess.run(
         [sys.executable, *words],
         cwd=site.parent,
         env={**os.environ, "PYTHONPATH": str(site)},
@@ -42,19 +42,19 @@ def python(site: Path, *words: str) -> str:
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
-def test_it_is_the_wheel_that_is_imported(site: Path) -> None:
+def test_the_package_is_imported_from_the_wheel(site: Path) -> None:
     assert Path(python(site, "-c", "import rmsexp; print(rmsexp.__file__)").strip()) == site / "rmsexp/__init__.py"
 
 
 def test_every_file_of_the_package_is_in_the_wheel(site: Path) -> None:
     folders = {ROOT / "rmsexp": "rmsexp", ROOT / "configs": "rmsexp/configs"}
     expected = {
-        f"{place}/{path.relative_to(folder).as_posix()}"
-        for folder, place in folders.items()
+        f"{target}/{path.relative_to(folder).as_posix()}"
+        for folder, target in folders.items()
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -62,7 +62,7 @@ def test_every_file_of_the_package_is_in_the_wheel(site: Path) -> None:
     assert packed == expected
 
 
-def test_metadata(site: Path) -> None:
+def test_metadata_command_and_type_marker_are_in_the_wheel(site: Path) -> None:
     (folder,) = site.glob("rmsexp-*.dist-info")
     metadata = (folder / "METADATA").read_text()
     assert "License-Expression: MIT" in metadata
@@ -71,11 +71,11 @@ def test_metadata(site: Path) -> None:
     assert (site / "rmsexp/py.typed").exists()
 
 
-def test_help_a_run_in_each_form_and_the_report(site: Path, tmp_path: Path) -> None:
+def test_help_runs_of_both_implementations_and_the_report_work(site: Path, tmp_path: Path) -> None:
     assert "usage: " in python(site, "-m", "rmsexp", "--help")
     python(site, "-m", "rmsexp", "-m", "norm.impl=eager,fused", *RUN, f"results={tmp_path}", f"data.root={tmp_path}")
     status = {path.parents[1].name: json.loads(path.read_text()) for path in tmp_path.rglob("status.json")}
-    assert {series: (of["status"], of["step"]) for series, of in status.items()} == {
+    assert {series: (row["status"], row["step"]) for series, row in status.items()} == {
         "rms": ("finished", 20),
         "rms+impl=fused": ("finished", 20),
     }
