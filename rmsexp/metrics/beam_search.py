@@ -2,8 +2,8 @@
 
 During the search hypotheses are ranked by the sum of their log probabilities. A hypothesis that ends with EOS keeps its
 slot of the beam, so the sentence continues with one slot fewer. A sentence is done when all its slots have ended or its
-maximum length is reached. Its translation is the best of all ended hypotheses, and of the unfinished ones at the
-maximum length, by the sum of log probabilities divided by a function of the length.
+maximum length is reached. Its translation is the hypothesis with the largest sum of log probabilities divided by a
+function of the length. All hypotheses that have ended compete, and those that reach the maximum length without EOS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rmsexp import checks
 
-# The divisor of the sum of log probabilities, as a function of the length (including EOS) and alpha.
+# For each normalisation: what divides a hypothesis's sum of log probabilities, given its length (with EOS) and alpha.
 NORMALISATIONS: dict[str, Callable[[int, float], float]] = {
     "length": lambda length, _: length,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, without coverage
@@ -29,10 +29,10 @@ class State(Protocol):
     """The state of a decoder between steps, with one row per hypothesis."""
 
     def select(self, rows: Tensor, *, memory: bool) -> Self:
-        """Return the state of ``rows``, in this order.
+        """Return a state that consists of the rows with the indices ``rows``, in this order.
 
-        With ``memory=False`` there are as many rows as before, and each row keeps its sentence. Tensors that depend on
-        the sentence alone then need no copy.
+        ``memory=False`` promises that there are as many rows as before and that each row keeps its sentence. Tensors
+        that depend on the sentence alone are then reused without a copy.
         """
         ...
 
@@ -42,7 +42,10 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of the search. Only ``gnmt`` uses ``alpha``. With ``forbid_empty`` the first token is never EOS.
+    """Options of the search.
+
+    ``beam``: number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``: exponent of
+    "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
 
     Raises: ValueError if a value is out of range.
     """
@@ -73,11 +76,11 @@ def beam_search(
         step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
         state: the initial state, with one row per sentence.
         max_lengths: largest number of tokens including EOS, at least 1, ``(sentences,)``.
-        first: the token that ``step`` reads before the first token.
+        first: the id that ``step`` reads at the start, where there is no previous token.
         eos: id of EOS.
 
     Equally probable continuations keep the order of their hypotheses. A hypothesis whose logits are NaN or infinite has
-    no continuation; a sentence without any hypothesis returns no tokens.
+    no continuation. A sentence that loses all hypotheses before any of them has ended gets an empty translation.
     """
     beam, device = options.beam, max_lengths.device
     sentences = torch.arange(len(max_lengths), device=device)  # indices of the sentences that are not done
@@ -113,27 +116,28 @@ def beam_search(
         costs = costs.masked_fill(ended, math.inf)
         slots = slots - ended.sum(1, keepdim=True)
         rows = parents + beam * torch.arange(len(parents), device=device)[:, None]
-        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # the only synchronisation of a step
-        if some_done := len(active) < len(sentences):
+        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # waits for the device, once per step
+        if any_done := len(active) < len(sentences):
             sentences, max_lengths, slots = sentences[active], max_lengths[active], slots[active]
             costs, prefixes, tokens, rows = costs[active], prefixes[active], tokens[active], rows[active]
         if not len(active):
             break
-        state = state.select(rows.flatten(), memory=some_done)
+        state = state.select(rows.flatten(), memory=any_done)
     return [row[: row.index(eos)] if eos in row else row for row in best.tolist()]
 
 
 def _continuations(costs: Tensor, logits: Tensor, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each sentence's cheapest continuations in order: cost, rank of the continued hypothesis, token.
+    """Return cost, parent and token of each sentence's cheapest continuations, in ascending order of cost.
 
-    Costs are negative log probabilities. ``costs`` and the three results have shape ``(sentences, beam)``; ``logits``
-    ``(sentences * beam, vocabulary)``. ``banned``: a token that continues no hypothesis.
+    Costs are negative log probabilities. A continuation's parent is the hypothesis that it continues, as an index in
+    the beam. ``costs`` and the three results have shape ``(sentences, beam)``; ``logits`` has shape
+    ``(sentences * beam, vocabulary)``. ``banned``: a token that may continue no hypothesis, or None.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     if banned is not None:
         log_probabilities[:, banned] = -math.inf
-    # The best continuations are among the best tokens of each hypothesis: the vocabulary is scanned once, by topk.
+    # The best continuations are among the `beam` likeliest tokens of each hypothesis, so only these are sorted.
     likeliest, tokens = log_probabilities.topk(min(beam, vocabulary), dim=-1)
     candidates = (costs[..., None] - likeliest.view(-1, beam, likeliest.shape[1])).flatten(1)
     candidates.nan_to_num_(nan=math.inf, posinf=math.inf)

@@ -20,9 +20,9 @@ class Scores:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Score detokenised lines, each against one reference; upper and lower case differ.
+    """Return BLEU and chrF2 of detokenised lines, each compared with one reference. Both metrics are case-sensitive.
 
-    Raises: ValueError if there are no lines, or not as many hypotheses as references.
+    Raises: ValueError if there are no lines, or if the numbers of hypotheses and references differ.
     """
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against {len(references)} references")
@@ -33,16 +33,16 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 def signatures(source: str, target: str) -> dict[str, str]:
-    """Return sacreBLEU's signatures, with its version, of ``bleu`` and ``chrf`` as they are computed here.
+    """Return sacreBLEU's signatures of the metrics ``bleu`` and ``chrf``, which state its version and settings.
 
-    ``source`` and ``target``, such as ``de``, are named in the signatures and do not affect the scores.
+    ``source`` and ``target`` are language codes such as ``de``. They appear in the signatures and do not affect scores.
     """
-    texts = {}
+    signature_texts = {}
     for name, metric in zip(("bleu", "chrf"), _metrics([""]), strict=True):
         signature = metric.get_signature()
         signature.update("lang", f"{source}-{target}")
-        texts[name] = str(signature)
-    return texts
+        signature_texts[name] = str(signature)
+    return signature_texts
 
 
 def _metrics(references: Sequence[str]) -> tuple[BLEU, CHRF]:

@@ -1,4 +1,4 @@
-"""Retrieval metrics: ranks of the matching images and captions among all (the paper's Table 7).
+"""Retrieval metrics: recall, median rank and mean rank of the matching images and captions (the paper's Table 7).
 
 Shapes: captions ``(captions, size)``, images ``(images, size)``, penalties ``(captions, images)``. Every image has the
 same number of captions, ``per_image``; the captions of one image are adjacent rows, in the order of the images.
@@ -13,21 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 1 << 22  # of a block of differences between captions and images: it fits a CPU cache
-CUTOFFS = (1, 5, 10)
+BLOCK_BYTES = 1 << 22  # size of a block of differences between captions and images, which should fit a CPU cache
+CUTOFFS = (1, 5, 10)  # the K of the metrics R@K
 
 Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
 
 
 def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None) -> dict[str, float]:
-    """Return metrics of retrieving images by captions (``image_…``) and captions by images (``caption_…``).
+    """Return metrics of the search for images by captions (``image_…``) and for captions by images (``caption_…``).
 
     ``_r1``, ``_r5`` and ``_r10``: share of queries whose match has rank at most 1, 5 or 10. ``_recall``: mean of these
     three. ``_median_rank``: the median rank, rounded down. ``_mean_rank``: the mean rank.
 
     Args:
-        fold: rank this many images at a time and average the results over these folds; images that do not fill the
-            last fold are left out. None, or more than there are images, ranks all images at once.
+        fold: number of images that are ranked together, with their captions. Metrics are averaged over these folds;
+            images that do not fill the last fold are left out. None, or more than there are images, ranks all together.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
@@ -35,16 +35,16 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
     for start in range(0, len(images) - size + 1, size):
         fold_captions = captions[start * per_image : (start + size) * per_image]
         fold_images = images[start : start + size]
-        # No name for the penalties here: `ranks` frees them once it has made its copy.
+        # The penalties have no name here, so that `ranks` can free them after making its copy.
         image_ranks, caption_ranks = ranks(penalties(fold_captions, fold_images, penalty), per_image)
         results.append(_summary("image", image_ranks) | _summary("caption", caption_ranks))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 def chance(images: int, per_image: int) -> dict[str, float]:
-    """Return the expected metrics of a random order of ``images`` images and their captions.
+    """Return the metrics that are expected if ``images`` images and their captions are ranked at random.
 
-    Keys are those of :func:`retrieval`, without the median ranks.
+    The keys are those of :func:`retrieval`, without the median ranks.
     """
     captions = images * per_image
     counts = [min(cutoff, captions) for cutoff in CUTOFFS]
@@ -72,8 +72,8 @@ def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
 def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rank of each caption's image, ``(captions,)``, and of each image's best caption, ``(images,)``.
 
-    Ranks start at 1 and increase with the penalty. Equal penalties are ranked by the mean over all their orders, so a
-    model that maps everything to one point is as good as chance. NaN ranks last.
+    Ranks start at 1 and increase with the penalty. A match that ties with others has its mean rank over all orders of
+    the equal penalties, so a model that gives every input the same vector ranks like chance. NaN ranks last.
     """
     penalties = penalties.nan_to_num(nan=torch.inf)
     rows = torch.arange(len(penalties), device=penalties.device)
@@ -81,7 +81,7 @@ def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
     by_image = matching.view(-1, per_image)
     best = by_image.amin(1)
     image_ranks = _rank(penalties, matching.unsqueeze(1), 1, torch.ones_like(matching))
-    # Other captions of the same image that are as good as its best are matches too.
+    # All captions of the image that tie with its best caption are matches.
     caption_ranks = _rank(penalties, best, 0, (by_image == best.unsqueeze(1)).sum(1))
     return image_ranks, caption_ranks
 
@@ -89,7 +89,7 @@ def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
 def _rank(penalties: Tensor, best: Tensor, axis: int, matches: Tensor) -> np.ndarray:
     """Return the expected rank of the first match along an axis, over all orders of equal penalties.
 
-    ``best``: the match's penalty. ``matches``: how many of the candidates with this penalty are matches.
+    ``best``: the penalty of the best match. ``matches``: number of matches among the candidates with this penalty.
     """
     better = (penalties < best).sum(axis, dtype=torch.int32)
     equal = (penalties == best).sum(axis, dtype=torch.int32)

@@ -1,7 +1,7 @@
 """The attentive reader: bidirectional LSTMs over passage and question, and attention over the passage.
 
 Source: Hermann et al. 2015, with the similarity and skip terms of the code of Cooijmans et al. 2017 (``use_dq_sims``,
-``use_desc_skip_c_g``). The norm is applied at 12 sites: 3 in each of 4 LSTMs.
+``use_desc_skip_c_g``). The norm is applied at 12 sites, 3 in each of 4 LSTMs; BN-Everywhere adds 5 sites.
 
 Shapes: words and masks ``(batch, time)``; embeddings and hidden states ``(batch, time, d)``, where d is the width;
 annotations ``(batch, time, 2 d)``, the hidden states of both directions concatenated.
@@ -22,7 +22,7 @@ from rmsexp.norms import Norm
 
 @dataclass(frozen=True)
 class Batch:
-    """Word ids and masks, ``(batch, time)``, true on words and false on padding; answers ``(batch,)``, word ids."""
+    """Questions as word ids. Texts and their masks, true on words, are ``(batch, time)``; answers are ``(batch,)``."""
 
     passage: Tensor
     passage_mask: Tensor
@@ -43,8 +43,8 @@ class BidirectionalLSTM(nn.Module):
     def forward(self, ahead: Tensor, back: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden states of both directions, ``(batch, time, d)`` each, in the order of the words.
 
-        ``ahead`` and ``back``: input of the forward and of the backward LSTM, ``(batch, time, input_size)``: the same
-        words with different dropout.
+        ``ahead`` is the input of the forward LSTM and ``back`` the input of the backward LSTM, both
+        ``(batch, time, input_size)``: the same words with different dropout.
         """
         hidden = [state.expand(len(ahead), -1) for state in self.initial]
         cell = torch.zeros_like(hidden[0])
@@ -58,10 +58,10 @@ class AttentiveReader(nn.Module):
     """Map passages and questions to logits of the answer over the whole vocabulary.
 
     Args:
-        norm: makes the layers of all sites.
+        norm: creates the linear layers and norms of the model.
         words: size of the vocabulary.
         width: d, the size of embeddings, hidden states and attention.
-        dropout: rate on embeddings, drawn for each direction separately, and on the input of the output matrix.
+        dropout: dropout rate of embeddings (drawn separately for each direction) and of the output matrix's input.
     """
 
     def __init__(self, norm: Norm, words: int, *, width: int, dropout: float) -> None:
@@ -91,15 +91,15 @@ class AttentiveReader(nn.Module):
         mean = (annotations * weights).sum(1) / weights.sum(1)
         attention = self._attend(annotations, question, mask)
         context = torch.bmm(attention.unsqueeze(1), annotations).squeeze(1)
-        result = torch.tanh(self.of_context(context) + self.of_question(question) + self.of_passage(mean))
+        readout = torch.tanh(self.of_context(context) + self.of_question(question) + self.of_passage(mean))
         if noise is not None:
-            result = noise.dropout(result, self.dropout)
-        return F.linear(result, self.output, self.output_bias)
+            readout = noise.dropout(readout, self.dropout)
+        return F.linear(readout, self.output, self.output_bias)
 
     def _read(
         self, reader: BidirectionalLSTM, words: Tensor, mask: Tensor, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of both directions, with dropout drawn for each direction separately."""
+        """Return the hidden states of both directions; each direction reads the words with its own dropout."""
         ahead = back = F.embedding(words, self.embedding)
         if noise is not None:
             ahead, back = noise.dropout(ahead, self.dropout), noise.dropout(back, self.dropout)
@@ -109,9 +109,9 @@ class AttentiveReader(nn.Module):
     def _attend(self, annotations: Tensor, question: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights ``(batch, time)`` over the passage, 0 on padding.
 
-        ``score_t = w . tanh(D_t Wd + q Wq + (D_t B) . (q B))`` for annotation D_t and question q. The similarity, the
-        last term, is one number per position, added to all units. It is computed as ``D_t . (B B' q)``: the product
-        with both matrices is taken once per question, not once per position.
+        ``score_t = w . tanh(D_t Wd + q Wq + (D_t B) . (q B))`` for annotation D_t and question q. The last term, the
+        similarity, is one number per position, which is added to all units. It is computed as ``D_t . (B B' q)``, so
+        that the products with B and B' are needed once per question instead of once per position.
         """
         weight = self.similarity.effective_weight()
         similarity = torch.bmm(annotations, ((question @ weight.T) @ weight).unsqueeze(-1))

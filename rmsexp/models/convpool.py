@@ -8,17 +8,17 @@ from torch.nn import functional as F
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Linear, Norm
 
-SLOPE = 0.1  # of the leaky ReLUs for negative input
+SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 
 
 class ConvPool(nn.Module):
     """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied to all 10 layers.
 
     Args:
-        norm: makes the layers of all sites.
+        norm: creates the layers of the model.
         width: factor on the paper's 96 and 192 channels.
         noise: standard deviation of the Gaussian noise on the input in training.
-        dropout: rate after each pooling in training.
+        dropout: dropout rate after each max pooling in training.
         data_init: whether :func:`rmsexp.models.init.initialise_from_data` sets gains and biases.
         classes: number of classes.
     """
@@ -59,7 +59,7 @@ class ConvPool(nn.Module):
             x = noise.gaussian(x, self.noise)
         for first, second, third in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
             x = second.leaky_relu(first.leaky_relu(x, SLOPE), SLOPE)
-            # Leaky ReLU is monotonic: after pooling it gives the same result from a quarter of the values.
+            # Leaky ReLU is monotonic, so max pooling may come first: only a quarter of the values is then left.
             x = F.leaky_relu(F.max_pool2d(third(x), 2), SLOPE)
             if noise is not None:
                 x = noise.dropout(x, self.dropout)

@@ -1,6 +1,6 @@
-"""Initial weights: drawn from a random stream per parameter name, or set from data.
+"""Initial values: weights are drawn, each from the random stream of its name; gains and biases may be set from data.
 
-Models that differ in their norm alone have the same parameter names, and so start from the same weights.
+Weights have the same names whatever the norm, so models that differ only in their norm start from the same weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Initialiser = Callable[[Tensor, torch.Generator], None]
 
 
 def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -> None:
-    """Draw uniformly from [-b, b], ``b = sqrt(6 / ((n_in + n_out + extra) * kernel area))``.
+    """Draw the weight uniformly from [-b, b], ``b = sqrt(6 / ((n_in + n_out + extra) * kernel area))``.
 
     Source: Glorot & Bengio 2010, Eq. 16 (``extra`` = 0).
     """
@@ -28,7 +28,7 @@ def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -
 
 
 def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw a square matrix uniformly from the orthogonal matrices."""
+    """Draw a square weight uniformly from the orthogonal matrices."""
     q, r = torch.linalg.qr(torch.empty(weight.shape).normal_(0, 1, generator=generator))
     weight.copy_(q * r.diagonal().sign())  # without the signs q is not distributed uniformly
 
@@ -61,13 +61,13 @@ def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
 
 
 def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw 0.05 times a random orthogonal matrix, as the published attentive reader."""
+    """Draw 0.05 times a random orthogonal matrix, as the code of the published attentive reader does."""
     orthogonal(weight, generator)
     weight.mul_(0.05)
 
 
-orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))  # Nematus
-small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))  # attentive reader
+orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))  # as Nematus
+small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))  # as that code
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:
@@ -90,13 +90,13 @@ def initialise(
     stream: Callable[[str], torch.Generator],
     others: Mapping[str, Initialiser] | None = None,
 ) -> None:
-    """Draw every parameter that has no value yet, which is NaN, in place.
+    """Draw, in place, every parameter that has no value yet, which means that it contains NaN.
 
     Args:
         initialiser: draws all parameters that ``others`` does not name.
-        stream: returns the generator of a name. Each parameter has its own; where a layer's weight stacks several
-            matrices, such as the gates of a GRU, each of these blocks has its own.
-        others: other initialisers, by the name of the parameter.
+        stream: returns the random generator for a name. Each parameter has a separate generator. If a layer's weight
+            stacks several matrices, such as the gates of a GRU, each of these blocks has a separate generator.
+        others: initialisers of individual parameters, by parameter name.
     """
     blocks = {f"{name}.weight": site.site.blocks for name, site in model.named_modules() if isinstance(site, Linear)}
     for name, parameter in model.named_parameters():
@@ -112,8 +112,9 @@ def initialise(
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
     """Set gain and bias of the layers with ``site.data_init`` so that each unit has mean 0 and standard deviation 1.
 
-    Mean and standard deviation are over the data that ``forward`` passes through the model, once. A layer's input
-    comes from layers that are standardised already. Buffers, such as running statistics, keep their values.
+    ``forward`` runs the model once, on the data over which mean and standard deviation are taken. Each layer is set
+    during this pass, so that the next layer's input is already standardised. Buffers, such as running statistics, keep
+    their values.
 
     Source: Salimans & Kingma 2016, section 3. Raises: ValueError if a layer has no gain.
     """

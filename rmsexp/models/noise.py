@@ -1,4 +1,4 @@
-"""The interface through which a caller gives a model its noise: at one step it is the same for every norm."""
+"""The interface through which a caller gives a model its random noise, so that every norm can have the same noise."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Noise(Protocol):
-    """The noise of one forward pass. In evaluation a model is given None and applies no noise."""
+    """Random noise for one forward pass. In evaluation a model gets None instead and applies no noise."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
         """Return ``x`` plus normal noise of standard deviation ``std``."""

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import Norm
 
-# Elements of the largest temporary of the order penalty: 2 MB fit a CPU cache; a GPU needs few, large kernels.
+# Largest number of elements of the order penalty's temporaries: on CPUs they fit a cache (2 MiB in float32); GPUs need
+# few, large kernels.
 BLOCK = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
@@ -25,7 +26,7 @@ class OrderEmbedding(nn.Module):
     """Map captions and images to unit vectors of one space. The norm is applied at 4 sites, all in the GRU.
 
     Args:
-        norm: makes the layers of all sites.
+        norm: creates the linear layers and norms of the model.
         words: size of the vocabulary.
         features: size of an image's feature vector.
         embedding: size of word embeddings.
@@ -62,7 +63,7 @@ class OrderEmbedding(nn.Module):
 def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
     """Return ``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v.
 
-    It is 0 if no coordinate of the image is smaller than the caption's: the image shows everything that the caption
+    E is 0 if no coordinate of v is smaller than that of s, which means that the image shows everything that the caption
     says (Vendrov et al. 2016, Eq. 2).
     """
     return _OrderPenalty.apply(captions, images)
@@ -71,8 +72,9 @@ def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
 class _OrderPenalty(torch.autograd.Function):
     """The order penalty in blocks of captions, with an explicit backward pass.
 
-    Autograd would keep several tensors of shape (captions, images, hidden), half of the time of a small model's step.
-    Here one such tensor exists at a time, for a block of captions, and is recomputed in the backward pass.
+    Autograd would store several tensors of shape (captions, images, hidden), which would take half of the time of a
+    small model's step. Here only one such tensor exists at a time, for a block of captions; the backward pass computes
+    it again.
     """
 
     @staticmethod
@@ -83,7 +85,7 @@ class _OrderPenalty(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_penalties: Tensor) -> tuple[Tensor, Tensor]:
-        """``dE/ds = -dE/dv = 2 max(0, s - v)``, summed over the images for s and over the captions for v."""
+        """Return the gradients: ``dE/ds = -dE/dv = 2 max(0, s - v)``, summed over images for s, over captions for v."""
         captions, images = ctx.saved_tensors
         grad_captions, grad_images = [], torch.zeros_like(images)
         blocks = _blocks(captions, images)
@@ -100,12 +102,12 @@ def _excess(captions: Tensor, images: Tensor) -> Tensor:
 
 
 def _blocks(captions: Tensor, images: Tensor) -> Sequence[Tensor]:
-    """Split the captions so that a block's temporary has at most ``BLOCK`` elements, or one caption."""
+    """Split the captions into blocks whose temporary has at most ``BLOCK`` elements, but at least one caption."""
     return captions.split(max(1, BLOCK[images.device.type] // images.numel()))
 
 
 def cosine_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """Return the negative cosine of each pair of unit vectors, the symmetric baseline."""
+    """Return the negative cosine of each caption's and each image's unit vector, the symmetric baseline."""
     return -(captions @ images.T)
 
 

@@ -1,4 +1,4 @@
-"""RNNSearch as Nematus has it: a bidirectional GRU encoder, attention, a conditional GRU decoder.
+"""RNNSearch as implemented in Nematus: a bidirectional GRU encoder, attention and a conditional GRU decoder.
 
 Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
 in the attention, 1 for the decoder's first state, 3 in the readout.
@@ -23,7 +23,7 @@ from rmsexp.norms import Norm
 
 
 class Weights(NamedTuple):
-    """The effective weights of a decoder step, computed once per sequence."""
+    """The effective weights that every decoder step uses, computed once per sequence."""
 
     first: GRUWeights
     second: GRUWeights
@@ -35,12 +35,12 @@ class RNNSearch(nn.Module):
     """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
 
     Args:
-        norm: makes the layers of all sites.
+        norm: creates the linear layers and norms of the model.
         source_size: size of the source vocabulary.
         target_size: size of the target vocabulary.
-        embedding: E.
-        hidden: H.
-        dropout: rate on embeddings and on the input of the output matrix; 0 in the paper's recipe.
+        embedding: E, the size of embeddings.
+        hidden: H, the size of hidden states.
+        dropout: dropout rate of embeddings and of the output matrix's input; the paper mentions no dropout.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class RNNSearch(nn.Module):
         start = self.encode(batch.source, batch.source_mask, noise)
         weights = self._weights()
         mask, steps = batch.target_mask, range(batch.target.shape[1])
-        previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # step 0 reads zeros
+        previous = F.pad(F.embedding(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros at step 0
         if noise is not None:
             previous = noise.dropout(previous, self.dropout)
         if self.first_gru.fused:
-            states, contexts = self._decode_whole(previous, start, weights)
+            states, contexts = self._decode_fused(previous, start, weights)
         else:
             states, contexts = self._decode_by_step(previous, start, weights, mask)
         readout = self._readout(previous, states, contexts, mask, steps)
@@ -97,7 +97,7 @@ class RNNSearch(nn.Module):
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
         weights = self._weights()
-        is_token = (tokens >= 0).unsqueeze(-1)  # FIRST, which is negative, reads zeros
+        is_token = (tokens >= 0).unsqueeze(-1)  # the embedding of FIRST, which is negative, is zeros
         previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * is_token
         part = self.first_gru.read(previous, weights.first, None, state.step)
         new, context = self._advance(part, state.history[0], state.memory, weights, None, state.step)
@@ -127,7 +127,7 @@ class RNNSearch(nn.Module):
             contexts.append(context)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
-    def _decode_whole(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
+    def _decode_fused(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
         """Return the results of :meth:`_decode_by_step`, computed by one fused operator."""
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
@@ -159,7 +159,7 @@ class RNNSearch(nn.Module):
         mask: Tensor | None,
         step: int,
     ) -> tuple[Tensor, Tensor]:
-        """Return the hidden state ``(batch, H)`` after a step, and the context ``(batch, C)`` of the step."""
+        """Run one decoder step; return the new hidden state ``(batch, H)`` and the context ``(batch, C)``."""
         annotations, keys, source_mask = memory
         (between,) = self.first_gru.transition(part, (state,), weights.first, mask, step)
         query = self.query.norm(self.query.map(between, weights.query), mask=mask, steps=step)

@@ -1,8 +1,8 @@
-"""The Transformer (Vaswani et al. 2017), as in the authors' toolkit.
+"""The Transformer (Vaswani et al. 2017), as in zero, the toolkit of the RMSNorm paper's authors.
 
 Shapes: tokens and masks ``(batch, time)``; activations ``(batch, time, width)``; queries, keys and values
-``(batch, heads, time, width / heads)``. The norm is applied to each residual sum: 2 sites in an encoder layer, 3 in a
-decoder layer, 30 in the base model.
+``(batch, heads, time, width / heads)``. The norm is applied to each residual sum, or with ``pre_norm`` to the input of
+each sublayer: 2 sites in an encoder layer, 3 in a decoder layer, 30 in the base model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Sizes:
     """Sizes and dropout rates of a Transformer. The defaults are the base model's.
 
     ``inner``: width inside the feed-forward layers. ``pre_norm``: put norms before the sublayers instead of after
-    them, and one more at the end of encoder and decoder. ``dropout``: rate on embeddings and residual branches.
+    them, and one more norm at the end of encoder and decoder. ``dropout``: rate on embeddings and residual branches.
+    ``attention_dropout``: rate on attention weights. ``relu_dropout``: rate on the output of the ReLUs.
 
     Raises: ValueError if a value is out of range.
     """
@@ -49,17 +50,17 @@ class Sizes:
         if self.width % self.heads:
             raise ValueError(f"model.heads={self.heads} does not divide model.width={self.width}")
         if self.width % 2 or self.width < 4:
-            raise ValueError(f"model.width={self.width}: positions need an even number, at least 4")
+            raise ValueError(f"model.width={self.width}: encodings of positions need an even number of at least 4")
 
 
 class Transformer(nn.Module):
     """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
 
     Args:
-        norm: makes the layers of all sites.
+        norm: creates the linear layers and norms of the model.
         source_size: size of the source vocabulary.
         target_size: size of the target vocabulary.
-        sizes: all other sizes, and dropout rates.
+        sizes: all other sizes, and the dropout rates.
     """
 
     def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
@@ -76,7 +77,7 @@ class Transformer(nn.Module):
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
         memory = self._memory(self._encode(batch.source, batch.source_mask, noise))
-        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # step 0 reads zeros
+        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros at step 0
         x = self._place(embedded, 0, noise)
         for layer, (key, value) in zip(self.decoder, memory, strict=True):
             x, _ = layer(x, batch.target_mask, key, value, batch.source_mask, noise)
@@ -85,14 +86,14 @@ class Transformer(nn.Module):
         return F.linear(x.flatten(0, 1).index_select(0, batch.real), self.target_embedding)
 
     def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """Return the state before the first target token: the mask, and keys and values of the source."""
+        """Return the state before the first target token; its memory is the mask, and keys and values of the source."""
         memory = self._memory(self._encode(source, mask, None))
-        empty = memory[0][0][:, :, :0]  # keys and values of no target position
+        empty = memory[0][0][:, :, :0]  # keys and values of zero target positions
         return DecoderState((mask, *(part for pair in memory for part in pair)), (empty,) * (2 * len(memory)))
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
-        is_token = (tokens >= 0).view(-1, 1, 1)  # FIRST, which is negative, reads zeros
+        is_token = (tokens >= 0).view(-1, 1, 1)  # the embedding of FIRST, which is negative, is zeros
         embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * is_token
         x = self._place(embedded, state.step, None)
         mask, *memory = state.memory
@@ -166,8 +167,9 @@ class DecoderLayer(nn.Module):
         """Return the layer's output, and keys and values of all target positions so far.
 
         Args:
-            x: all target positions, or with ``past`` the one position after it.
-            key: of the source, as is ``value``.
+            x: activations of all target positions or, with ``past``, of the single position after ``past``.
+            key: keys of the source.
+            value: values of the source.
             past: keys and values of the target positions before ``x``.
         """
         key_and_value: list[Tensor] = []
@@ -202,10 +204,11 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention over queries, keys and values, which subclasses compute.
+    """Multi-head attention. Subclasses compute queries, keys and values.
 
-    Keep the logits, ``query . key / sqrt(width / heads)``, below 1e6: from about 1e10 on, with a mask, the backward
-    pass of torch's flash attention on CPUs returns NaN where its math backend is finite (none was seen at 1e8).
+    The logits, ``query . key / sqrt(width / heads)``, should stay below 1e6. With a mask and logits from about 1e10 on,
+    the backward pass of torch's flash attention on CPUs returns NaN where its math backend is finite. At 1e8 no NaN was
+    seen.
     """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
@@ -223,7 +226,10 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return ``(batch, queries, width)``. ``mask``, ``(batch, keys)``, is true on real keys."""
+        """Return the attention's output, ``(batch, queries, width)``.
+
+        ``mask``, ``(batch, keys)``, is true on real keys. With ``causal`` a query sees no later position.
+        """
         dropout = 0.0 if noise is None else self.dropout
         if noise is not None and dropout:
             noise.seed_default(query.device)
@@ -284,8 +290,8 @@ class FeedForward(nn.Module):
 def positions(start: int, count: int, width: int, like: Tensor) -> Tensor:
     """Return the encodings of ``count`` positions from ``start`` on, ``(count, width)``.
 
-    The first half is ``sin(position * r_i)``, the second ``cos(position * r_i)``, with rates
-    ``r_i = 10000 ** (-i / (width / 2 - 1))``. dtype and device are those of ``like``.
+    The first half of an encoding is ``sin(position * r_i)``, the second ``cos(position * r_i)``, with rates
+    ``r_i = 10000 ** (-i / (width / 2 - 1))``. The result has the dtype and device of ``like``.
     """
     half = width // 2
     step = math.log(10_000) / (half - 1)

@@ -1,4 +1,4 @@
-"""Input of the translation models, and their state between target tokens in decoding."""
+"""The input of the translation models, and the state that they keep between target tokens in decoding."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FIRST = -1  # stands for the token before the first target token; its embedding 
 
 
 class Batch(NamedTuple):
-    """Sentence pairs. Tokens and masks are ``(batch, time)``; the last real token of each sentence is EOS.
+    """A batch of sentence pairs. Tokens and masks are ``(batch, time)``; the last real token of a sentence is EOS.
 
-    ``real``: indices of the real target tokens in the flattened target, ``(tokens,)``.
+    Masks are true on real tokens. ``real``: indices of the real target tokens in the flattened target, ``(tokens,)``.
     """
 
     source: Tensor
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """The state of several hypotheses; each row of each tensor belongs to one of them.
+    """The state of several hypotheses: row i of each tensor belongs to hypothesis i.
 
     ``memory``: tensors that depend on the source sentence alone. ``history``: tensors that depend on the hypothesis.
     ``step``: number of target tokens read.
@@ -36,9 +36,9 @@ class DecoderState:
     step: int = 0
 
     def select(self, rows: Tensor, *, memory: bool) -> DecoderState:
-        """Return the state of ``rows``, in this order.
+        """Return a state that consists of the rows with the indices ``rows``, in this order.
 
-        ``memory=False`` is for rows that all keep their source sentence: ``memory`` is then not copied.
+        ``memory=False`` promises that every row keeps its source sentence; ``memory`` is then reused without a copy.
         """
         selected = tuple(part[rows] for part in self.memory) if memory else self.memory
         return DecoderState(selected, tuple(part[rows] for part in self.history), self.step)

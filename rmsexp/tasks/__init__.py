@@ -1,7 +1,7 @@
-"""One file per task: its schema (``Config``), data, model, objective, metrics and target. The file's name is its name.
+"""One module per task, with the task's name: its config schema, data, model, objective, metrics and target.
 
-A task's class is called ``Task`` and follows :class:`rmsexp.train.task.Task`. It is made from the task's config and a
-device; ``config.schedule`` is the schedule of its learning rate.
+The schema is the class ``Config``, whose field ``schedule`` is the learning rate's schedule. The task is the class
+``Task``, which follows :class:`rmsexp.train.task.Task` and is constructed from the task's config and a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def task_class(name: str) -> Any:
-    """Return the class of the task with this name, which is called with the task's config and a device.
+    """Return the class ``Task`` of the task with this name.
 
     Raises: ConfigError if there is no such task.
     """
@@ -25,7 +25,7 @@ def task_class(name: str) -> Any:
 
 
 def make(job: config.Job, device: torch.device) -> Task:
-    """Return the task of a job, with its data set loaded.
+    """Return the task of a job. This opens its data set; :meth:`rmsexp.train.task.Task.prepare` preprocesses it.
 
     Raises: DataError and ValueError if the data set is missing or damaged.
     """

@@ -33,7 +33,7 @@ LEAST_PROBABILITY = 1e-8  # added to the answer's probability before the logarit
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """The questions of ``task=attentive_reader``.
+    """Options of the questions of ``task=attentive_reader``.
 
     ``name=cnn``: ``sentences`` is the number of sentences kept of each passage, those most similar to the question, or
     None for all; ``damaged`` is "skip" to leave out damaged files or "refuse" to refuse the run.
@@ -67,8 +67,10 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
 
 @dataclass
 class ModelConfig:
-    """``width``: size of embeddings, hidden states and attention. ``shared_init``: weights of the same shape start with
-    the same values, as in the published code, which draws each weight from the same seed.
+    """Options of the model.
+
+    ``width``: size of embeddings, hidden states and attention. ``shared_init``: whether weights of the same shape start
+    with the same values, as in the published code, which draws each weight from the same seed.
     """
 
     width: int = 240
@@ -76,7 +78,6 @@ class ModelConfig:
     shared_init: bool = False
 
     def __post_init__(self) -> None:
-        # With 1 the score's vector would be a square matrix, and drawn orthogonal.
         checks.at_least("model.width", self.width, 2)
         checks.probability("model.dropout", self.dropout)
 
@@ -85,8 +86,8 @@ class ModelConfig:
 class Config(config.RunConfig):
     """The schema of ``task=attentive_reader``.
 
-    ``shuffle``: read the examples in a new order in each epoch, or in the order of the data. ``pool``: number of
-    batches that are sorted by length together, which reduces padding.
+    ``shuffle``: whether each epoch reads the examples in a new random order, not in the order of the data. ``pool``:
+    number of batches that are sorted by length together, which reduces padding.
     """
 
     batch_size: int = 64
@@ -106,7 +107,7 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`."""
+    """The task ``attentive_reader``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="valid", metric="error", mode="min", selection="valid")  # the data set has no test split
     files: Mapping[str, str] = {}
@@ -116,7 +117,7 @@ class Task:
         self._source = SOURCES[config.data.name](config.data, Path(config.data.root).expanduser())
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         self.notes = {
-            "batch norm": "error and loss are with the statistics of norm.eval; error_… and loss_… with the others"
+            "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"
         }
 
     @property
@@ -140,17 +141,17 @@ class Task:
 
     def initialise(self, model: nn.Module) -> None:
         seed, width = self.config.seed, self.config.model.width
-        name_of = (lambda _: "shared") if self.config.model.shared_init else str
+        stream_name = (lambda _: "shared") if self.config.model.shared_init else str
         others = {"score.weight": init.uniform(width**-0.5)}
         init.initialise(
-            model, init.small_orthogonal_or_glorot, lambda name: stream(seed, "init", name_of(name)), others
+            model, init.small_orthogonal_or_glorot, lambda name: stream(seed, "init", stream_name(name)), others
         )
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """Return one batch whose entity names are permuted: only the passage tells the entities apart."""
+        """Return one batch with a random permutation of the entity names: a name says nothing beyond its passage."""
         epoch, index = divmod(step, int(self.steps_per_epoch))
         entities = self._cloze.entities
         words = np.arange(len(self._cloze.words))
@@ -167,7 +168,8 @@ class Task:
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
         """Return loss in nats and error (a fraction) of each held-out split.
 
-        With batch norm, both are also computed with the other kind of statistics, as ``loss_…`` and ``error_…``.
+        With batch norm there are also ``loss_batch`` and ``error_batch``, or ``loss_running`` and ``error_running``:
+        the metrics with the kind of statistics that ``norm.eval`` does not select.
         """
         results = {}
         for name, split in self._held_out().items():
@@ -178,7 +180,7 @@ class Task:
         return results
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of an epoch as indices of examples; examples that fill no batch are left out."""
+        """Return the batches of an epoch, as indices of examples. An incomplete last batch is dropped."""
         train, options = self._cloze.splits["train"], self.config
         size, used = len(train), int(self.steps_per_epoch) * options.batch_size
         order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
@@ -186,7 +188,7 @@ class Task:
         return by_sentences(lengths, order[:used], options.batch_size, options.pool)
 
     def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
-        """Return mean loss and error of a split, read in its own order."""
+        """Return the mean loss and error of a split, whose examples are read in the order of the data."""
         totals = {"loss": 0.0, "error": 0.0}
         words = np.arange(len(self._cloze.words))
         for start in range(0, len(split), self.config.batch_size):
@@ -199,7 +201,7 @@ class Task:
         return {name: split for name, split in self._cloze.splits.items() if name != "train"}
 
     def _chance(self, split: Examples) -> float:
-        """Return the error of answering with a random entity of the passage."""
+        """Return the expected error of answering with a random entity of the passage."""
         correct = 0.0
         for i, answer in enumerate(split.answers):
             entities = np.intersect1d(split.passages[i], self._cloze.entities)
@@ -217,13 +219,13 @@ class Task:
 
     @staticmethod
     def _pad(sequences: Sequences, indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return word ids and mask, ``(batch, time)``."""
+        """Return the replaced word ids, and the mask, ``(batch, time)``."""
         tokens, mask = cycled([sequences[i] for i in indices], NIL)
         return words[tokens], mask
 
 
 def _sums(logits: Tensor, answers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the sums over the batch of cross-entropy in nats and wrong answers, and the sum of the objective.
+    """Return two results, summed over the batch: the metrics (loss in nats, number of errors) and the objective.
 
     The objective is ``-log(p + LEAST_PROBABILITY)``, where p is the answer's probability. The answer "unknown word" is
     always wrong.

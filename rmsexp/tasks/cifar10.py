@@ -1,4 +1,4 @@
-"""CIFAR-10 with ConvPool-CNN-C (the paper's section 6.5 and appendix A.4; Salimans & Kingma 2016, section 5.1)."""
+"""CIFAR-10 with ConvPool-CNN-C (the paper's Table 10 and appendix A.4; Salimans & Kingma 2016, section 5.1)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
 from rmsexp.train.task import Dataset, Objective, Target
 
-CALIBRATION_IMAGES = 500
-EVALUATION_BATCH = 500
+CALIBRATION_IMAGES = 500  # number of images that gains and biases are initialised from
+EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
 
@@ -34,9 +34,11 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class ModelConfig:
-    """``width``: factor on the paper's channels. ``noise``: standard deviation on the input, in training.
+    """Options of the model.
 
-    ``init``: the initialiser of weights. ``data_init``: set gains and biases from data before step 0.
+    ``width``: factor on the paper's numbers of channels. ``noise``: standard deviation of the Gaussian noise on the
+    input in training. ``init``: name of the weights' initialiser. ``data_init``: whether gains and biases are
+    initialised from data.
     """
 
     width: float
@@ -49,7 +51,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         checks.positive("model.width", self.width)
         if round(96 * self.width) < 1:
-            raise ValueError(f"model.width={self.width} leaves no channel; at least {1 / 96:.4f} is needed")
+            raise ValueError(f"model.width={self.width} leaves no channel; it must be more than {0.5 / 96:.4f}")
         checks.at_least("model.noise", self.noise, 0)
         checks.probability("model.dropout", self.dropout)
         checks.choice("model.init", self.init, tuple(init.INITIALISERS))
@@ -58,7 +60,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """``zca_eps``: added to the eigenvalues in ZCA whitening."""
+    """Options of the images. ``zca_eps``: number that is added to the eigenvalues in ZCA whitening."""
 
     name: str = "cifar10"
     zca_eps: float = 1e-5
@@ -87,7 +89,10 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`. Batches: whitened images ``(batch, 3, 32, 32)``, labels ``(batch,)``."""
+    """The task ``cifar10``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
+
+    A batch is whitened images, ``(batch, 3, 32, 32)``, and labels, ``(batch,)``.
+    """
 
     target = Target(split="test", metric="error", mode="min", selection="test")  # the data set has no validation split
     notes: Mapping[str, str] = {}
@@ -162,7 +167,7 @@ class Task:
 
 
 def _sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return cross-entropy in nats and wrong predictions, summed over the batch."""
+    """Return the cross-entropy in nats, summed over the batch, and the number of wrong predictions."""
     logits = logits.float()
     wrong = (logits.argmax(1) != labels).sum()
     return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong}

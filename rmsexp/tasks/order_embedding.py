@@ -29,13 +29,13 @@ from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
 
-ENCODED_AT_ONCE = 500  # captions or images per forward pass in evaluation
-CORRECTIONS = ("published", "standard")
+ENCODED_AT_ONCE = 500  # number of captions or images per forward pass in evaluation
+CORRECTIONS = ("published", "standard")  # values of optim.bias_correction
 
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """The images and captions of ``task=order_embedding``.
+    """Options of the images and captions of ``task=order_embedding``.
 
     ``features``: kind of image features, for ``name=coco`` and ``name=flickr8k``. ``valid_images``: number of images of
     the validation split that are used, from its beginning. ``fold``: number of images of the test split that are ranked
@@ -66,7 +66,10 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
 
 @dataclass
 class ModelConfig:
-    """``embedding``: size of word embeddings. ``hidden``: size of hidden states and of the common space."""
+    """Options of the model.
+
+    ``embedding``: size of word embeddings. ``hidden``: size of hidden states and of the vectors of captions and images.
+    """
 
     embedding: int = 300
     hidden: int = 1024
@@ -78,7 +81,11 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig(UncorrectedAdamConfig):
-    """``bias_correction``: "standard" is Adam's; "published" is that of the published code, which is close to none."""
+    """Options of Adam.
+
+    ``bias_correction``: "standard" is Adam's correction; "published" is the correction of the published code, which has
+    almost no effect after a few steps.
+    """
 
     bias_correction: str = "published"
 
@@ -95,7 +102,8 @@ class OptimConfig(UncorrectedAdamConfig):
 class Config(config.RunConfig):
     """The schema of ``task=order_embedding``.
 
-    ``penalty``: "order" for order-embeddings, or "cosine", the symmetric baseline. ``margin``: of the ranking loss.
+    ``penalty``: "order" for order-embeddings, or "cosine" for the symmetric baseline. ``margin``: margin of the ranking
+    loss.
     """
 
     batch_size: int = 128
@@ -114,7 +122,7 @@ class Config(config.RunConfig):
 
 
 class Batch(NamedTuple):
-    """Matching captions and images: tokens and mask ``(batch, time)``, image features ``(batch, size)``."""
+    """Captions with their images: tokens and mask ``(batch, time)``, image features ``(batch, features)``."""
 
     tokens: Tensor
     mask: Tensor
@@ -122,9 +130,12 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """See :class:`rmsexp.train.task.Task`. ``words``: the vocabulary by word id, set by ``prepare``."""
+    """The task ``order_embedding``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
 
-    # Figure 6 shows the recall of images; the best model has the highest R@1 + R@5 + R@10 of images.
+    ``words``: the vocabulary by word id, set by ``prepare``.
+    """
+
+    # The paper's Figure 6 shows the recall of images, and the sum R@1 + R@5 + R@10 of images selects the best model.
     target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
     files: Mapping[str, str] = {}
 
@@ -137,7 +148,7 @@ class Task:
 
     @property
     def steps_per_epoch(self) -> float:
-        """The last batch is dropped even if the images fill it, as in the published code."""
+        """The number of steps per epoch. As in the published code, an epoch's last batch is dropped even if full."""
         return float((len(self._splits["train"]) - 1) // self.config.batch_size)
 
     def prepare(self, report: Callable[[str], None]) -> None:
@@ -152,7 +163,7 @@ class Task:
         ranked["test"] = min(data.fold or ranked["test"], ranked["test"])
         self.notes = {
             "retrieval": "; ".join(f"{name}: {_chance(images)}" for name, images in ranked.items()),
-            "loss": "the hinges of a batch, for each of its right pairs",
+            "loss": "the sum of the hinge terms of a batch, divided by the number of its matching pairs",
         }
         report(self.notes["retrieval"])
 
@@ -171,7 +182,7 @@ class Task:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """Return one batch of images, each with one of its captions, drawn anew at each step."""
+        """Return one batch of images, each with one of its captions, which is drawn anew in every epoch."""
         size = self.config.batch_size
         epoch, index = divmod(step, int(self.steps_per_epoch))
         images = self._order(epoch)[index * size : (index + 1) * size]
@@ -197,7 +208,7 @@ class Task:
         return results
 
     def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
-        """Return the vectors of all captions and images; captions of similar length share a forward pass."""
+        """Return the vectors of all captions and images. Captions of similar length are in one forward pass."""
         order = np.argsort(split.captions.lengths, kind="stable")
         parts = [order[start : start + ENCODED_AT_ONCE] for start in range(0, len(order), ENCODED_AT_ONCE)]
         ordered = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
@@ -211,7 +222,11 @@ class Task:
         return captions.float(), torch.cat(images).float()
 
     def _loss(self, captions: Tensor, images: Tensor) -> float:
-        """Return the training loss per pair, over batches of about equal size and each of an image's captions."""
+        """Return the training loss per matching pair.
+
+        The images are split into batches of about equal size. Each batch is paired in turn with the first caption of
+        its images, the second, and so on.
+        """
         total = 0.0
         for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):
             for caption in range(PER_IMAGE):
@@ -229,11 +244,11 @@ class Task:
 
 
 def _first(split: CaptionedImages, images: int) -> CaptionedImages:
-    """Return the first images of a split with their captions."""
+    """Return the first ``images`` images of a split, with their captions."""
     return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))
 
 
 def _chance(images: int) -> str:
     expected = chance(images, PER_IMAGE)
     recalls = " and ".join(f"{expected[f'{kind}_recall']:.2%} of {kind}s" for kind in ("image", "caption"))
-    return f"with {images:,} images chance has a mean recall of {recalls}"
+    return f"with {images:,} images a random ranking has a mean recall of {recalls}"

@@ -24,7 +24,11 @@ from rmsexp.train.task import Objective
 
 @dataclass
 class ModelConfig:
-    """Sizes of embeddings and hidden states. ``init_center`` is added to each initial weight (the paper's Figure 4)."""
+    """Options of the model.
+
+    ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``init_center``: number that is added to each
+    initial weight (the paper's Figure 4).
+    """
 
     embedding: int = 512
     hidden: int = 1024
@@ -53,7 +57,7 @@ class Config(translation.Config):
 
 
 class Task(TranslationTask):
-    """See :class:`rmsexp.train.task.Task`."""
+    """The task ``rnnsearch``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     config: Config
 
@@ -74,10 +78,10 @@ class Task(TranslationTask):
         init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name))
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
-        """Return the smoothed cross-entropy, summed over the tokens and averaged over the sentences (Nematus).
+        """Return the smoothed cross-entropy, summed over the tokens and averaged over the sentences, as in Nematus.
 
-        In a smoothed target each wrong word has probability e / V, for smoothing e and a vocabulary of V words, and the
-        true word the rest.
+        The smoothed target has probability e / V for each wrong word and 1 - e + e / V for the true word, for smoothing
+        e and a vocabulary of V words.
         """
         logits, smoothing = model(batch, noise), self.config.label_smoothing
         others = smoothing / logits.shape[1]

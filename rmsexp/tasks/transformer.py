@@ -1,4 +1,4 @@
-"""Translation with the Transformer (the paper's section 6.1, Table 4; the recipe of the authors' toolkit)."""
+"""Translation with the Transformer (the paper's section 6.1, Table 4), trained as in the authors' toolkit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from rmsexp.train.task import Objective
 class Config(translation.Config):
     """The schema of ``task=transformer``.
 
-    ``tokens``: largest number of tokens of a micro-batch on its longer side, including padding. ``accumulate``: number
-    of micro-batches per step. ``pool``: number of sentences that are sorted by length together.
+    ``tokens``: largest number of tokens of a micro-batch on its longer side (source or target), including padding; a
+    longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step. ``pool``: number of
+    sentence pairs that are sorted by length together.
     """
 
     tokens: int = 6250
@@ -45,12 +46,16 @@ class Config(translation.Config):
 
 
 class Task(TranslationTask):
-    """See :class:`rmsexp.train.task.Task`."""
+    """The task ``transformer``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     config: Config
 
     def plan(self, epoch: int) -> list[list[np.ndarray]]:
-        """Shuffle the text once, and the batches of each pool in every epoch. The last step may have fewer batches."""
+        """Return the micro-batches of each step of an epoch, as indices of training pairs.
+
+        The pairs are shuffled once per run, the micro-batches of each pool in every epoch. The last step may have fewer
+        micro-batches.
+        """
         pairs, seed, accumulate = self.text.train, self.config.seed, self.config.accumulate
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
         order = permutation(len(lengths), seed, "order").numpy()
@@ -74,8 +79,8 @@ class Task(TranslationTask):
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
         """Return the smoothed cross-entropy, averaged over each sentence's tokens and then over the sentences.
 
-        In a smoothed target each wrong word has probability e / (V - 1), for smoothing e and a vocabulary of V words.
-        The entropy of this target is subtracted, so the smallest possible value is 0.
+        The smoothed target has probability e / (V - 1) for each wrong word and 1 - e for the true word, for smoothing e
+        and a vocabulary of V words. The target's entropy is subtracted, so the smallest possible value is 0.
         """
         logits, smoothing = model(batch, noise), self.config.label_smoothing
         others = smoothing / (logits.shape[1] - 1)

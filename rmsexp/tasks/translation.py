@@ -1,4 +1,4 @@
-"""Text, evaluation and decoding of both translation tasks, which differ in model and recipe."""
+"""What both translation tasks share: text, evaluation and decoding. Model, batches and objective differ."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from rmsexp.norms import Norm
 from rmsexp.train.optim import UncorrectedAdamConfig
 from rmsexp.train.task import Dataset, Objective, Target
 
-SAMPLES = 10  # translations per split in a run's translations.txt
+SAMPLES = 10  # largest number of translations per split in a run's translations.txt
 
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """The parallel text and its tokenisation.
+    """Options of the parallel text and of its tokenisation.
 
     ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the files without the language at their end.
-    ``tests``: the test sets that are scored; the first is the one of summaries and claims.
+    ``tests``: the test sets that are scored; summaries and claims use the first. For the options from ``subwords`` on
+    see :class:`rmsexp.data.translation.TextOptions`.
     """
 
     name: str = "multi30k"
@@ -56,14 +57,17 @@ class DataConfig(config.DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
-        self.text_options()  # checks the rest
+        self.text_options()  # checks the options of the tokenisation
         others = self.tests[1:]
         if self.tests[:1] != ["test"] or len(set(self.tests)) < len(self.tests):
-            raise ValueError("data.tests must begin with test and name each set once: [test,test2017]")
+            raise ValueError("data.tests must begin with test and name each set once, as in [test,test2017]")
         if wrong := [name for name in others if not name.startswith("test")]:
-            raise ValueError(f"data.tests: {wrong[0]} is no test set; names of test sets begin with test")
+            raise ValueError(f"data.tests: {wrong[0]} is not a test set; names of test sets begin with test")
         if self.name == "phrases" and (self.source, self.target) != ("en", "de"):
-            raise ValueError(f"data.source={self.source} data.target={self.target}: the built-in text is from en to de")
+            raise ValueError(
+                f"data.source={self.source} data.target={self.target}: "
+                "the built-in text needs data.source=en data.target=de"
+            )
         missing = [split for split in ("train", "valid", "test") if not getattr(self, split)]
         if self.name == "files" and missing:
             raise ValueError(
@@ -100,11 +104,12 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 
 @dataclass
 class DecodingConfig:
-    """Options of decoding. Lengths include EOS; where both limits are set the smaller one holds.
+    """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha`` and ``forbid_empty``.
 
-    ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: on the validation set.
-    ``max_length``: largest number of target tokens. ``beyond_source``: largest number of target tokens beyond the
-    source's. ``batch_size``: in sentences.
+    ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: beam size on the validation set.
+    ``max_length``: largest number of target tokens. ``beyond_source``: largest number by which the target may be longer
+    than the source. Both count EOS; if both are set, the smaller limit applies. ``batch_size``: number of sentences
+    that are decoded together.
     """
 
     beam: int
@@ -117,11 +122,11 @@ class DecodingConfig:
     batch_size: int
 
     def __post_init__(self) -> None:
-        self.options(self.beam)  # checks the rest
+        self.options(self.beam)  # checks the options of the search
         checks.at_least("decoding.valid_beam", self.valid_beam, 1)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:
-            raise ValueError("decoding needs a limit: decoding.max_length or decoding.beyond_source")
+            raise ValueError("decoding needs a limit: set decoding.max_length or decoding.beyond_source")
         for key in ("max_length", "beyond_source"):
             if getattr(self, key) is not None:
                 checks.at_least(f"decoding.{key}", getattr(self, key), 1)
@@ -137,7 +142,7 @@ class DecodingConfig:
 
 @dataclass
 class Config(config.RunConfig):
-    """The part of the schema that both translation tasks share."""
+    """The part of the config schema that both translation tasks share."""
 
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
@@ -160,7 +165,7 @@ class Model(Protocol):
 
 
 class TranslationTask(ABC):
-    """See :class:`rmsexp.train.task.Task`."""
+    """Base class of both translation tasks. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid")
 
@@ -170,14 +175,14 @@ class TranslationTask(ABC):
         self._corpus = SOURCES[data.name](data)
         for name in data.tests:
             if name not in self._corpus.splits:
-                known = ", ".join(name for name in self._corpus.splits if name.startswith("test"))
-                raise ValueError(f"data.tests: {self._corpus.name} has no {name} (it has {known})")
+                test_sets = ", ".join(name for name in self._corpus.splits if name.startswith("test"))
+                raise ValueError(f"data.tests: {self._corpus.name} has no {name} (it has {test_sets})")
         self.dataset = Dataset(self._corpus.name, self._corpus.digest, self._corpus.builtin)
         self.files: Mapping[str, str] = {}
         self.notes = {
             **bleu.signatures(self._corpus.source, self._corpus.target),
             "decoding": f"beam {config.decoding.beam} on test sets, {config.decoding.valid_beam} on the validation set",
-            "batch norm": "in training, statistics include target tokens that a decoder has not produced yet",
+            "batch norm": "in training, statistics include later target tokens, which are not known in decoding",
         }
 
     @property
@@ -231,7 +236,7 @@ class TranslationTask(ABC):
         return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
 
     def held_out_batches(self, split: str) -> Iterator[Batch]:
-        """Yield the pairs of a split that training would not drop, those with the longest target first."""
+        """Yield batches of the pairs of a split that training would not drop, in descending order of target length."""
         held_out, size = self.text.held_out[split], self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         for start in range(0, len(order), size):
@@ -255,7 +260,7 @@ class TranslationTask(ABC):
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Model, split: str) -> float:
-        """Return the cross-entropy of a split in nats per target token."""
+        """Return the cross-entropy of a split, without label smoothing, in nats per target token."""
         total, tokens = 0.0, 0
         for batch in self.held_out_batches(split):
             total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
@@ -282,7 +287,7 @@ def real_targets(batch: Batch) -> Tensor:
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-    """Return text blocks that show some translations, evenly spaced over a split."""
+    """Return blocks of text with source, reference and translation of up to ``SAMPLES`` sentences of a split."""
     indices = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
     lines_by_kind = {"source": sources, "reference": references, "translation": hypotheses}
     return [

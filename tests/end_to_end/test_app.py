@@ -231,7 +231,7 @@ OUTSIDE = ("--config-dir", "DIR")
         (["data.root="], "data.root is empty"),
         (["max_steps=0"], "max_steps must be at least 1, got 0"),
         (["device=tpu"], "device=tpu is not known"),
-        (["model.width=0.001"], "model.width=0.001 leaves no channel; at least 0.0104 is needed"),
+        (["model.width=0.001"], "model.width=0.001 leaves no channel; it must be more than 0.0052"),
         (["norm=rms,ln"], "norm=rms,ln names several runs: add -m for a sweep"),
         (["-m", "norm=glob(*)"], "norm=glob(*): write the values with commas between them"),
         (["rms"], "'rms' is no GROUP=CHOICE and no KEY=VALUE ("),

@@ -74,7 +74,7 @@ def test_bfloat16_trains_near_float32(main: Main, tmp_path: Path, name: str, nor
     ("words", "message"),
     [
         (["task=transformer", "model.heads=3"], "model.heads=3 does not divide model.width=64"),
-        (["task=transformer", "model.width=15", "model.heads=5"], "model.width=15: positions need an even number"),
+        (["task=transformer", "model.width=15", "model.heads=5"], "model.width=15: encodings of positions need"),
         (["task=transformer", "tokens=0"], "tokens must be at least 1, got 0"),
         (["task=transformer", "model.dropout=1"], "model.dropout must lie in [0, 1), got 1.0"),
         (["task=rnnsearch", "model.hidden=0"], "model.hidden must be at least 1, got 0"),
@@ -107,8 +107,8 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
         (["data.name=files"], "data.name=files needs data.train, the path of its two files without the language"),
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases twin has no test2018 (it has test)"),
-        (["data.tests=[test,train]"], "data.tests: train is no test set"),
-        (["data.tests=[test,valid]"], "data.tests: valid is no test set"),  # else the model is chosen on it
+        (["data.tests=[test,train]"], "data.tests: train is not a test set"),
+        (["data.tests=[test,valid]"], "data.tests: valid is not a test set"),  # else the model is chosen on it
         (["data.tests=[test,test]"], "data.tests"),
         (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
         (["data.source=de", "data.target=en"], "data.source"),  # the twin is from English to German

@@ -1,1 +1,1 @@
-"""Shared by several test files: synthetic records, small tasks and models, assertions."""
+"""Helpers that several test files share: synthetic records, small tasks and models, assertions."""

@@ -26,7 +26,7 @@ def name(path: Path) -> str:
 
 @lru_cache
 def text(path: Path) -> str:
-    """The Markdown text of a document; of a notebook, that of its Markdown cells."""
+    """Return the Markdown text of a document, or of a notebook's Markdown cells."""
     if path.suffix != ".ipynb":
         return path.read_text()
     cells = json.loads(path.read_text())["cells"]
@@ -34,28 +34,28 @@ def text(path: Path) -> str:
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """Return the fenced blocks of a language."""
     return [content for label, content in FENCE.findall(text(path)) if label == language]
 
 
 def prose(path: Path) -> str:
-    """The text without fenced blocks."""
+    """Return the text without fenced blocks."""
     return FENCE.sub("", text(path))
 
 
 def links(path: Path) -> list[str]:
-    """The targets of all links and images."""
+    """Return the targets of all links and images."""
     return LINK.findall(SPAN.sub("", prose(path)))
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of the headings, as GitHub makes them: lower case, punctuation dropped, hyphens for spaces."""
+    """Return the anchors of the headings as GitHub makes them: lower case, no punctuation, hyphens for spaces."""
     headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(path: Path) -> Iterator[str]:
-    """Every command line in a fenced ``sh`` block or a code span, without its comment."""
+    """Yield every command line in a fenced ``sh`` block or a code span, without its comment."""
     lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
     for line in [*lines, *SPAN.findall(prose(path))]:
         command = re.sub(r"\s+# .*", "", line).strip()

@@ -1,4 +1,4 @@
-"""Contestants on a clock that moves only while they work, and the timer that times them."""
+"""Simulated contestants, a clock that advances only while they work, and the timer that times them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Log = list[tuple[str, int, Any]]  # contestant, step, batches
 
 
 class SimulatedClock:
-    """Replaces ``rmsexp.train.clock.Stopwatch`` in the modules that measure."""
+    """A clock whose method ``stopwatch`` replaces ``rmsexp.train.clock.Stopwatch`` in the modules that measure."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,7 +27,7 @@ class SimulatedClock:
 
 
 class SimulatedContestant:
-    """Logs each step and spends the next of ``seconds`` on it: a quarter forward, three quarters backward."""
+    """A contestant that logs each step and spends the next of ``seconds`` on it: 1/4 forward, 3/4 backward."""
 
     def __init__(self, clock: SimulatedClock, seconds: Iterator[float], log: Log, name: str) -> None:
         self.clock, self.seconds, self.log, self.name = clock, seconds, log, name

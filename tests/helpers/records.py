@@ -1,4 +1,4 @@
-"""Synthetic run folders for tests of what reads records."""
+"""Synthetic run folders, for tests of code that reads records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmsexp import record
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
-    """A row of metrics."""
+    """Return a row of metrics."""
     return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(record.BUCKETS, 1.0 * step)}
 
 
@@ -26,7 +26,10 @@ def write_run(
     contention: str = "clear",
     **run: Any,
 ) -> Path:
-    """A run of cifar10: training rows, each tenth with an evaluation; ``run`` replaces what run.json says."""
+    """Write a run of cifar10 and return its folder. ``run`` replaces values of run.json.
+
+    There is a training row every ``every`` steps, and an evaluation at every tenth of these steps.
+    """
     setting = run.get("setting", "demo")
     folder = root / "cifar10" / setting / series / f"seed{seed}"
     folder.mkdir(parents=True)
@@ -43,7 +46,7 @@ def write_run(
         "contention": {"state": contention, "waited": 0.004, "steal": 0.0},
     }
     identity = {"format": 1, "task": "cifar10", "norm": norm, "scale": "demo", "seed": seed, "setting": setting}
-    described = {
+    description = {
         "series": series,
         "impl": "fused" if "impl=fused" in series else "eager",
         "recipe_steps": 400,
@@ -52,7 +55,7 @@ def write_run(
         "parameters": {"total": 1, "modules": {}},
         "sessions": [session],
     }
-    record.write_json(folder / record.RUN, identity | described | run)
+    record.write_json(folder / record.RUN, identity | description | run)
     error = "the loss is not finite" if status == "diverged" else None
     record.write_json(folder / record.STATUS, {"status": status, "step": steps, "error": error})
     pace = 1 + sum(map(ord, series)) % 11 / 8 + seed / 3
@@ -62,8 +65,8 @@ def write_run(
 
 
 def _rows(step: int, every: int, seconds_per_step: float, pace: float) -> list[record.Row]:
-    spent = step * seconds_per_step
-    seconds = {"warmup": 1, "data": spent / 4, "train": spent * 3 / 4, "eval": spent / 9, "checkpoint": 0.1, "log": 0.2}
+    total = step * seconds_per_step
+    seconds = {"warmup": 1, "data": total / 4, "train": total * 3 / 4, "eval": total / 9, "checkpoint": 0.1, "log": 0.2}
     shared = {"step": step, "epoch": step / 100, "examples": step * 32, "seconds": seconds}
     loss = 0.2 + pace / 20 + 2.1 * math.exp(-step / 90 * pace)
     noise = 0.04 * math.sin(step * 1.7 + pace * 40)

@@ -16,13 +16,13 @@ from rmsexp.train.loop import Trainer
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import chaos
 
-# Log, evaluation and checkpoint edges that fall together and apart; each step has another rate.
+# At some steps logs, evaluations and checkpoints coincide, at others they do not.
 EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")
-WARMUP = 3  # calls of _update
+WARMUP = 3  # number of calls of _update in the warm-up
 
 
 def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object], owner: object = Trainer) -> None:
-    """Call ``how`` at the beginning of the nth call, from now on, of a method of the trainer."""
+    """Call ``how`` at the beginning of the nth call, counted from now on, of a method of the trainer."""
     original, calls = getattr(owner, method), 0
 
     def patched(*arguments: Any) -> Any:
@@ -44,7 +44,7 @@ def terminate() -> None:
 
 
 def assert_same(a: Path, b: Path) -> None:
-    """Two runs are equal, except that an interrupted run saves one more checkpoint and a crashed one its traceback."""
+    """Check that two runs are equal. An interrupted run may have one more checkpoint, a crashed run a traceback."""
     content_a, content_b = chaos.run_content(a), chaos.run_content(b)
     for content in content_a, content_b:
         del content["previous.pt"]
@@ -53,17 +53,17 @@ def assert_same(a: Path, b: Path) -> None:
 
 
 def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
-    """Compare a run of six steps that crashes after one step and is terminated later with an undisturbed run."""
+    """Check that a run of six steps that crashes after one step and is terminated later equals an undisturbed run."""
 
-    def again(name: str) -> runner.Outcome:
+    def execute(name: str) -> runner.Outcome:
         return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))
 
-    assert again("whole").status == "finished"
+    assert execute("whole").status == "finished"
     with pytest.MonkeyPatch.context() as patch:
         stop(patch, "_update", WARMUP + 2, crash)
-        assert again("stopped").step == 1
+        assert execute("stopped").step == 1
     with pytest.MonkeyPatch.context() as patch:
         stop(patch, "_update", WARMUP + 5, terminate)
-        assert again("stopped").status == "interrupted"
-    assert again("stopped").status == "finished"
+        assert execute("stopped").status == "interrupted"
+    assert execute("stopped").status == "finished"
     assert_same(root / "whole", root / "stopped")

@@ -1,4 +1,4 @@
-"""What the tests of several tasks share: a task with its model, a few steps, what a command left, common claims."""
+"""Helpers for the tests of several tasks: a task with its model, a few steps, common claims, a command's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORMS = config.options("norm")
 
 
 def task_and_model(*words: str) -> tuple[Any, Any]:
-    """Return the task of some overrides, with its data, and its model, initialised."""
+    """Return the task of a command line's ``words``, with its data prepared, and its initialised model."""
     job = config.job(list(words))
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(lambda _: None)
@@ -33,9 +33,9 @@ def shake(model: nn.Module, std: float = 1.0) -> None:
             parameter.add_(torch.empty(parameter.shape).normal_(0, std, generator=stream(0, "shake", name)))
 
 
-def train(task: Any, model: nn.Module, number: int) -> None:
+def train(task: Any, model: nn.Module, steps: int) -> None:
     optimizer = task.optimizer(model)
-    for step in range(number):
+    for step in range(steps):
         for micro, batch in enumerate(task.batches(step)):
             task.objective(model, batch, StreamNoise(0, "noise", step, micro)).loss.backward()
         optimizer.step()
@@ -43,27 +43,30 @@ def train(task: Any, model: nn.Module, number: int) -> None:
 
 
 def steps_of(task: Any, epoch: int) -> range:
-    """The steps of an epoch."""
+    """Return the steps of an epoch."""
     return range(epoch * int(task.steps_per_epoch), (epoch + 1) * int(task.steps_per_epoch))
 
 
 def assert_batches_follow_from_seed_and_step(
     make: Callable[..., tuple[Any, Any]], parts: Callable[[Any], Iterable[Tensor]] = iter
 ) -> None:
-    """Whatever the norm, and whichever came before. ``make`` takes overrides; ``parts``: the tensors of a batch."""
+    """Check that a step's batches depend neither on the norm nor on the batches that were loaded before.
+
+    ``make`` returns the task and model of overrides; ``parts`` returns the tensors of a batch.
+    """
     epoch = len(steps_of(make()[0], 0))
-    asked = [0, 1, epoch - 1, epoch, epoch + 1, 2 * epoch, 5 * epoch + 2]
+    steps = [0, 1, epoch - 1, epoch, epoch + 1, 2 * epoch, 5 * epoch + 2]
 
     def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
         task, _ = make(f"norm={norm}", *overrides)
         return {step: digest(*(part for batch in task.batches(step) for part in parts(batch))) for step in order}
 
-    expected = batches("rms", asked)
-    assert len(set(expected.values())) == len(asked)
+    expected = batches("rms", steps)
+    assert len(set(expected.values())) == len(steps)
     for norm in ("ln", "bn", "none"):
-        assert batches(norm, asked[::-1]) == expected
-    assert batches("rms", asked[4:5]) == {asked[4]: expected[asked[4]]}
-    assert not set(batches("rms", asked, "seed=1").values()) & set(expected.values())
+        assert batches(norm, steps[::-1]) == expected
+    assert batches("rms", steps[4:5]) == {steps[4]: expected[steps[4]]}
+    assert not set(batches("rms", steps, "seed=1").values()) & set(expected.values())
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,14 @@ class Ended:
     err: str
 
     def assert_refused(self, message: str) -> None:
-        """The command refused its words in one line, before it did anything."""
+        """Check that the command refused its arguments with a message of one line, and printed nothing else."""
         assert (self.status, self.out) == (2, "")
         assert self.err.startswith("rmsexp: ")
         assert message in self.err
         assert self.err.count("\n") == 1
 
     def assert_failed(self, message: str) -> None:
-        """The command failed with one or two lines at the end, and without a traceback."""
+        """Check that the command failed with a message of one or two lines at the end, and without a traceback."""
         assert self.status in (1, 2), self.out
         message_lines = self.err[self.err.rindex("rmsexp: ") :]
         assert message in message_lines

@@ -1,4 +1,4 @@
-"""What several test files do with tensors."""
+"""Helpers for tensors."""
 
 import hashlib
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def digest(*tensors: Tensor) -> str:
-    """Of their values in logical order."""
+    """Return a hash of the tensors' values in logical order, whatever their memory format."""
     return hashlib.sha256(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -1,4 +1,4 @@
-"""Shared by the tests of both translation models: sentence pairs, and assertions that hold for every such model."""
+"""Helpers for the tests of both translation models: sentence pairs, and assertions that hold for both."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from rmsexp.train.randomness import stream
 
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
 BATCH_NORMS = ("bn", "mean_only_bn")
+# Norms and modes in which the result for an example does not depend on the other examples of its batch.
 ALONE = [(name, mode) for name in NORMS for mode in ("eval", "train") if mode == "eval" or name not in BATCH_NORMS]
 Pair = tuple[Tensor, Tensor]
-RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))  # lengths of source and target
+# Lengths of source and target.
+RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))
 EVEN = ((4, 5),) * 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteList(norms.LN):
-    """LN that records the names of its sites: those it normalises, and all linear layers."""
+    """LN that records names of sites: ``normalised`` has the normalised sites, ``maps`` all linear layers."""
 
     normalised: list[str] = field(default_factory=list)
     maps: list[str] = field(default_factory=list)
@@ -47,7 +49,10 @@ def parameters(model: nn.Module) -> int:
 
 
 def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
-    """Return random pairs of token sequences; ``lengths`` are of source and target, ``name`` chooses the stream."""
+    """Return random pairs of token sequences with these lengths of source and target.
+
+    ``name`` chooses the random stream.
+    """
     generator = stream(0, "pairs", *name)
 
     def tokens(size: int, length: int) -> Tensor:
@@ -70,7 +75,7 @@ def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
 
 
 def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
-    """Return the logits of each sentence, ``(its tokens, target_size)``."""
+    """Split the logits by sentence: ``(tokens of the sentence, target_size)`` for each."""
     return list(logits.split(batch.target_mask.sum(1).tolist()))
 
 
@@ -83,14 +88,14 @@ def learn_statistics(model: nn.Module) -> None:
 
 
 def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair]) -> None:
-    """The logits of a sentence alone, without padding, equal those in a batch."""
+    """Check that a sentence has the same logits alone, without padding, as in a batch."""
     batch = batch_of(examples)
     for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
         close(model(batch_of([pair])), together)
 
 
 def assert_padding_has_no_part(model: nn.Module) -> None:
-    """In training mode, tokens on padding change no logit, no gradient and no running statistic."""
+    """Check that in training mode tokens on padding change no logit, no gradient and no running statistic."""
     results = []
     for padding in (0, 5):
         copied = copy.deepcopy(model).train()
@@ -116,13 +121,13 @@ def shifted(target: Tensor) -> Tensor:
 
 
 def assert_steps_are_forward(model: Model, batch: Batch) -> None:
-    """Decoding step by step gives the logits of the forward pass."""
+    """Check that decoding step by step gives the logits of the forward pass."""
     logits, _ = read_on(model, model.encode(batch.source, batch.source_mask), shifted(batch.target))
     close(logits.flatten(0, 1)[batch.real], model(batch))
 
 
 def assert_select_reorders(model: Model) -> None:
-    """After ``select`` each row continues its own hypothesis, with ``memory=True`` and with ``memory=False``."""
+    """Check that each row that ``select`` returns continues its hypothesis, with both values of ``memory``."""
     batch = batch_of(pairs(EVEN))
     read = shifted(batch.target)
     whole, _ = read_on(model, model.encode(batch.source, batch.source_mask), read)

@@ -16,10 +16,7 @@ SIZES = {
         *("tokens=200", "pool=100", "accumulate=2"),
     ),
 }
-SHORT = (
-    "data.max_length=16",
-    "data.overlong=drop",
-)  # keeps step-by-step tests short
+SHORT = ("data.max_length=16", "data.overlong=drop")  # limits the number of steps in tests that decode step by step
 SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2")
 
 

@@ -1,4 +1,4 @@
-"""Beam search against all possible sequences, against a literal search of one sentence, and in edge cases."""
+"""Beam search against an exhaustive search, against a literal search of one sentence, and in edge cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LogProbabilities = Callable[[tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class Hashed:
-    """The sentence of each row, and a hash of all tokens that the row has read."""
+    """A decoder state: the sentence of each row, and a hash of all tokens that the row has read."""
 
     sentences: Tensor
     read: Tensor
@@ -35,12 +35,12 @@ class Hashed:
 
 @dataclass
 class Model:
-    """Logits that depend on the sentence and the whole prefix, from a random table."""
+    """A model whose logits come from a random table and depend on the sentence and the whole prefix."""
 
     seed: int
     vocabulary: int
     table: Tensor = field(init=False)
-    rows: list[int] = field(default_factory=list)  # at each step
+    rows: list[int] = field(default_factory=list)  # number of rows at each step
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -85,7 +85,7 @@ def exhaustive(following: LogProbabilities, vocabulary: int, max_length: int, op
 
 
 def literal(following: LogProbabilities, max_length: int, options: SearchOptions) -> list[int]:
-    """Search the translation of one sentence with lists, as Nematus' ``gen_sample``."""
+    """Return the translation of one sentence by a beam search on lists, like ``gen_sample`` of Nematus."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
     ended: list[tuple[np.float32, tuple[int, ...]]] = []
     for length in range(1, max_length + 1):
@@ -134,7 +134,7 @@ def test_equals_the_literal_search(beam: int, setting: tuple[str, float, bool]) 
         results.append(model.search(list(range(6)), max_lengths, options))
         assert results[-1] == expected, seed
     lengths = {len(tokens) for translations in results for tokens in translations}
-    assert len(lengths) > 4  # else the test would show little
+    assert len(lengths) > 4  # the test covers translations of many lengths
 
 
 def test_greedy_takes_the_likeliest_token_each_time() -> None:
@@ -185,7 +185,7 @@ def test_a_sentence_is_done_when_all_slots_of_its_beam_have_ended() -> None:
     model = Model(0, 5)
     model.table[:, EOS] = 20
     assert model.search([0, 1], [50, 50], SearchOptions(3, "length", 0, False)) == [[], []]
-    assert len(model.rows) == 2  # EOS alone, then after each of the two other hypotheses
+    assert len(model.rows) == 2  # step 1 ends one hypothesis, step 2 the other two
 
 
 def test_forbid_empty() -> None:
@@ -248,8 +248,11 @@ def test_a_hypothesis_survives_others_whose_logits_are_not_finite(bad: float) ->
     [("length", 0, [2, 3, 4]), ("gnmt", 0, [1]), ("gnmt", 1.1, [1]), ("gnmt", 1.2, [2, 3, 4])],
 )
 def test_normalisations_weigh_length_against_probability(normalisation: str, alpha: float, expected: list[int]) -> None:
-    """Two tokens of probability 0.5 against four of 0.4: equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``."""
-    successors = torch.zeros(5, 5)  # the row of EOS, which is never continued, is that of FIRST
+    """One translation has 2 tokens and probability 0.5, another 4 tokens and probability 0.4.
+
+    With gnmt their scores are equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``.
+    """
+    successors = torch.zeros(5, 5)  # row 0 is for FIRST; EOS, whose id is 0, has no successor
     successors[0, 1], successors[0, 2], successors[0, 4] = 0.5, 0.4, 0.1
     successors[1, EOS] = successors[2, 3] = successors[3, 4] = successors[4, EOS] = 1
 

@@ -1,4 +1,4 @@
-"""Retrieval metrics against sorting, ties against all their orders, chance against counting; peak memory."""
+"""Retrieval metrics against sorting, ties against all orders of equal values, chance against counting; peak memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_matrix(matrix: Tensor) -> tuple[Tensor, Tensor, Penalty]:
 
 
 def sorted_places(matrix: np.ndarray, per_image: int) -> tuple[list[int], list[int]]:
-    """Return the places of each caption's image and each image's first caption, without ties."""
+    """Return the places of each caption's image and of each image's first caption. There must be no ties."""
     image_ranks = [np.argsort(row).tolist().index(i // per_image) + 1 for i, row in enumerate(matrix)]
     caption_ranks = [
         next(place for place, i in enumerate(np.argsort(column), 1) if i // per_image == j)
@@ -53,7 +53,7 @@ def sorted_places(matrix: np.ndarray, per_image: int) -> tuple[list[int], list[i
 def test_ranks_are_places_in_the_sorted_order(
     images: int, per_image: int, side: int, penalty: Penalty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For blocks of ``side`` captions and images, at least one, which need not divide the matrix."""
+    """Penalties are computed in blocks of ``side`` captions and images, which need not divide the matrix."""
     captions, image_vectors = vectors(images, per_image)
     monkeypatch.setattr(module, "BLOCK_BYTES", side**2 * DIMENSIONS * 8)
     shapes = []
@@ -71,7 +71,7 @@ def test_ranks_are_places_in_the_sorted_order(
 
 
 def mean_place(values: list[float], right: set[int]) -> float:
-    """Return the mean place of the first of ``right`` after a stable sort, over all orders of the values."""
+    """Return the mean place, over all orders of the values, of the first of ``right`` after a stable sort."""
     places = [
         next(place for place, i in enumerate(sorted(order, key=values.__getitem__), 1) if i in right)
         for order in itertools.permutations(range(len(values)))
@@ -93,7 +93,7 @@ def test_ties_count_with_their_mean_over_all_orders(images: int, per_image: int,
 
 @EITHER
 def test_captions_of_the_same_image_do_not_compete(penalty: Penalty) -> None:
-    """Image vectors are one-hot, so penalties are exact; each of five captions has its image's vector."""
+    """Each of an image's five captions has the image's vector. Vectors are one-hot, so penalties are exact."""
     images = torch.eye(9)
     for rank in ranks(penalties(images.repeat_interleave(5, 0), images, penalty), 5):
         assert (rank == 1).all()
@@ -124,13 +124,13 @@ def test_one_vector_for_everything_is_as_good_as_chance(penalty: Penalty) -> Non
 @EITHER
 def test_a_nan_image_ranks_last_and_changes_no_other(penalty: Penalty) -> None:
     captions, image_vectors = vectors(9, 5)
-    lost = torch.zeros(9, dtype=torch.bool).index_fill(0, torch.tensor([3]), True)
-    image_vectors[lost] = math.nan
+    nan_images = torch.zeros(9, dtype=torch.bool).index_fill(0, torch.tensor([3]), True)
+    image_vectors[nan_images] = math.nan
     image_ranks, _ = ranks(penalties(captions, image_vectors, penalty), 5)
-    mine = lost.repeat_interleave(5)
-    assert (image_ranks[mine] == 9).all()
-    others, _ = ranks(penalties(captions[~mine], image_vectors[~lost], penalty), 5)
-    assert np.array_equal(image_ranks[~mine], others)
+    their_captions = nan_images.repeat_interleave(5)
+    assert (image_ranks[their_captions] == 9).all()
+    others, _ = ranks(penalties(captions[~their_captions], image_vectors[~nan_images], penalty), 5)
+    assert np.array_equal(image_ranks[~their_captions], others)
 
 
 @EITHER
@@ -138,13 +138,13 @@ def test_nan_captions_rank_last_and_change_no_other(penalty: Penalty) -> None:
     captions, image_vectors = vectors(9, 5)
     captions[5:9] = captions[15:20] = math.nan  # four captions of image 1, all of image 3
     image_ranks, caption_ranks = ranks(penalties(captions, image_vectors, penalty), 5)
-    # Nine captions are NaN: its own five, the first of which counts, and four of image 1.
+    # Nine captions are NaN: the five of image 3, of which the first one found sets the rank, and four of image 1.
     assert caption_ranks[3] == pytest.approx(1 + 36 + 4 / 6)
     penalties_of_image_1 = penalty(captions, image_vectors[1:2])
     assert caption_ranks[1] == 1 + (penalties_of_image_1 < penalties_of_image_1[9]).sum()
-    whole = captions.isfinite().all(1).numpy()
-    assert (image_ranks[~whole] == 5).all()  # all penalties are NaN, hence equal: the middle of 9
-    close(image_ranks[whole], ranks(penalties(captions.nan_to_num(1.0), image_vectors, penalty), 5)[0][whole])
+    finite = captions.isfinite().all(1).numpy()
+    assert (image_ranks[~finite] == 5).all()  # all 9 penalties are NaN, which counts as a tie: the mean rank is 5
+    close(image_ranks[finite], ranks(penalties(captions.nan_to_num(1.0), image_vectors, penalty), 5)[0][finite])
 
 
 @EITHER
@@ -190,7 +190,7 @@ def test_folds_are_averaged(fold: int | None, folds: int, penalty: Penalty) -> N
 
 @pytest.mark.parametrize(("images", "per_image"), [(1, 5), (2, 5), (3, 2), (4, 3), (5, 2), (12, 1), (30, 2)])
 def test_chance_is_the_mean_over_all_orders(images: int, per_image: int) -> None:
-    """All sets of places of an image's captions are equally likely."""
+    """An image's captions are equally likely to take any set of places."""
     places = {
         "image": list(range(1, images + 1)),
         "caption": [min(taken) for taken in itertools.combinations(range(1, images * per_image + 1), per_image)],
@@ -204,14 +204,14 @@ def test_chance_is_the_mean_over_all_orders(images: int, per_image: int) -> None
 
 @EITHER
 def test_random_vectors_are_as_good_as_chance(penalty: Penalty) -> None:
-    """Within four standard errors, as if ranks were independent."""
+    """The tolerance is four standard errors, computed as if ranks were independent."""
     images, per_image = 400, 5
     captions, image_vectors = draw(images * per_image, 64), draw(images, 64, seed=1)
     results = retrieval(captions, image_vectors, penalty)
     for name, expected in chance(images, per_image).items():
         kind, _, measure = name.partition("_")
         count = images if kind == "caption" else images * per_image
-        if measure == "mean_rank":  # uniform; or the lowest of five, nearly exponential
+        if measure == "mean_rank":  # an image's rank is uniform; the lowest of five ranks is nearly exponential
             deviation = images / 12**0.5 if kind == "image" else expected
         else:
             deviation = (expected * (1 - expected)) ** 0.5
@@ -241,6 +241,6 @@ print(peak() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranking_needs_less_memory_than_three_penalty_matrices() -> None:
-    """25,000 captions and 5,000 images, a matrix of 0.5 GB, then need less than 2 GiB with all libraries."""
-    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
-    assert int(done.stdout) < 3 * 10_000 * 2_000 * 4
+    """A process that ranks 25,000 captions and 5,000 images, a matrix of 0.5 GB, then needs less than 2 GiB."""
+    process = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
+    assert int(process.stdout) < 3 * 10_000 * 2_000 * 4

@@ -20,7 +20,7 @@ from rmsexp.tasks import attentive_reader
 from rmsexp.train.randomness import stream
 
 D, WORDS, DROPOUT = 3, 7, 0.75
-LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # of passage and question
+LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # lengths of passage and question
 READERS = NORMS | {"bn everywhere": norms.BN(name="bn", min_examples=4, everywhere=True)}
 EVERY_READER = pytest.mark.parametrize("name", READERS)
 
@@ -30,7 +30,7 @@ def make(norm: norms.Norm) -> Any:  # an AttentiveReader; Any, because tests rea
 
 
 def batch_of(lengths: Sequence[tuple[int, int]] = LENGTHS, name: str = "", padding: str = "", more: int = 0) -> Batch:
-    """Return a batch of random words; ``name`` and ``padding`` choose the streams of the words and of those on padding.
+    """Return a batch of random words. ``name`` chooses the stream of real words, ``padding`` that of words on padding.
 
     ``more``: number of columns of padding beyond the longest sequence.
     """
@@ -84,10 +84,10 @@ def test_batch_norm_is_at_5_more_sites_when_it_is_everywhere(everywhere: bool) -
 def size(words: int, d: int) -> int:
     """Return the number of parameters without norm."""
     tables = words * d + words * d + words  # embedding; output, with its bias
-    lstm = 4 * d * d + 4 * d * d + 4 * d  # of input and state, and a bias
+    lstm = 4 * d * d + 4 * d * d + 4 * d  # weights of input and state, bias
     initial, similarity = d, (2 * d) * (2 * d)
-    attention = (2 * d * d + d) + 2 * d * d + d  # of passage and question, score
-    readout = 2 * d * d + (2 * d * d + d) + 2 * d * d  # of context, question and mean
+    attention = (2 * d * d + d) + 2 * d * d + d  # layers of passage and question, score
+    readout = 2 * d * d + (2 * d * d + d) + 2 * d * d  # layers of context, question and mean
     return tables + 4 * (lstm + initial) + similarity + attention + readout
 
 
@@ -97,7 +97,7 @@ def size_of_norms(name: str, d: int) -> int:
     These are gains and shifts of gates and cell in each LSTM, or, with weight norm, gains of all linear layers.
     """
     gains = 4 * (4 * d + 4 * d + d)
-    cell_shifts, elsewhere = 4 * d, 5 * d  # at the sites of BN-Everywhere its shifts replace biases
+    cell_shifts, elsewhere = 4 * d, 5 * d  # at the five sites that BN-Everywhere adds, shifts replace biases
     gains_of_layers = 4 * (4 * d + 4 * d) + 2 * d + (d + d + 1) + 3 * d
     return {
         "none": 0,
@@ -129,7 +129,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 
 
 def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> AttentiveReader:
-    """Return an initialised model; its sizes make no weight square by accident."""
+    """Return an initialised model of sizes at which only intended weights are square."""
     model = AttentiveReader(NORMS[name], 90, width=24, dropout=DROPOUT)
     config = SimpleNamespace(seed=seed, model=attentive_reader.ModelConfig(24, shared_init=shared))
     attentive_reader.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def weights(model: AttentiveReader) -> dict[str, Tensor]:
 def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
     drawn = weights(initialised())
     square = {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]}
-    gates = {f"{lstm}_lstm.gates_{of}/{block}" for lstm in LSTMS for of in "xh" for block in range(4)}
+    gates = {f"{lstm}_lstm.gates_{side}/{block}" for lstm in LSTMS for side in "xh" for block in range(4)}
     assert len(drawn) == 2 + 4 * 2 * 4 + 7
     assert square == gates | {"similarity/0"}
     for name, weight in drawn.items():
@@ -170,8 +170,7 @@ def test_matrices_are_drawn_independently() -> None:
     assert len({digest(weight) for weight in drawn.values()}) == len(drawn)
 
 
-def test_with_shared_init_equal_shapes_begin_equal() -> None:
-    """Except for the score, which has a different initialiser."""
+def test_with_shared_init_weights_of_equal_shape_begin_equal() -> None:
     drawn = weights(initialised(shared=True))
     by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
     assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
@@ -229,7 +228,7 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
 def plain_states(
     model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, factors: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Hidden states of both directions, in the order of the words."""
+    """Return the hidden states of both directions, in the order of the words."""
     real = range(int(mask[row].sum()))
     ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in factors)
     forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
@@ -263,7 +262,7 @@ class Recording:
 @pytest.mark.parametrize("name", ["none", "ln", "rms"])
 @pytest.mark.parametrize("dropout", [False, True], ids=["evaluation", "dropout"])
 def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> None:
-    """With dropout: on the input of each direction for passage and question, and on the readout, and nowhere else."""
+    """Dropout is applied to the inputs of both directions, for passage and question, and to the readout only."""
     model, batch, noise = make(NORMS[name]), batch_of(), Recording()
     logits = model(batch, noise) if dropout else model(batch)
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
@@ -276,7 +275,7 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
 
 @EVERY_READER
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """Except the initial states under a norm that centres over the batch: they are the same for all examples."""
+    """The exception is initial states with a norm that centres over the batch: they are the same for all examples."""
     model = make(READERS[name])
     logits = model(batch_of())
     (logits * draw(*logits.shape, seed=5)).sum().backward()
@@ -290,7 +289,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 
 @EVERY_READER
 def test_padding_has_no_part_in_training(name: str) -> None:
-    """Neither the words on padding nor its length change anything."""
+    """Neither the words on padding nor the amount of padding changes logits, running statistics or gradients."""
     results = []
     for padding, more in (("some", 0), ("other", 3)):
         model = make(READERS[name])

@@ -22,7 +22,7 @@ from rmsexp.train.randomness import StreamNoise, stream
 SITES = [*(f"conv{number}" for number in range(1, 10)), "dense"]
 CHANNELS = [3, 96, 96, 96, 192, 192, 192, 192, 192, 192, 10]
 GLOROT_BOUNDS = [0.0821, 0.0589, 0.0589, 0.0481, 0.0417, 0.0417, 0.0417, 0.125, 0.125, 0.1723]
-DATA_INIT = ["none", "wn", "mean_only_bn"]
+DATA_INIT = ["none", "wn", "mean_only_bn"]  # the norms whose config of task=cifar10 has model.data_init=true
 
 
 def build(norm: str, **options: object) -> ConvPool:
@@ -80,9 +80,9 @@ def test_parameters_as_in_the_paper(norm: str, others: int, fixed: int) -> None:
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, Linear))
     assert weights == 1_405_344
     assert sum(p.numel() for p in model.parameters()) - weights == others
-    still = {name for name, p in model.named_parameters() if not p.requires_grad}
-    assert sum(model.get_parameter(name).numel() for name in still) == fixed
-    assert all(name.endswith("gain") for name in still)
+    fixed_names = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert sum(model.get_parameter(name).numel() for name in fixed_names) == fixed
+    assert all(name.endswith("gain") for name in fixed_names)
 
 
 @pytest.mark.parametrize("norm", ["none", "ln"])
@@ -100,11 +100,11 @@ def test_shapes(norm: str) -> None:
 
 
 def test_each_layer_by_hand() -> None:
-    """Without norm the net is convolutions, leaky ReLU of slope 0.1, max pooling and a mean over the last maps."""
+    """Without norm the net has convolutions, leaky ReLUs of slope 0.1, max pooling and a mean over positions."""
     model = initialised("none", width=0.1, data_init=False)
     for name in SITES:
         torch.nn.init.normal_(shift_of(model.get_submodule(name)), generator=stream(0, name))
-    x = given = images(3)
+    x = inputs = images(3)
     for number in range(1, 10):
         site = model.get_submodule(f"conv{number}")
         y = F.conv2d(x, site.weight, site.bias, padding=1 if number <= 6 else 0)
@@ -112,7 +112,7 @@ def test_each_layer_by_hand() -> None:
         if number in (3, 6):
             x = x.unflatten(2, (-1, 2)).unflatten(4, (-1, 2)).amax((3, 5))
     expected = x.flatten(2).mean(2) @ model.dense.weight.T + model.dense.bias
-    torch.testing.assert_close(model(given), expected)
+    torch.testing.assert_close(model(inputs), expected)
 
 
 def test_noise_on_the_input_and_after_each_pooling_only() -> None:
@@ -168,9 +168,9 @@ def test_normal_005(name: str) -> None:
 @pytest.mark.parametrize("norm", ["rms", "wn", "none"])
 def test_only_weights_are_nan_before_they_are_drawn(norm: str) -> None:
     model = build(norm)
-    waiting = {name for name, p in model.named_parameters() if p.isnan().any()}
-    assert waiting == {f"{name}.weight" for name in SITES}
-    before = {name: p.clone() for name, p in model.named_parameters() if name not in waiting}
+    undrawn = {name for name, p in model.named_parameters() if p.isnan().any()}
+    assert undrawn == {f"{name}.weight" for name in SITES}
+    before = {name: p.clone() for name, p in model.named_parameters() if name not in undrawn}
     init.initialise(model, init.glorot_uniform, lambda name: stream(0, name))
     assert not any(p.isnan().any() for p in model.parameters())
     assert all(torch.equal(model.get_parameter(name), value) for name, value in before.items())
@@ -195,7 +195,8 @@ def test_each_weight_has_the_stream_of_its_name() -> None:
 
 
 @lru_cache
-def calibrated(norm: str, count: int = 16, again: int = 0) -> ConvPool:  # noqa: ARG001
+def calibrated(norm: str, count: int = 16, copy_number: int = 0) -> ConvPool:  # noqa: ARG001
+    """Return a model initialised from ``count`` images. Another ``copy_number`` returns a new model, not the cached."""
     model = initialised(norm, init.normal(0.05), width=0.1, data_init=True)
     x = images(count)
     init.initialise_from_data(model, lambda: model(x, StreamNoise(0, "calibration")))
@@ -226,7 +227,7 @@ def test_what_initialising_from_data_changes(norm: str) -> None:
         assert (gain_of(old) == 1).all()
         assert not torch.isclose(gain_of(new), torch.ones(())).any()
         assert (shift_of(old) == 0).all()
-        if norm == "mean_only_bn":  # the batch's mean is gone already
+        if norm == "mean_only_bn":  # the norm has already subtracted the batch's mean
             assert shift_of(new).abs().max() < 1e-5
         else:
             assert shift_of(new).abs().max() > 1e-3
@@ -234,7 +235,7 @@ def test_what_initialising_from_data_changes(norm: str) -> None:
 
 
 def test_mean_only_bn_has_the_gains_of_weight_norm() -> None:
-    """Centring changes no deviation, so that after data-dependent initialisation the two scale alike."""
+    """Centring does not change the standard deviation, so initialisation from data gives both norms the same gains."""
     plain, centred = calibrated("wn"), calibrated("mean_only_bn")
     for name in SITES:
         torch.testing.assert_close(gain_of(plain.get_submodule(name)), gain_of(centred.get_submodule(name)))
@@ -242,7 +243,7 @@ def test_mean_only_bn_has_the_gains_of_weight_norm() -> None:
 
 @pytest.mark.parametrize("norm", DATA_INIT)
 def test_initialising_from_data_is_deterministic(norm: str) -> None:
-    first, second, other = calibrated(norm), calibrated(norm, again=1), calibrated(norm, count=8)
+    first, second, other = calibrated(norm), calibrated(norm, copy_number=1), calibrated(norm, count=8)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 

@@ -24,7 +24,7 @@ LENGTHS = (5, 1, 3, 5, 2, 4, 3, 2)
 BATCH = len(LENGTHS)
 
 
-def make(name: str, *, absolute: bool = True) -> Any:  # OrderEmbedding: Any, because tests read its norms
+def make(name: str, *, absolute: bool = True) -> Any:  # an OrderEmbedding; Any, because tests read its norms
     return fill(OrderEmbedding(NORMS[name], WORDS, FEATURES, embedding=E, hidden=H, absolute=absolute))
 
 
@@ -46,16 +46,16 @@ def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
 def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
     """Return the vectors of captions of equal length, ``(captions, hidden)``."""
 
-    def of(site: Any, value: Tensor) -> Tensor:
+    def normalised(site: Any, value: Tensor) -> Tensor:
         y = value @ weight_of(site).T
         return with_gain_and_shift(site.norm, FORMULAS[norm](y if site.bias is None else y + site.bias))
 
     gru, h = model.gru, torch.zeros(len(tokens), H, dtype=torch.float64)
     for column in tokens.T:
         x = model.embedding[column]
-        gates = torch.sigmoid(of(gru.gates_x, x) + of(gru.gates_h, h))
+        gates = torch.sigmoid(normalised(gru.gates_x, x) + normalised(gru.gates_h, h))
         r, u = gates[:, :H], gates[:, H:]
-        c = torch.tanh(of(gru.candidate_x, x) + r * of(gru.candidate_h, h))
+        c = torch.tanh(normalised(gru.candidate_x, x) + r * normalised(gru.candidate_h, h))
         h = u * h + (1 - u) * c
     return (h / torch.sqrt((h * h).sum(1, keepdim=True))).abs()
 
@@ -80,7 +80,7 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
 
 
 def test_without_norm_it_is_the_last_state_of_torch_s_gru() -> None:
-    """With the biases beside the hidden-to-hidden weights at zero."""
+    """The second bias of torch's GRU, which is added to the hidden-to-hidden product, is zero."""
     model, torch_gru = make("none"), nn.GRU(E, H, batch_first=True).double()
     with torch.no_grad():
         for parameter, kind in ((torch_gru.weight_ih_l0, "x"), (torch_gru.weight_hh_l0, "h")):
@@ -224,7 +224,7 @@ def size(words: int, e: int, h: int, features: int) -> int:
 @pytest.mark.parametrize("sizes", [(WORDS, E, H, FEATURES), (10_000, 300, 1024, 4096)], ids=["small", "paper"])
 @pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("prms", 1), ("ln", 2)])
 def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, int, int]) -> None:
-    """A norm adds its vectors, gain or gain and bias, of 2 h units at two sites and of h units at two."""
+    """A norm adds ``vectors`` vectors (gain, bias) at each site. Two sites have 2 h units, two have h units."""
     words, e, h, features = sizes
     with torch.device("meta"):
         model = OrderEmbedding(NORMS[name], words, features, embedding=e, hidden=h)
@@ -232,7 +232,7 @@ def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, in
 
 
 def test_number_of_parameters_of_the_paper_s_model() -> None:
-    """With a vocabulary of 10,000."""
+    """The vocabulary has 10,000 words."""
     embedding, image = 3_000_000, 4_194_304 + 1024
     gru = (614_400 + 2048) + 2_097_152 + (307_200 + 1024) + 1_048_576
     assert size(10_000, 300, 1024, 4096) == embedding + gru + image == 11_265_728
@@ -247,8 +247,8 @@ def initialised(name: str = "none", *, seed: int = 0) -> Any:
     return model
 
 
-def uniform_within(values: Tensor, bound: float) -> None:
-    """Four standard errors of mean and mean square, and the bound nearly reached."""
+def assert_uniform(values: Tensor, bound: float) -> None:
+    """Check that values are uniform on [-bound, bound]: their range, and mean and mean square to 4 standard errors."""
     scaled = values.detach().double().flatten() / bound
     count = len(scaled)
     assert 1 - 20 / count < scaled.abs().max() <= 1 + 1e-6
@@ -256,16 +256,16 @@ def uniform_within(values: Tensor, bound: float) -> None:
     assert scaled.square().mean().item() == pytest.approx(1 / 3, abs=4 * math.sqrt(4 / 45 / count))
 
 
-def test_initial_values_are_the_recipe_s() -> None:
+def test_initial_weights_are_uniform_or_orthogonal() -> None:
     model = initialised()
     for values in (model.embedding, *model.gru.gates_x.weight.chunk(2), model.gru.candidate_x.weight):
-        uniform_within(values, 0.1)
-    uniform_within(model.image.weight, math.sqrt(6 / (60 + 20)))
+        assert_uniform(values, 0.1)
+    assert_uniform(model.image.weight, math.sqrt(6 / (60 + 20)))
     orthogonal = [*model.gru.gates_h.weight.chunk(2), model.gru.candidate_h.weight]
     for block in orthogonal:
         torch.testing.assert_close(block @ block.T, torch.eye(20), rtol=0, atol=1e-5)
     overlaps = torch.corrcoef(torch.stack([block.detach().flatten() for block in orthogonal]))
-    assert (overlaps - torch.eye(3)).abs().max() < 0.25  # of 400 elements each
+    assert (overlaps - torch.eye(3)).abs().max() < 0.25  # correlations of matrices with 400 elements each
     for bias in (model.gru.gates_x.bias, model.gru.candidate_x.bias, model.image.bias):
         assert not bias.any()
 

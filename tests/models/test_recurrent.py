@@ -1,4 +1,4 @@
-"""GRU and LSTM with norms: by hand, against torch's, against plain formulas for every norm; statistics of steps."""
+"""GRU and LSTM with norms: values by hand, torch's layers, plain formulas for every norm; statistics of time steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def initial_of(unit: Unit, batch: int = BATCH) -> tuple[Tensor, ...]:
 
 
 def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of a weighted sum of the result by each parameter of the module, then by the others."""
+    """Return the gradients of a weighted sum of the result with respect to the module's parameters and ``others``."""
     weighted = (result * draw(*result.shape, seed=30)).sum()
     return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
 
@@ -69,7 +69,10 @@ def by_hand(norm: norms.Norm, x: float, state: list[float]) -> Tensor:
 
 
 def test_a_transition_by_hand() -> None:
-    """Gates of x (1, -0.7, 0.5, 1.4), of h (0.2, 0.4, 0.4, 0.8); candidate of x (1.6, 0.1), of h (0.1, -0.7)."""
+    """The terms of x are (1, -0.7, 0.5, 1.4) for the gates and (1.6, 0.1) for the candidate.
+
+    The terms of h are (0.2, 0.4, 0.4, 0.8) for the gates and (0.1, -0.7) for the candidate.
+    """
     r0, r1, u0, u1 = 0.7685247834990175, 0.425557483188341, 0.7109495026250039, 0.9002495108803148
     assert torch.sigmoid(torch.tensor([1.2, -0.3, 0.9, 2.2])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
     c0, c1 = torch.tanh(torch.tensor([1.6 + r0 * 0.1, 0.1 + r1 * -0.7])).tolist()
@@ -79,9 +82,10 @@ def test_a_transition_by_hand() -> None:
 
 
 def test_a_transition_with_rmsnorm_by_hand() -> None:
-    """Gates of x (1, -7, 5, 5), RMS 5; of h (2, 4, 4, 8), RMS 5; candidate of x (7, 1), RMS 5; of h (1, -7), RMS 5.
+    """The terms of x are (1, -7, 5, 5) for the gates and (7, 1) for the candidate, of h (2, 4, 4, 8) and (1, -7).
 
-    Normalised: (0.2, -1.4, 1, 1) + (0.4, 0.8, 0.8, 1.6), (1.4, 0.2) and, with the gain (1, 2), (0.2, -2.8).
+    Each has an RMS of 5. Normalised, the terms of x are (0.2, -1.4, 1, 1) and (1.4, 0.2), those of h
+    (0.4, 0.8, 0.8, 1.6) and, with the gain (1, 2), (0.2, -2.8).
     """
     r0, r1, u0, u1 = 0.6456563062257954, 0.35434369377420455, 0.8581489350995123, 0.9308615796566533
     assert torch.sigmoid(torch.tensor([0.6, -0.6, 1.8, 2.6])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
@@ -144,7 +148,7 @@ def test_without_norm_two_directions_are_torch_s(unit: Unit, options: dict[str, 
 
 # --- against plain formulas
 
-Normalise = Callable[[Any, Tensor, int], Tensor]  # of a layer, its input and the time step
+Normalise = Callable[[Any, Tensor, int], Tensor]  # (layer, input, time step) -> output
 State = list[Tensor]
 
 
@@ -170,8 +174,8 @@ def lstm_step(lstm: LSTM, x: Tensor, state: State, real: Tensor, step: int, n: N
 def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: bool, every: bool = False) -> Tensor:
     """Return the hidden states of all sequences, ``(real positions, H)``; the initial state is :func:`initial_of`.
 
-    A step includes the sequences that are long enough, or with ``every`` all of them: those that have ended repeat
-    their input (in reverse; forward they read their padding), and keep their states.
+    A step includes the sequences that are long enough or, with ``every``, all sequences. A sequence that has ended
+    keeps its state; its input is then its padding or, in reverse, the sequence once more.
     """
     transition: Callable[..., State] = gru_step if isinstance(unit, GRU) else lstm_step
     state, columns = list(initial_of(type(unit), len(x))), []
@@ -187,7 +191,10 @@ def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: boo
 
 
 class PlainBatchNorm:
-    """Batch norm with statistics per layer and time step; ``known``: running mean and unbiased variance of each."""
+    """Batch norm with statistics per layer and time step.
+
+    ``known``: the running mean and unbiased variance, by layer and time step.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Any, dict[int, tuple[Tensor, Tensor]]] = {}
@@ -234,7 +241,7 @@ def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: b
 def test_batch_norm_learns_the_statistics_of_each_step(
     family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str
 ) -> None:
-    """Over batches longer and shorter than earlier ones, and in evaluation longer than all."""
+    """Training batches are longer or shorter than earlier ones; evaluation batches are longer than all of them."""
     norm = family(name="bn", min_examples=LEAST, momentum=0.125, padding=padding, eval=evaluation)
     ours = make(norm, unit)
     plain, every = PlainBatchNorm(), padding == "include"
@@ -278,7 +285,7 @@ def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
 @UNITS
 @BOTH
 def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
-    """In training, neither the input on padding nor its length changes anything."""
+    """Neither the input on padding nor the amount of padding changes states, statistics or gradients in training."""
     x, results = draw(BATCH, TIME, E), []
     other = torch.where(MASK.unsqueeze(-1), x, 100 * draw(BATCH, TIME, E, seed=5))
     for inputs in (x, torch.cat([other, 100 * draw(BATCH, 3, E, seed=6)], 1)):
@@ -294,9 +301,12 @@ def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
 @UNITS
 @BOTH
 def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
-    """In evaluation, of 32; alone it has no mask or padding, and for ``reverse`` it is flipped by hand."""
+    """In evaluation a sequence has the same states in a batch of 32 as alone, where it has no mask or padding.
+
+    For ``reverse`` the sequence alone is flipped by hand.
+    """
     ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
-    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # the running statistics of batch norms
+    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # sets the running statistics of batch norms
     ours.eval()
     x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
     together = ours(x, mask_of(lengths), initial, reverse=reverse)
@@ -319,7 +329,10 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
 
 @EVERY
 def test_a_sequence_continues_from_a_state(name: str) -> None:
-    """In evaluation, without statistics per time step: a continued sequence counts its steps from 0 again."""
+    """A sequence that continues from a state counts its time steps from 0 again.
+
+    Here this makes no difference: no batch has set running statistics, which depend on the time step.
+    """
     gru, x = make(NORMS[name]).eval(), draw(BATCH, TIME, E)
     whole = gru(x)
     close(torch.cat([whole[:, :2], gru(x[:, 2:], initial=(whole[:, 1],))], 1), whole)
@@ -353,7 +366,7 @@ def test_the_sites_and_their_blocks(unit: Unit) -> None:
 
 
 GAINS = ("gates_x.norm.weight", "gates_h.norm.weight", "cell.weight")
-AFTER = {  # the LSTM's norms; batch norm leaves the shift of the gates to the model's bias
+NORM_PARAMETERS = {  # of the LSTM; batch norm has no shift at the gates, because the model adds a bias there
     **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
     **dict.fromkeys(("rms", "prms", "l2"), GAINS),
     "bn": (*GAINS, "cell.bias"),
@@ -361,16 +374,16 @@ AFTER = {  # the LSTM's norms; batch norm leaves the shift of the gates to the m
 }
 
 
-@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("name", NORM_PARAMETERS)
 def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> None:
     lstm = LSTM(NORMS[name], "lstm", E, H)
     shapes = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
     maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
-    assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in AFTER[name]}
+    assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in NORM_PARAMETERS[name]}
 
 
 def layer_norm(site: Any, x: Tensor, parts: int = 1) -> Tensor:
-    """LN over all features of a layer, or over each of ``parts`` equal parts of them."""
+    """Apply LN to all features of a layer together, or to each of ``parts`` equal parts of them."""
     y = F.linear(x, site.weight, site.bias).unflatten(-1, (parts, -1))
     return F.layer_norm(y, y.shape[-1:]).flatten(-2) * site.norm.weight + site.norm.bias
 
@@ -392,7 +405,7 @@ def test_gates_are_normalised_jointly_and_reset_acts_after_the_norm(parts: int, 
 
 @pytest.mark.parametrize(("unit", "k"), [(GRU, 2), (LSTM, 4)])
 def test_the_partial_statistic_is_of_the_first_gate(unit: Unit, k: int) -> None:
-    """The reset gate, the input gate; p = 0.25 of all gates."""
+    """With p = 0.25 the statistic is over half of the reset gate in the GRU, and over the input gate in the LSTM."""
     ours, x = make(NORMS["prms"], unit), draw(BATCH, 1, E)
     norm, weight = ours.gates_x.norm, ours.gates_x.weight
 
@@ -420,7 +433,7 @@ def read_words(model: nn.Module, time: int) -> None:
         model(draw(2, time, E), mask)
 
 
-MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # with their numbers of linear layers
+MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # constructor, number of linear layers
     "GRU": (lambda norm: GRU(norm, "gru", E, H), 4),
     "LSTM": (lambda norm: LSTM(norm, "lstm", E, H), 2),
     "AttentiveReader": (lambda norm: AttentiveReader(norm, 3, width=H, dropout=0.5), 4 * 2 + 7),

@@ -1,4 +1,4 @@
-"""RNNSearch: its sites, sizes and initial values; its forward pass beside plain formulas; padding, batches, steps."""
+"""RNNSearch: sites, sizes and initial values; the forward pass against plain formulas; padding, batches, steps."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_embeddings_are_ordinary_parameters_and_the_score_has_no_norm(name: str)
 
 
 def gru_size(inputs: int, h: int) -> int:
-    """3 blocks from the input, 3 from the state, 3 biases."""
+    """Return the number of parameters of a GRU: 3 blocks for the input, 3 for the state, 3 biases."""
     return 3 * h * inputs + 3 * h * h + 3 * h
 
 
@@ -96,7 +96,10 @@ def size(e: int, h: int, source: int, target: int) -> int:
 
 
 def normalised_features(e: int, h: int) -> int:
-    """Return the features of the 22 sites: 2 (2 h + h) in each of 4 GRUs, h, 2 times 2 h, 3 times e."""
+    """Return the number of features of the 22 sites together.
+
+    Each of 4 GRUs has 2 (2 h + h), the initial state h, the attention 2 times 2 h, the readout 3 e.
+    """
     return 4 * 6 * h + h + 4 * h + 3 * e
 
 
@@ -118,7 +121,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 
 
 def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
-    """Return an initialised model; its sizes make no weight square by accident."""
+    """Return an initialised model of sizes at which only intended weights are square."""
     model = RNNSearch(NORMS[name], 70, 90, embedding=30, hidden=20)
     config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, init_center=center))
     rnnsearch.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -154,18 +157,18 @@ def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> No
     blocks = [drawn[name].flatten() for name in sorted(SQUARE) if drawn[name].shape == (20, 20)]
     overlaps = torch.corrcoef(torch.stack(blocks)) - torch.eye(len(blocks))
     assert len(blocks) == 12
-    assert overlaps.abs().max() < 0.25  # of 400 elements each
+    assert overlaps.abs().max() < 0.25  # correlations of matrices with 400 elements each
     small = torch.cat([weight.flatten() for name, weight in drawn.items() if name not in SQUARE])
     assert small.mean().item() == pytest.approx(0, abs=0.0003)
     assert small.std().item() == pytest.approx(0.01, rel=0.02)
-    assert (small.abs() < 0.01).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # of a normal distribution
+    assert (small.abs() < 0.01).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # normally distributed
     for name, weight in drawn.items():
         if name not in SQUARE:
             assert weight.std().item() == pytest.approx(0.01, rel=0.5 if "score" in name else 0.15)
 
 
 def test_orthogonal_matrices_are_drawn_uniformly() -> None:
-    """Their trace then has mean 0 and variance 1, unlike that of Q of a plain QR decomposition."""
+    """The trace of such matrices has mean 0 and variance 1, which the Q of a plain QR decomposition does not have."""
     traces, generator = [], stream(0, "orthogonal")
     for _ in range(400):
         weight = torch.empty(5, 5)
@@ -201,16 +204,16 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
 
 
 def plain_model(model: Any, source: list[int], target: list[int], n: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """Return logits ``(len(target), V_t)`` of one pair; ``n(site, y)`` is the norm."""
+    """Return logits ``(len(target), target_size)`` of one pair; ``n(site, y)`` is the norm."""
 
     def gru(unit: Any, x: Tensor, h: Tensor) -> Tensor:
-        def of(site: Any, value: Tensor) -> Tensor:
+        def normalised(site: Any, value: Tensor) -> Tensor:
             y = site.weight @ value
             return n(site, y if site.bias is None else y + site.bias)
 
-        gates = of(unit.gates_x, x) + of(unit.gates_h, h)
+        gates = normalised(unit.gates_x, x) + normalised(unit.gates_h, h)
         r, u = torch.sigmoid(gates[:H]), torch.sigmoid(gates[H:])
-        c = torch.tanh(of(unit.candidate_x, x) + r * of(unit.candidate_h, h))
+        c = torch.tanh(normalised(unit.candidate_x, x) + r * normalised(unit.candidate_h, h))
         return u * h + (1 - u) * c
 
     zeros = torch.zeros(H, dtype=torch.float64)
@@ -292,7 +295,7 @@ def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """Keys have one statistic over all source positions, recurrences and readout one per time step."""
+    """Keys have one statistic over all source positions; recurrences and readout have one per time step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
     model, batch = make(norm), batch_of(pairs(RAGGED))
     seen: dict[str, Tensor] = {}
@@ -313,7 +316,7 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
         close(model.of_context.norm.running_mean[step], real.mean(0))
     sites = (module for module in model.modules() if isinstance(module, norms.Linear) and module is not model.score)
     counts: dict[str, Any] = {site.site.name: site.norm.count for site in sites}
-    at_once = ("initial", "attention.keys")  # elsewhere the last step has two sentences, too few for statistics
+    at_once = ("initial", "attention.keys")  # other sites have steps, and the last has too few sentences: two
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
 
@@ -352,7 +355,7 @@ def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
 
 @EVERY
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """Except the biases before a norm that centres over the batch: it removes them."""
+    """The exception is biases before a norm that centres over the batch, which removes them."""
     model = make(NORMS[name])
     batch = batch_of(pairs(EVEN))
     logits = model(batch)

@@ -119,8 +119,8 @@ def test_number_of_parameters_of_the_base_model() -> None:
         ({"layers": 0}, "model.layers must be at least 1, got 0"),
         ({"inner": 0}, "model.inner must be at least 1, got 0"),
         ({"heads": 3}, "model.heads=3 does not divide model.width=8"),
-        ({"width": 9, "heads": 3}, "model.width=9: positions need an even number, at least 4"),
-        ({"width": 2, "heads": 1}, "model.width=2: positions need an even number, at least 4"),
+        ({"width": 9, "heads": 3}, "model.width=9: encodings of positions need an even number of at least 4"),
+        ({"width": 2, "heads": 1}, "model.width=2: encodings of positions need an even number of at least 4"),
         ({"dropout": 1.0}, r"model.dropout must lie in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"model.attention_dropout must lie in \[0, 1\), got -0.1"),
         ({"relu_dropout": math.nan}, r"model.relu_dropout must lie in \[0, 1\), got nan"),
@@ -184,12 +184,12 @@ def load(torch_layer: nn.Module, values: dict[str, Tensor]) -> None:
     torch_layer.double().load_state_dict({name: value.detach() for name, value in values.items()})
 
 
-def map_of(prefix: str, site: Any) -> dict[str, Tensor]:
+def linear_values(prefix: str, site: Any) -> dict[str, Tensor]:
     return {f"{prefix}.weight": site.weight, f"{prefix}.bias": site.bias}
 
 
-def normalisers(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
-    """Return the values of torch's norms; without a norm of ours, torch's is replaced by the identity."""
+def norm_values(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
+    """Return the parameter values for torch's norms. Where ours is no norm, replace torch's norm by the identity."""
     values: dict[str, Tensor] = {}
     for number, residual in enumerate(ours, 1):
         if residual.norm.weight is None:
@@ -199,9 +199,9 @@ def normalisers(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
     return values
 
 
-def of_self_attention(ours: Any) -> dict[str, Tensor]:
+def self_attention_values(ours: Any) -> dict[str, Tensor]:
     values = {"self_attn.in_proj_weight": ours.joint.weight, "self_attn.in_proj_bias": ours.joint.bias}
-    return values | map_of("self_attn.out_proj", ours.output)
+    return values | linear_values("self_attn.out_proj", ours.output)
 
 
 @PRE
@@ -209,9 +209,9 @@ def of_self_attention(ours: Any) -> dict[str, Tensor]:
 def test_an_encoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     ours = fill(EncoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
     torch_layer = nn.TransformerEncoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
-    values = normalisers(torch_layer, ours.attended, ours.fed) | of_self_attention(ours.attention)
-    feed_forward = map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down)
-    load(torch_layer, values | feed_forward)
+    values = norm_values(torch_layer, ours.attended, ours.fed) | self_attention_values(ours.attention)
+    values |= linear_values("linear1", ours.feed_forward.up) | linear_values("linear2", ours.feed_forward.down)
+    load(torch_layer, values)
     results, d = [], draw(4, 5, W, seed=7) * MASK.unsqueeze(-1)
     for run in (lambda x: ours(x, MASK, None), lambda x: torch_layer(x, src_key_padding_mask=~MASK)):
         x = draw(4, 5, W).requires_grad_()
@@ -228,23 +228,25 @@ def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     ours = fill(DecoderLayer(NORMS[name], "0", sizes(pre_norm=pre_norm)))
     torch_layer = nn.TransformerDecoderLayer(W, 2, 12, 0.0, batch_first=True, norm_first=pre_norm)
     source: Any = ours.to_source
-    values = normalisers(torch_layer, ours.attended, ours.informed, ours.fed) | of_self_attention(ours.attention)
+    values = norm_values(torch_layer, ours.attended, ours.informed, ours.fed) | self_attention_values(ours.attention)
     joint = (source.query, source.key, source.value)
     values |= {
         "multihead_attn.in_proj_weight": torch.cat([site.weight for site in joint]),
         "multihead_attn.in_proj_bias": torch.cat([site.bias for site in joint]),
-        **map_of("multihead_attn.out_proj", source.output),
+        **linear_values("multihead_attn.out_proj", source.output),
+        **linear_values("linear1", ours.feed_forward.up),
+        **linear_values("linear2", ours.feed_forward.down),
     }
-    load(torch_layer, values | map_of("linear1", ours.feed_forward.up) | map_of("linear2", ours.feed_forward.down))
+    load(torch_layer, values)
     results, d = [], draw(4, 4, W, seed=7)
 
     def run_ours(x: Tensor, memory: Tensor) -> Tensor:
         return ours(x, None, *source.key_and_value(memory), MASK, None)[0]
 
-    def run_theirs(x: Tensor, memory: Tensor) -> Tensor:
+    def run_torch(x: Tensor, memory: Tensor) -> Tensor:
         return torch_layer(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=~MASK)
 
-    for run in (run_ours, run_theirs):
+    for run in (run_ours, run_torch):
         x, memory = draw(4, 4, W).requires_grad_(), draw(4, 5, W, seed=2).requires_grad_()
         y = run(x, memory)
         y.backward(d)
@@ -267,7 +269,10 @@ def test_positions_are_sines_then_cosines(start: int) -> None:
 
 
 def test_the_input_of_the_layers() -> None:
-    """Embeddings times the root of the width, plus bias and positions; the target's first input is a zero vector."""
+    """The input is embeddings times the root of the width, plus bias and positions.
+
+    The first input of the decoder is a zero vector plus its position.
+    """
     model, batch = make(NORMS["ln"]), batch_of(pairs(RAGGED))
     entered: list[Tensor] = []
     for layers in (model.encoder, model.decoder):
@@ -327,7 +332,7 @@ def test_tokens_on_padding_change_nothing_in_training(name: str, pre_norm: bool)
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """There is one statistic over all positions: the Transformer has no recurrence."""
+    """The Transformer has no recurrence, so there is one statistic over all positions."""
     model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
     seen: list[Tensor] = []
     sites = (model.encoder[0].attended.norm, model.decoder[1].fed.norm)
@@ -362,21 +367,21 @@ def test_selected_rows_continue_their_hypotheses(name: str) -> None:
 
 
 class CountingNoise:
-    """Noise that records each call of dropout: size of the last axis and rate; for the attention the rate alone."""
+    """Noise that records each dropout: size of the last axis and rate, or "attention" for that of the attention."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, float] | str] = []
+        self.calls: list[tuple[int, float] | str] = []
 
     def gaussian(self, x: Tensor, std: float) -> NoReturn:  # noqa: ARG002
-        raise AssertionError("the recipe has no Gaussian noise")
+        raise AssertionError("the Transformer has no Gaussian noise")
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
-        self.asked.append((x.shape[-1], p))
+        self.calls.append((x.shape[-1], p))
         return x
 
     def seed_default(self, device: torch.device) -> None:
         assert device.type == "cpu"
-        self.asked.append("attention")
+        self.calls.append("attention")
 
 
 def test_the_places_of_dropout() -> None:
@@ -387,7 +392,7 @@ def test_the_places_of_dropout() -> None:
     embedding, branch, relu = (W, 0.1), (W, 0.1), (12, 0.3)
     encoder = ["attention", branch, relu, branch]
     decoder = ["attention", branch, "attention", branch, relu, branch]
-    assert noise.asked == [embedding, *encoder * 2, embedding, *decoder * 2]
+    assert noise.calls == [embedding, *encoder * 2, embedding, *decoder * 2]
 
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "relu_dropout"])
@@ -404,7 +409,7 @@ def test_dropout_is_a_function_of_its_stream(kind: str) -> None:
     other, without = run(1, 1), model(batch)
     for result in (other, without):
         assert (result - first).abs().max() > 1e-3
-    assert torch.equal(model.eval()(batch), without)  # evaluation gives no noise
+    assert torch.equal(model.eval()(batch), without)
 
 
 def test_dropout_of_the_attention_is_torch_s_from_the_stream_s_seed() -> None:
@@ -421,7 +426,7 @@ def test_dropout_of_the_attention_is_torch_s_from_the_stream_s_seed() -> None:
 
 
 def test_dropout_in_the_sublayers() -> None:
-    """On the result of the ReLU, and on a residual branch before its input is added."""
+    """Dropout is applied to the output of the ReLU, and to a residual branch before its input is added."""
     feed_forward, x = fill(FeedForward(NORMS["none"], "f", sizes(relu_dropout=0.4))), draw(4, 5, W)
     inner = torch.relu(feed_forward.up(x))
     close(feed_forward(x, StreamNoise(0, "a")), feed_forward.down(StreamNoise(0, "a").dropout(inner, 0.4)))
@@ -433,15 +438,16 @@ def test_dropout_in_the_sublayers() -> None:
 
 # --- gradients
 
-UNSEEN = ("to_source.key.bias",)  # adds the same to all scores of a query
-CENTRED_AWAY = ("output.bias", "to_source.value.bias", "down.bias")  # add the same to all positions
-END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # so, in keys and values
+UNSEEN = ("to_source.key.bias",)  # adds the same number to all scores of a query, which softmax ignores
+# A norm over the batch removes these biases, which add the same vector at all positions.
+CENTRED_AWAY = ("output.bias", "to_source.value.bias", "down.bias")
+END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # adds such vectors to keys and values
 
 
 @EVERY
 @PRE
 def test_gradients_reach_every_parameter(name: str, pre_norm: bool) -> None:
-    """Except biases that do not change a softmax, and those that a norm over the batch removes."""
+    """The exceptions are biases that do not change a softmax, and biases that a norm over the batch removes."""
     model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
     logits = model(batch)
     (logits * draw(*logits.shape, seed=5)).sum().backward()

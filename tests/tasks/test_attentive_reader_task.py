@@ -48,7 +48,7 @@ def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> Examples:
-    """Training questions; the first word of both passage and question is the number of the question."""
+    """Replace the questions by ones that begin, in passage and question, with a word for the question's number."""
     rng = np.random.default_rng(0)
     rows = []
     for i in range(TRAIN):
@@ -166,7 +166,7 @@ def test_a_pool_is_sorted_by_length_longest_first(numbered: Examples, shuffle: s
 
 
 def test_the_objective_is_the_mean_of_its_plain_formula_and_the_loss_is_in_nats() -> None:
-    """For logits from certain answers to ones whose probability is 0 in float32."""
+    """The right answers have probabilities from 1 down to 0 in float32."""
     task, _ = make("attentive_reader")
     (batch,) = task.batches(0)
     logits = torch.zeros(10, 50)
@@ -274,7 +274,7 @@ def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
         assert abs(batch["loss"] - running["loss"]) > 0.01
         close(first, running | {f"{name}_batch": value for name, value in batch.items()})
         close(published.evaluate(other)["valid"], batch | {f"{name}_running": value for name, value in running.items()})
-    assert task.notes["batch norm"].startswith("error and loss are with the statistics of norm.eval")
+    assert task.notes["batch norm"].startswith("error and loss use the statistics that norm.eval selects")
 
 
 def test_the_best_model_is_that_of_the_lowest_validation_error() -> None:

@@ -1,4 +1,4 @@
-"""The CIFAR-10 task: batches, objective and evaluation by hand; what two norms share; every norm trains."""
+"""The CIFAR-10 task: batches, objective and evaluation by hand; what is the same for two norms; runs of every norm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAIN, TEST = 5000, 1000
 
 
 def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, nn.Module]:
-    """Return a task with its data, and its model, initialised."""
+    """Return a task with its data prepared, and its initialised model."""
     job = config.job([f"norm={norm}", f"data.root={root}", *SMALL, *overrides])
     task = cifar10.Task(job.config, torch.device("cpu"))
     task.prepare(lambda _: None)
@@ -68,7 +68,7 @@ def test_weights_do_not_depend_on_the_memory_format(data_root: Path) -> None:
 
 
 def test_batches_are_a_function_of_seed_and_step(data_root: Path) -> None:
-    steps = [0, 1, 623, 624, 625, 626, 1249, 1250, 1875]  # 625 batches an epoch
+    steps = [0, 1, 623, 624, 625, 626, 1249, 1250, 1875]  # an epoch has 625 batches
 
     def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
         task, _ = make(data_root, norm, *overrides)

@@ -1,4 +1,4 @@
-"""Order-embedding's task: batches, evaluation by hand, bias correction, chance, the paper's setting."""
+"""The order-embedding task: batches, evaluation by hand, bias correction, chance, the paper's setting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRAIN, VALID, TEST = 46, 12, 14
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Image i is a one-hot vector of i; its caption j repeats the word ``2 + 5 i + j`` one to seven times."""
+    """Replace the data: image i is the one-hot vector of i, its caption j repeats word ``2 + 5 i + j`` 1 to 7 times."""
     rng = np.random.default_rng(0)
     captions = [[*[len(NAMES) + number] * int(rng.integers(1, 8)), EOS] for number in range(PER_IMAGE * TRAIN)]
     split = CaptionedImages(np.eye(TRAIN, dtype=np.float32), Sequences.from_lists(captions))
@@ -44,7 +44,7 @@ def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The built-in images with features in float64, as a model in float64 needs them."""
+    """Give the built-in images features in float64, which a model in float64 needs."""
     source = scenes.scenes(TRAIN, VALID, TEST)
     loaded = source.load(lambda _: None)
     splits = {
@@ -100,7 +100,7 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
     first = [
         drawn[step].tokens[images_of(drawn[step]).index(0), 0] for step in range(100) if 0 in images_of(drawn[step])
     ]
-    assert len(set(map(int, first))) == PER_IMAGE  # also of a single image
+    assert len(set(map(int, first))) == PER_IMAGE  # the captions of a single image vary, too
 
 
 # The objective
@@ -126,7 +126,7 @@ def plain_penalties(captions: Tensor, images: Tensor, penalty: str) -> Tensor:
     apart = captions[:, None] - images[None]
     if penalty == "order":
         return torch.where(apart > 0, apart**2, 0.0).sum(-1)
-    return apart.square().sum(-1) / 2 - 1  # of unit vectors the negative cosine
+    return apart.square().sum(-1) / 2 - 1  # the negative cosine, because the vectors have length 1
 
 
 def plain_loss(penalties: Tensor, margin: float) -> float:
@@ -139,7 +139,7 @@ def plain_loss(penalties: Tensor, margin: float) -> float:
 
 
 def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
-    """Return the rank of each caption's image and of each image's best caption; captions of two images may be equal."""
+    """Return the rank of each caption's image and of each image's best caption; two captions may be equal."""
     assert all(row.unique().numel() == row.numel() for row in penalties)
     image_ranks = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
     caption_ranks = []
@@ -153,7 +153,7 @@ def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
 
 
 def summary(folds: list[Tensor]) -> dict[str, float]:
-    """Return the metrics, averaged over folds; ``folds`` has the penalties of each."""
+    """Return the metrics, averaged over folds; ``folds`` has the penalties of each fold."""
     values: dict[str, list[float]] = {}
     for fold in folds:
         for name, ranks in zip(("image", "caption"), plain_ranks(fold), strict=True):
@@ -238,7 +238,7 @@ def test_results_do_not_depend_on_the_evaluation_batch(
     for split in ("valid", "test"):
         for other in results[1:]:
             for metric, value in results[0][split].items():
-                # in float32 two penalties may change places, and a median rank moves by a whole one
+                # rounding in float32 may swap two penalties, which changes a median rank by 1
                 inexact = {"abs": 1.0} if metric.endswith("median_rank") else {"rel": 0.02}
                 assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
 
@@ -260,7 +260,7 @@ def test_notes_state_the_recall_of_chance(words: tuple[str, ...], valid: int, te
         image_recall = sum(min(1, k / images) for k in (1, 5, 10)) / 3
         caption_recall = 1 - sum(math.comb(captions - 5, k) / math.comb(captions, k) for k in (1, 5, 10)) / 3
         return (
-            f"with {images} images chance has a mean recall of {image_recall:.2%} of images "
+            f"with {images} images a random ranking has a mean recall of {image_recall:.2%} of images "
             f"and {caption_recall:.2%} of captions"
         )
 

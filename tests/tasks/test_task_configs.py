@@ -1,4 +1,4 @@
-"""The configs of the tasks: an eps that norms may take, and the published results that their headers state."""
+"""The configs of the tasks: the eps that norms take from them, and the published results in their headers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_norm_from_outside_needs_no_eps(tmp_path: Path) -> None:
 
 
 def test_the_eps_of_the_task_is_part_of_the_series_only() -> None:
-    """The config.yaml of a run that was begun before the key existed lacks it: the run continues."""
+    """A run that was begun before the key existed, and whose config.yaml lacks it, can be continued."""
     job = config.job(["task=transformer", "norm_eps=1e-4"])
     assert (job.setting, job.series, job.norm.eps) == ("demo", "rms+eps=0.0001", 1e-4)
     resolved = config.job(["task=transformer"]).resolved
@@ -58,7 +58,7 @@ def test_the_eps_of_the_task_is_part_of_the_series_only() -> None:
 
 
 def stated_results(task: str) -> dict[tuple[str, str, str, str], str]:
-    """The numbers in the header of a task's config, as they are written, by table, framework, data and norm."""
+    """Return the numbers in the header of a task's config as text, by table, framework, data and norm."""
     lines = (config.CONFIGS / "task" / f"{task}.yaml").read_text().splitlines()
     results = {}
     for line in lines:
@@ -70,13 +70,13 @@ def stated_results(task: str) -> dict[tuple[str, str, str, str], str]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_states_its_published_results(task: str) -> None:
-    """All that are published of the metric of its target, to four decimals."""
+    """The header has all published results of the task's target metric, rounded to four decimals."""
     metric, numbers = tasks.task_class(task).target.metric, paper.numbers()
     rows = numbers[(numbers["task"] == task) & (numbers["metric"] == metric)].to_dict("records")
     expected = {(row["table"], row["framework"], row["data"], row["norm"]): round(row["value"], 4) for row in rows}
     assert {key: float(value) for key, value in stated_results(task).items()} == expected
     assert expected
     header = (config.CONFIGS / "task" / f"{task}.yaml").read_text().split(f"task: {task}\n")[0]
-    words = {"image_recall": "image recall", "bleu": "BLEU", "error": "error"}
-    assert f"{words[metric]} (" in header
+    metric_words = {"image_recall": "image recall", "bleu": "BLEU", "error": "error"}
+    assert f"{metric_words[metric]} (" in header
     assert yaml.safe_load(header) is None  # it is all comments

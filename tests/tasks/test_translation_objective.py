@@ -1,4 +1,4 @@
-"""The objectives of the translation tasks against their formulas, written out for each token."""
+"""The objectives of the translation tasks against plain formulas, which are computed token by token."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Obje
     """Return the objective of a model whose output is ``logits``."""
     noise = StreamNoise(0, "noise")
 
-    def model(given: Batch, given_noise: StreamNoise) -> Tensor:
-        assert given is batch
-        assert given_noise is noise
+    def model(model_batch: Batch, model_noise: StreamNoise) -> Tensor:
+        assert model_batch is batch
+        assert model_noise is noise
         return logits
 
     stub = SimpleNamespace(config=SimpleNamespace(label_smoothing=smoothing))
@@ -40,33 +40,39 @@ def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Obje
 
 
 def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
-    """Return a batch and logits in float32, the type that losses are computed in."""
+    """Return a batch, and logits in float32, the dtype in which losses are computed."""
     batch = batch_of(pairs(lengths), padding=3)
     return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
 
 
 def cross_entropy(scores: list[float], target: int, true: float, other: float) -> float:
-    """Return that of a token for the target probabilities ``true`` of the token and ``other`` of each other word."""
+    """Return a token's cross-entropy for target probabilities ``true`` (the token) and ``other`` (each other word)."""
     log_total = math.log(sum(math.exp(score) for score in scores))
     return -sum((true if word == target else other) * (score - log_total) for word, score in enumerate(scores))
 
 
 def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
-    """Return scores and target of each token, by sentence."""
+    """Return the scores and the target of each token, as one list per sentence."""
     targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
     scores = [part.tolist() for part in by_sentence(logits, batch)]
     return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
 
 
 def nematus(batch: Batch, logits: Tensor, e: float) -> float:
-    """Sum over tokens, average over sentences; target probabilities 1 - e + e / V (true word) and e / V (others)."""
+    """Return the objective of Nematus: the cross-entropy, summed over tokens and averaged over sentences.
+
+    Target probabilities are 1 - e + e / V for the true word and e / V for each other word.
+    """
     true, other = 1 - e + e / TARGETS, e / TARGETS
     tokens = [token for sentence in sentences(batch, logits) for token in sentence]
     return sum(cross_entropy(*token, true, other) for token in tokens) / len(batch.target)
 
 
 def zero(batch: Batch, logits: Tensor, e: float) -> float:
-    """Average over tokens, then sentences; target probabilities 1 - e and e / (V - 1), whose entropy is subtracted."""
+    """Return the objective of the toolkit zero: the cross-entropy, averaged over tokens and then over sentences.
+
+    Target probabilities are 1 - e for the true word and e / (V - 1) for each other word; their entropy is subtracted.
+    """
     true, other = 1 - e, e / (TARGETS - 1)
     entropy = -sum(p * math.log(p) for p in [true, *[other] * (TARGETS - 1)] if p)
     means = [
@@ -106,7 +112,7 @@ def test_without_smoothing_the_objectives_differ_in_the_mean_alone() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.3])
 def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
-    """Its objective is 0 for the Transformer and the target's entropy for RNNSearch; its gradient is 0."""
+    """There the gradient is 0; the objective is 0 for the Transformer and the target's entropy for RNNSearch."""
     batch, _ = example()
     hot = F.one_hot(real_targets(batch), TARGETS).double()
     others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
@@ -122,7 +128,7 @@ def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> 
 
 @BOTH
 def test_the_weight_of_a_token_in_the_objective(task: str) -> None:
-    """1 / (tokens of its sentence x sentences) for the Transformer, 1 / sentences for RNNSearch."""
+    """The weight is 1 / (tokens of the sentence x sentences) for the Transformer, 1 / sentences for RNNSearch."""
     batch, _ = example()
     logits = torch.zeros(len(batch.real), TARGETS, requires_grad=True)
     (gradient,) = torch.autograd.grad(objective(task, logits, batch, 0.0).loss, logits)
