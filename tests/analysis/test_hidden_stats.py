@@ -21,6 +21,8 @@ from rmsexp.compare.plots import style
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ["mapping", "position", "vectors", "mean", "std"]
 POSITIONS = ["1", "2", "3", "4", "all"]
 EDGES = ("max_steps=3", "log_every=1", "eval_every=3", "checkpoint_every=3", "threads=1", "device=cpu")
@@ -90,7 +92,6 @@ def test_layer_norm_standardises_at_every_position(text_root: Path) -> None:
     assert single["std"].to_numpy() == pytest.approx(np.ones(10), abs=1e-3)
 
 
-@pytest.mark.slow
 def test_the_command_writes_a_table_per_run_and_one_figure(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,8 @@ from rmsexp.compare.tables import bench as bench_table
 from rmsexp.measure import interleaved
 from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
 
+pytestmark = pytest.mark.slow
+
 # Command lines
 
 

@@ -13,6 +13,8 @@ from helpers.records import write_run
 from rmsexp import record
 from rmsexp.compare import draw, load
 
+pytestmark = pytest.mark.slow
+
 
 def test_draw_writes_all_files_and_they_are_readable(drawn: Path) -> None:
     folder = drawn / "cifar10/demo/comparison"

@@ -18,6 +18,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from rmsexp import kernels, norms
 
+pytestmark = pytest.mark.slow
+
 EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
 LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "ln": norms.LayerNorm,

@@ -17,6 +17,8 @@ from rmsexp.norms import Linear
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
 
+pytestmark = pytest.mark.slow
+
 NORMS = config.options("norm")
 SMALL = ("model.width=0.05", "batch_size=8")
 TRAIN, TEST = 5000, 1000

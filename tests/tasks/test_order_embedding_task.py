@@ -25,7 +25,7 @@ from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Target
 
-pytestmark = pytest.mark.usefixtures("small_synthetic_data")
+pytestmark = [pytest.mark.usefixtures("small_synthetic_data"), pytest.mark.slow]
 
 TRAIN, VALID, TEST = 46, 12, 14
 

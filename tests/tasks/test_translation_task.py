@@ -23,6 +23,8 @@ from rmsexp.metrics import bleu
 from rmsexp.models.translation import Batch
 from rmsexp.tasks import translation
 
+pytestmark = pytest.mark.slow
+
 
 def pairs_of(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the sentence pairs of a batch, without padding."""

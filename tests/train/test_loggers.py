@@ -14,6 +14,8 @@ from helpers.tensors import digest
 from rmsexp import config, record, runner
 from rmsexp.train import loggers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def wandb_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
