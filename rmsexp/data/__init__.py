@@ -1,4 +1,4 @@
-"""Data sets: find or download them, check them, and turn them into arrays."""
+"""Data sets: locate or download them, check them, and convert them to arrays."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
 
 
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
-    """Return the parallel text of the user's own files.
+    """Return the parallel text in files of the user.
 
     ``prefixes`` maps train, valid, test and any further test sets to the common part of the paths of two files, which
     end in ``.en`` and ``.de``, for example, or in ``.en.gz`` and ``.de.gz``. The corpus is named after train's prefix.
@@ -145,7 +145,7 @@ def _lines(path: Path) -> list[str]:
 def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
     """Return the corpus of the files with these prefixes, by split.
 
-    The digest depends on the direction of translation, too, because each direction is an experiment of its own.
+    The digest depends on the direction of translation, too, because each direction is another experiment.
     """
     candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [

@@ -67,8 +67,8 @@ def test_by_tokens_has_every_sentence_once_within_the_limit(lengths: np.ndarray,
 
 @settings(deadline=None)
 @given(sentences, st.integers(1, 200), sizes)
-def test_by_tokens_closes_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
-    """A batch closes exactly when the next sentence would exceed the limit, checked sentence by sentence."""
+def test_by_tokens_ends_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
+    """A batch ends only where the next sentence would exceed the limit."""
     for batches, start in zip(
         by_tokens(lengths, shuffled(len(lengths)), tokens, pool), range(0, 10**6, pool), strict=False
     ):

@@ -74,7 +74,7 @@ def _made_by(folder: Path, name: str) -> str:
 
 
 def test_staging_excludes_other_processes(tmp_path: Path) -> None:
-    """While a process is in ``staging``, nobody else gets the lock, not even a shared one."""
+    """While a process is in ``staging``, no other process gets the lock, not even a shared one."""
     with staging(tmp_path / "entry") as temporary:
         (temporary / "value").touch()
         with (tmp_path / ".entry.lock").open("w") as lock, pytest.raises(BlockingIOError):

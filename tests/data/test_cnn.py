@@ -121,7 +121,7 @@ def test_sentences_that_share_most_words_are_kept(passage: str, question: str, c
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A ``data.root`` with three files in training, one in validation and one in test."""
+    """Return a ``data.root`` with three files in training, one in validation and one in test."""
     for split, count in (("training", 3), ("validation", 1), ("test", 1)):
         for number in range(count):
             write(tmp_path / "cnn" / "questions" / split / f"{number}.question", lines(line1=f"{split}{number}"))

@@ -38,7 +38,7 @@ def draw(path: Path) -> None:
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    """A ``data.root`` with the released files: two images in train, one in val, three in test."""
+    """Return a ``data.root`` with the released files: two images in train, one in val, three in test."""
     (tmp_path / "coco" / "images" / "10crop").mkdir(parents=True)
     for name, images in (("train", 2), ("val", 1), ("test", 3)):
         lines = (f"{name} {i} {k}\n" for i in range(images) for k in range(5))
@@ -161,7 +161,7 @@ def annotations(first: int, count: int) -> dict[str, Any]:
 
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``data.root`` with both years: 5 + 2 images in 2017, 4 + 1 in 2014. Two images of train become valid."""
+    """Return a ``data.root`` with 5 + 2 images of 2017 and 4 + 1 of 2014. Two images of train become valid."""
     monkeypatch.setattr(coco, "VALID_IMAGES", 2)
     for year, train, val in ((2017, 5, 2), (2014, 4, 1)):
         for part, content in (("train", annotations(0, train)), ("val", annotations(100, val))):

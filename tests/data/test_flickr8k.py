@@ -15,7 +15,7 @@ SPLITS = {"train": ["a.jpg", "b.jpg"], "dev": ["c.jpg"], "test": ["d.jpg"]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A ``data.root`` with four images, one of them with six captions, and captions of an image without a file."""
+    """Return a ``data.root`` with four images, one with six captions, and with a caption of an image without a file."""
     text, images = tmp_path / "flickr8k" / "Flickr8k_text", tmp_path / "flickr8k" / "Flicker8k_Dataset"
     text.mkdir(parents=True)
     images.mkdir()

@@ -1,4 +1,4 @@
-"""Parallel text: lines of files are read unchanged; corpora are found, downloaded and verified."""
+"""Parallel text: lines of files are read unchanged; corpora are located, downloaded and verified."""
 
 from __future__ import annotations
 

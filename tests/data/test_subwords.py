@@ -139,7 +139,7 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
 
 
 def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """In this text, a compound is rare and its two parts are frequent."""
+    """A rare compound of two frequent words is split if, and only if, there is a threshold."""
     lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
     lengths = {}
     for threshold in (0, 10):
