@@ -45,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name)
     for name in ("p_sweep", "init_center"):
         commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
-    commands.add_parser("hidden_stats").add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run"
-    )
+    commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
     for name, command in commands.choices.items():
         single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
         command.add_argument("--out", type=Path, help=f"folder for tables and figures; default: {single}{OUT / name}")

@@ -39,7 +39,7 @@ class Finding:
     """The result of an analysis: tables, and figures by name.
 
     The name of a table or figure is a path below the output folder, without the suffix. ``remarks`` are lines that are
-    printed last. ``contradictions`` has a line for each result that contradicts the paper.
+    printed after the paths of the files. ``contradictions`` has a line for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]
@@ -86,7 +86,7 @@ def captioned(title: str, caption: str, width: float, height: float) -> Figure:
 
 
 def settings(results: Path) -> Iterator[tuple[Path, Records]]:
-    """Yield the folder, relative to ``results``, and the records of each setting with a target metric.
+    """Yield the folder, relative to ``results``, and the records of each setting whose runs have a target metric.
 
     The folder is ``Path()`` if the setting is not below ``results``. Output files are written to the same relative
     folder.

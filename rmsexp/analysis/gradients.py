@@ -29,7 +29,7 @@ EXPECTED = {  # RMSNorm: (changed, variable) -> exponent of delta in dL/dvariabl
     **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
-WIDTHS = np.linspace(7.5, 1, len(NORMS))  # of lines, by norm
+WIDTHS = np.linspace(7.5, 1, len(NORMS))  # line width of each norm
 TOLERANCE = 1e-6  # largest difference between a fitted exponent and the paper's
 
 

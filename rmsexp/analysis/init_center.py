@@ -20,7 +20,7 @@ TASK, KEY = "rnnsearch", "+model.init_center="  # as in a setting's name
 
 
 def analyse(results: Path) -> Finding:
-    """Return a table and a figure for each setting below ``results`` with runs of ``model.init_center``.
+    """Return a table and a figure for each setting below ``results`` with runs that set ``model.init_center``.
 
     Raises: ValueError if no such run has been evaluated.
     """

@@ -43,7 +43,7 @@ def analyse(results: Path) -> Finding:
 
 
 def as_text(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """Return a row per series with means over runs, as text. The time is a mean over runs whose time counts."""
+    """Return a row per series with means over runs, as text. Times are means over runs whose time is clear."""
     factor, unit = names.scale_and_unit(aim.metric)
     metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
     seconds = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")

@@ -76,9 +76,7 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             paths = _write_shards(images, extractor, shards, progress)
             _join(paths, len(images), temporary / target.name)
             cache.sync(temporary)
-            target.with_suffix(".json").unlink(
-                missing_ok=True
-            )  # so that the old origin never stands beside new features
+            target.with_suffix(".json").unlink(missing_ok=True)  # so that new features never have the old origin
             (temporary / target.name).replace(target)
             record.write_json(target.with_suffix(".json"), origin)
             shutil.rmtree(shards.parent)

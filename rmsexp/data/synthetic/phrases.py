@@ -144,7 +144,7 @@ def _source_phrase(phrase: Phrase) -> list[str]:
 
 
 def render_target(sentence: Sentence) -> str:
-    """Return the sentence in German as :func:`render_source`, and with commas around subordinate clauses."""
+    """Return the sentence in German, as :func:`render_source` does, but with commas around subordinate clauses."""
     subject = _target_phrase(sentence.subject, "nominative")
     adverb, direct_object, finite, last = _target_predicate(sentence.subject, sentence.predicate)
     if sentence.question:
