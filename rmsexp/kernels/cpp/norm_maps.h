@@ -7,6 +7,7 @@
 #include "norms.h"
 
 namespace rmsexp {
+namespace {
 
 template <typename T>
 void maps_forward(const Layout& layout, const Form& form,
@@ -136,4 +137,5 @@ void maps_backward(const Layout& layout, const Form& form,
   });
 }
 
+}  // namespace
 }  // namespace rmsexp

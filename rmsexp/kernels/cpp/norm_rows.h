@@ -7,6 +7,7 @@
 #include "norms.h"
 
 namespace rmsexp {
+namespace {
 
 template <typename T, bool streaming>
 void rows_forward(const Layout& layout, const Form& form,
@@ -149,4 +150,5 @@ void rows_backward(const Layout& layout, const Form& form,
   });
 }
 
+}  // namespace
 }  // namespace rmsexp

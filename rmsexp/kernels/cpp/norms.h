@@ -31,6 +31,8 @@ NormOutputs normalise_backward(const Tensor& gradient,  // gradient of y, with t
                                const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
                                double slope);
 
+namespace {
+
 constexpr int64_t kElementsPerThread = 16384;  // for fewer elements, another thread saves no time
 
 // How the kernels read the memory of an input. For contiguous maps, a row is one channel of one example, (n,). For
@@ -67,4 +69,5 @@ void with_constants(F f, bool flag, Flags... others) {
   flag ? call(std::true_type{}) : call(std::false_type{});
 }
 
+}  // namespace
 }  // namespace rmsexp

@@ -6,6 +6,7 @@
 #include "steps.h"
 
 namespace rmsexp {
+namespace {
 
 // Pointers to the rows of a matrix whose last axis is contiguous; null pointers if there is no matrix.
 template <typename T>
@@ -114,4 +115,5 @@ struct NormBackward {
   }
 };
 
+}  // namespace
 }  // namespace rmsexp
