@@ -310,7 +310,7 @@ def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
     typed = OmegaConf.structured(schema)
     for name, value in typed.items_ex(resolve=False):
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
-            keys = ", ".join(f"{prefix}{name}.{key}" for key in value)
+            keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
     try:
         return OmegaConf.to_object(OmegaConf.merge(typed, content))

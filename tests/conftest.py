@@ -14,14 +14,14 @@ import pytest
 if TYPE_CHECKING:
     from helpers.tasks import Main
 
-# Before torch is imported, and for subprocesses: threads that wait must not spin, or tests take ten times as long where
-# something else computes beside them.
+# Threads that wait must not spin, or tests take ten times as long beside another busy process. This must be set before
+# torch is imported; subprocesses inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(autouse=True)
 def threads_of_torch() -> Iterator[None]:
-    """Small tensors on a busy machine: threads would wait for each other longer than they compute.
+    """Set one thread, because with small tensors threads wait for each other longer than they compute.
 
     ``make test-full`` sets RMSEXP_TEST_THREADS to 2 to see that results do not depend on the number.
     """
@@ -35,9 +35,9 @@ def threads_of_torch() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A ``data.root`` in which the demo's images lie whitened (8 s, once), so that runs begin at once.
+    """Return a ``data.root`` that contains the demo's whitened images, so that runs do not compute them (8 s).
 
-    In this process the images are drawn once, too; a subprocess draws them itself.
+    Runs in this process also reuse the images before whitening; a subprocess draws them again.
     """
     from rmsexp import config
     from rmsexp.data import whitening
@@ -58,7 +58,7 @@ def text_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text_root(text_cache: Path) -> Iterator[Path]:
-    """A ``data.root`` for the built-in translation corpus, of which a module's tests see 310, 16 and 16 pairs."""
+    """Return a ``data.root``, and make the built-in translation corpus small for a module: 310, 16 and 16 pairs."""
     from rmsexp.data.synthetic import phrases
     from rmsexp.tasks import translation
 
@@ -70,7 +70,7 @@ def text_root(text_cache: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def small_synthetic_data() -> Iterator[None]:
-    """A module's tests see 74 and 13 of the built-in cloze questions, and 46, 12 and 14 of the built-in images."""
+    """Make built-in data small for a module: 74 and 13 cloze questions, and 46, 12 and 14 images with captions."""
     from rmsexp.data.synthetic import scenes, stories
     from rmsexp.tasks import attentive_reader, order_embedding
 
@@ -83,7 +83,7 @@ def small_synthetic_data() -> Iterator[None]:
 
 @pytest.fixture
 def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
-    """Runs command lines in this process, with results and data in folders of those names in the test's own."""
+    """Return a function that runs command lines in this process, with results and data in the test's folder."""
     from helpers.tasks import Ended
 
     from rmsexp import app

@@ -1,4 +1,4 @@
-"""The rooms of the package: imports run downward, one file reads the time, and one file draws."""
+"""Rules for the package's files: the direction of imports, and which files read the time or draw random numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 
 CLOCKS = {"time", "datetime", "timeit"}
 TIME_READERS = {"train/clock.py"}
-# synthetic data are drawn from a seed; initialisers draw from a generator that they are given
+# Synthetic data are drawn from a seed. Initialisers draw from a generator that their caller passes.
 DRAWERS = {"train/randomness.py", "data/synthetic/random_choices.py", "data/synthetic/shapes.py"}
 GIVEN_A_GENERATOR = {"models/init.py"}
 RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random", "torch.random"}
@@ -36,7 +36,7 @@ OWN_METHODS = {"noise.dropout"}  # rmsexp.models.noise.Noise, drawn by randomnes
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module, and every name of a module, that is imported anywhere in a file."""
+    """Yield every module, and every name of a module, that a file imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -46,7 +46,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of an attribute, with ``?`` for what is no name."""
+    """Return an attribute's path such as ``a.b.c``, with ``?`` for a part that is not a name."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
@@ -57,26 +57,26 @@ def reads_time(tree: ast.AST) -> list[str]:
 
 
 def draws(tree: ast.AST, given_a_generator: bool = False) -> list[str]:
-    """What a file imports, names or calls that draws random numbers or seeds what does."""
-    found = [name for name in imports(tree) if name in RANDOM_MODULES | DRAWING_NAMES]
-    found += [name for name in imports(tree) if name.startswith(DRAWING_PREFIXES)]
+    """Return the imports, names and calls of a file that draw random numbers or seed a generator."""
+    matches = [name for name in imports(tree) if name in RANDOM_MODULES | DRAWING_NAMES]
+    matches += [name for name in imports(tree) if name.startswith(DRAWING_PREFIXES)]
     in_types = {id(part) for part in _annotations(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in in_types:
             name = dotted(node)
             if name in DRAWING_NAMES or name.startswith(DRAWING_PREFIXES):
-                found.append(f"{name} (line {node.lineno})")
+                matches.append(f"{name} (line {node.lineno})")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             method = node.func.attr
             given = given_a_generator and any(keyword.arg == "generator" for keyword in node.keywords)
             allowed = dotted(node.func) in OWN_METHODS or (given and method in TAKES_GENERATOR)
             if method in DRAWING_METHODS and not allowed:
-                found.append(f"{dotted(node.func)} (line {node.lineno})")
-    return found
+                matches.append(f"{dotted(node.func)} (line {node.lineno})")
+    return matches
 
 
 def _annotations(tree: ast.AST) -> Iterator[ast.AST]:
-    """All that stands in types, where nothing is drawn."""
+    """Yield the nodes of type annotations, which do not draw."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -100,13 +100,13 @@ def test_only_the_clock_reads_the_time() -> None:
     assert readers == TIME_READERS
 
 
-def test_only_randomness_draws() -> None:
+def test_only_the_listed_files_draw() -> None:
     calls = {file: draws(ast.parse(path.read_text()), file in GIVEN_A_GENERATOR) for file, path in FILES.items()}
     assert {file for file, drawn in calls.items() if drawn} == DRAWERS, calls
 
 
 @pytest.mark.parametrize("file", sorted(GIVEN_A_GENERATOR))
-def test_initialisers_only_draw_from_what_they_are_given(file: str) -> None:
+def test_initialisers_draw_only_from_a_passed_generator(file: str) -> None:
     tree = ast.parse(FILES[file].read_text())
     assert draws(tree)
     assert not draws(tree, given_a_generator=True)
@@ -155,6 +155,6 @@ def test_the_check_finds_clocks(source: str) -> None:
         "from rmsexp.train.randomness import stream",
     ],
 )
-def test_the_check_leaves_other_things_alone(source: str) -> None:
+def test_the_check_ignores_code_that_neither_draws_nor_reads_the_time(source: str) -> None:
     assert not draws(ast.parse(source))
     assert not reads_time(ast.parse(source))

@@ -54,7 +54,7 @@ def test_keys_that_are_not_part_of_the_identity(override: str) -> None:
     assert config.job([override]).folder == config.job([]).folder
 
 
-def test_results_is_the_root(tmp_path: Path) -> None:
+def test_the_folder_is_below_results(tmp_path: Path) -> None:
     assert config.job([f"results={tmp_path}/a b"]).folder == tmp_path / "a b" / "cifar10/demo/rms/seed0"
 
 
@@ -86,19 +86,19 @@ def test_recipe_and_pair_set_values() -> None:
 
 
 def test_later_groups_win_and_the_command_line_wins_over_all(tmp_path: Path) -> None:
-    """Each rung is set by one group more: task < scale < recipe < pair < command line."""
-    rungs = ["batch_size", "log_every", "eval_every", "checkpoint_every"]
-    own = "scale: mine\nschedule: {steps: 5, period: 5}\n"
-    files = {"scale/mine": own, "recipe/cifar10/mine": "", "pair/cifar10_own": ""}
+    """Scale sets all four keys, recipe the last three, pair the last two, and the command line the last."""
+    keys = ["batch_size", "log_every", "eval_every", "checkpoint_every"]
+    scale = "scale: mine\nschedule: {steps: 5, period: 5}\n"
+    files = {"scale/mine": scale, "recipe/cifar10/mine": "", "pair/cifar10_own": ""}
     for first, (name, text) in enumerate(files.items()):
         path = tmp_path / f"{name}.yaml"
         path.parent.mkdir(parents=True)
-        values = "".join(f"{key}: {first + 1}\n" for key in rungs[first:])
+        values = "".join(f"{key}: {first + 1}\n" for key in keys[first:])
         path.write_text(f"# @package _global_\n{text}{values}")
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\n")
     job = config.job(["scale=mine", "norm=own", "checkpoint_every=4"], str(tmp_path))
-    assert [getattr(job.config, key) for key in rungs] == [1, 2, 3, 4]
+    assert [getattr(job.config, key) for key in keys] == [1, 2, 3, 4]
     assert job.folder == Path("results/cifar10/mine/own/seed0")
 
 
@@ -136,22 +136,22 @@ def expand(*words: str, multirun: bool = True) -> list[list[str]]:
     return app.expand(words, multirun, None)[0]
 
 
-def shown(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
+def values_of(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
     values = [dict(word.split("=") for word in run) for run in runs]
     return [tuple(value[key] for key in keys) for value in values]
 
 
 @pytest.mark.parametrize("words", [("norm=rms,ln", "seed=0,1"), ("seed=0,1", "norm=rms,ln")])
 def test_norms_interleave_within_a_seed(words: tuple[str, ...]) -> None:
-    in_turn = [("0", "rms"), ("0", "ln"), ("1", "rms"), ("1", "ln")]
-    assert shown(expand(*words), "seed", "norm") == in_turn
+    expected_runs = [("0", "rms"), ("0", "ln"), ("1", "rms"), ("1", "ln")]
+    assert values_of(expand(*words), "seed", "norm") == expected_runs
 
 
 def test_seeds_are_slowest_and_norms_fastest() -> None:
     runs = expand("norm=rms,ln", "optim.lr=1,2", "seed=range(0,2)", "max_steps=3")
-    assert {run[1] for run in shown(runs, "seed", "max_steps")} == {"3"}
+    assert {run[1] for run in values_of(runs, "seed", "max_steps")} == {"3"}
     slow = [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")]
-    assert shown(runs, "seed", "optim.lr", "norm") == [(*pair, norm) for pair in slow for norm in ("rms", "ln")]
+    assert values_of(runs, "seed", "optim.lr", "norm") == [(*pair, norm) for pair in slow for norm in ("rms", "ln")]
 
 
 def test_one_run_is_no_sweep() -> None:
@@ -169,15 +169,15 @@ def test_every_preset_is_tested() -> None:
     assert config.options("sweep") == ["lr", "norms", "p"]
 
 
-def test_values_typed_beside_a_preset_win_and_keep_the_order() -> None:
+def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> None:
     runs = expand("sweep=lr", "norm=rms,ln", "seed=0,1", multirun=False)
     assert len(runs) == 2 * 4 * 2
-    assert shown(runs, "seed", "optim.lr", "norm")[:3] == [
+    assert values_of(runs, "seed", "optim.lr", "norm")[:3] == [
         ("0", "0.0003", "rms"),
         ("0", "0.0003", "ln"),
         ("0", "0.001", "rms"),
     ]
-    assert [run[0] for run in shown(runs, "seed")] == ["0"] * 8 + ["1"] * 8
+    assert [run[0] for run in values_of(runs, "seed")] == ["0"] * 8 + ["1"] * 8
 
 
 def test_hydra_does_the_runs_in_the_same_order() -> None:

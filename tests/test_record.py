@@ -178,7 +178,7 @@ def test_moving_the_folder_aside_keeps_its_lock_and_its_content(folder: record.R
             folder.move_aside()
             assert folder.is_locked()
         assert not folder.path.exists()
-    folder.move_aside()  # nothing is there to be moved
+    folder.move_aside()  # does nothing without a folder
     for number in range(2):
         assert (folder.path.with_name(f"seed0.old{number}") / "file").read_text() == str(number)
     assert not folder.path.with_name("seed0.old2").exists()

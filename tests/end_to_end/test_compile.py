@@ -1,4 +1,4 @@
-"""``compile=true``: the same training, under a setting of its own."""
+"""``compile=true`` gives the same training, in the folder of another setting."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ EDGES = ("max_steps=4", "log_every=1", "eval_every=4", "checkpoint_every=4", "th
 
 @pytest.fixture
 def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs are made and differentiated as ever, but torch's own operators run them, which need no building."""
+    """Make torch.compile trace and differentiate graphs as usual, but run them with eager operators, without code."""
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager"))
 
 
 def assert_same_training(task: str, norm: str, root: Path, results: Path, *words: str) -> None:
-    def run(*more: str) -> Record:
+    def execute(*more: str) -> Record:
         return rmsexp.run(task, norm, [*words, *EDGES, f"data.root={root}", f"results={results}", *more])
 
-    eager, compiled = run(), run("compile=true")
+    eager, compiled = execute(), execute("compile=true")
     assert "+compile=True" in compiled.run["setting"]
     assert eager.run["parameters"] == compiled.run["parameters"]
     assert [(row["step"], row["split"]) for row in eager.metrics] == [
         (row["step"], row["split"]) for row in compiled.metrics
     ]
     for key in ("loss", "objective", "grad_norm"):
-        losses = [[row[key] for row in found.metrics if key in row] for found in (eager, compiled)]
-        assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+        values = [[row[key] for row in run.metrics if key in row] for run in (eager, compiled)]
+        assert values[1] == pytest.approx(values[0], rel=1e-3)
     assert compiled.metrics[0]["loss"] == pytest.approx(eager.metrics[0]["loss"], rel=1e-6)
-    states = [torch.load(one.folder / CHECKPOINTS / "last.pt", weights_only=True)["model"] for one in (eager, compiled)]
+    states = [torch.load(run.folder / CHECKPOINTS / "last.pt", weights_only=True)["model"] for run in (eager, compiled)]
     assert states[0].keys() == states[1].keys()
     seconds = compiled.metrics[-1]["seconds"]
     assert seconds["warmup"] > seconds["train"]
@@ -53,17 +53,19 @@ def assert_same_training(task: str, norm: str, root: Path, results: Path, *words
 
 @pytest.mark.usefixtures("aot_eager")
 @pytest.mark.parametrize("norm", ["rms", "bn"])
-def test_images(norm: str, data_root: Path, tmp_path: Path) -> None:
+def test_compiled_training_on_images_equals_eager_training(norm: str, data_root: Path, tmp_path: Path) -> None:
     assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
 
 
 @pytest.mark.usefixtures("aot_eager")
-def test_translation_in_batches_of_different_lengths(text_root: Path, tmp_path: Path) -> None:
+def test_compiled_training_on_batches_of_different_lengths_equals_eager_training(
+    text_root: Path, tmp_path: Path
+) -> None:
     assert_same_training("transformer", "ln", text_root, tmp_path, *TEXT)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
-def test_generated_kernels() -> None:
+def test_a_compiled_layer_computes_the_same_values_and_gradients() -> None:
     torch.compiler.reset()
     sizes = transformer.Sizes(width=8, heads=2, inner=12, attention_dropout=0.0)
     eager, compiled = (fill(transformer.EncoderLayer(NORMS["ln"], "layer", sizes)) for _ in range(2))
@@ -79,7 +81,7 @@ def test_generated_kernels() -> None:
     )
 
 
-def test_noise_is_the_same_in_one_graph() -> None:
+def test_compiled_noise_equals_eager_noise_in_a_single_graph() -> None:
     def noisy(x: Tensor, noise: StreamNoise) -> Tensor:
         return noise.dropout(noise.dropout(noise.gaussian(x, 0.3), 0.5) + 1, 0.25)
 

@@ -1,4 +1,4 @@
-"""The first word of ``rmsexp``: it chooses a command, or it belongs to a run."""
+"""The command ``rmsexp``: its first word names a command, or all words belong to runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.Monkey
         ("", ""),
     ],
 )
-def test_an_unknown_command_is_answered_in_one_line(
+def test_an_unknown_command_is_reported_in_one_line(
     word: str, suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word, "norm=ln"]) == 2
@@ -104,5 +104,5 @@ def test_python_m_and_the_console_script_are_the_same_function() -> None:
     assert done.stderr.startswith("rmsexp: nowhere ")
 
 
-def test_type_hints_are_for_users_of_the_package_too() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (Path(rmsexp.__file__).parent / "py.typed").exists()

@@ -1,4 +1,4 @@
-"""A run that is stopped in any way and started again ends bit-identical to one that was never stopped."""
+"""A run that is stopped in any way and started again ends bit-identical to an undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ def words(data_root: Path, results: Path, *more: str) -> list[str]:
 
 
 def execute(data_root: Path, results: Path, *more: str) -> runner.Outcome:
-    """One run; it is evaluated on 20 images: what is tested is when, not how well."""
+    """Do a run that is evaluated on only 20 images, to save time."""
     prepare = cifar10.Task.prepare
 
-    def few(self: cifar10.Task, report: Callable[[str], None]) -> None:
+    def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
         prepare(self, report)
         images = self._images
         self._images = Whitened(images.train_x, images.train_y, images.test_x[:20], images.test_y[:20])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cifar10.Task, "prepare", few)
+        patch.setattr(cifar10.Task, "prepare", prepare_few_images)
         return runner.execute(config.job(words(data_root, results, *more)))
 
 
 @pytest.fixture(scope="module")
 def reference(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """The results of a norm's run that nothing stopped, made when first asked for."""
+    """Return a function that gives the results folder of a norm's undisturbed run, which is done at its first call."""
     root = tmp_path_factory.mktemp("reference")
 
-    def make(norm: str) -> Path:
+    def results_of(norm: str) -> Path:
         if not (root / norm).exists():
             assert execute(data_root, root / norm, f"norm={norm}").status == "finished"
         return root / norm
 
-    return make
+    return results_of
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("step", [1, 7])
-def test_crash(
+def test_a_run_continues_after_a_crash(
     norm: str, step: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop(monkeypatch, "_update", WARMUP + step + 1, crash)
@@ -74,11 +74,11 @@ def test_crash(
     [
         *(("_update", nth) for nth in (2, *range(WARMUP + 1, WARMUP + 8 + 1))),
         *(("_collect", nth) for nth in (1, 2)),
-        ("isfinite", 5),  # in the midst of _collect; three calls are of the first evaluation
+        ("isfinite", 5),  # in _collect; the first evaluation makes three calls
         *((method, nth) for method in ("_log", "_evaluate", "_checkpoint") for nth in (1, 3)),
     ],
 )
-def test_sigterm_anywhere(
+def test_a_run_continues_after_sigterm_in_any_method(
     method: str, nth: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop(monkeypatch, method, nth, terminate, math if method == "isfinite" else Trainer)
@@ -94,15 +94,15 @@ def test_sigterm_twice_does_not_save_half_a_step(
 ) -> None:
     zero_grad, calls = torch.optim.Optimizer.zero_grad, 0
 
-    def after_the_update(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+    def terminate_after_update(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         nonlocal calls
         calls += 1
-        if calls == WARMUP + 1 + 5:  # of them one at the end of the warm-up
+        if calls == WARMUP + 1 + 5:  # one of the calls is at the end of the warm-up
             terminate()
             terminate()
         zero_grad(self, set_to_none)
 
-    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", after_the_update)
+    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", terminate_after_update)
     assert execute(data_root, tmp_path, "norm=bn").status == "interrupted"
     assert execute(data_root, tmp_path, "norm=bn").status == "finished"
     assert_same(reference("bn"), tmp_path)
@@ -112,23 +112,23 @@ def test_sigterm_twice_does_not_save_half_a_step(
 def test_continuing_a_finished_run_and_warming_up(
     norm: str, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to 4 steps, then up to 8; both warm-ups leave everything as it was."""
+    """The run goes to step 4, then to step 8. Both warm-ups restore the state."""
     warm_up, warmed_up = Trainer._warm_up, []
 
-    def everything(trainer: Trainer) -> list[Any]:
+    def full_state(trainer: Trainer) -> list[Any]:
         gradients = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
         training = [module.training for module in trainer.model.modules()]
         states = [trainer.model.state_dict(), trainer.optimizer.state_dict(), gradients, torch.get_rng_state()]
         return [*states, training, trainer.state.step, trainer.state.examples, trainer.state.pending]
 
-    def checked(self: Trainer) -> None:
-        before = copy.deepcopy(everything(self))
+    def check_warm_up(self: Trainer) -> None:
+        before = copy.deepcopy(full_state(self))
         warm_up(self)
-        assert chaos.differences(before, everything(self)) == []
+        assert chaos.differences(before, full_state(self)) == []
         assert self._recent == []
         warmed_up.append(self.state.step)
 
-    monkeypatch.setattr(Trainer, "_warm_up", checked)
+    monkeypatch.setattr(Trainer, "_warm_up", check_warm_up)
     assert execute(data_root, tmp_path, f"norm={norm}", "max_steps=4").step == 4
     assert execute(data_root, tmp_path, f"norm={norm}", "max_steps=4").already
     assert execute(data_root, tmp_path, f"norm={norm}").step == 8
@@ -137,24 +137,28 @@ def test_continuing_a_finished_run_and_warming_up(
 
 
 @pytest.mark.parametrize(("task", "norm"), [("rnnsearch", "bn"), ("transformer", "wn"), ("transformer", "bn")])
-def test_translation(task: str, norm: str, text_root: Path, tmp_path: Path) -> None:
-    """With dropout of two kinds, two micro-batches a step of the Transformer, and an epoch that ends on the way."""
-    own = {
+def test_translation_runs_continue_after_a_crash_and_sigterm(
+    task: str, norm: str, text_root: Path, tmp_path: Path
+) -> None:
+    """The runs have two kinds of dropout and an end of an epoch; the Transformer has two micro-batches per step."""
+    task_options = {
         "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
         "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
     }[task]
-    options = [*tiny(task), *own, f"norm={norm}", f"data.root={text_root}"]
+    options = [*tiny(task), *task_options, f"norm={norm}", f"data.root={text_root}"]
     assert_stopping_changes_nothing(options, tmp_path)
 
 
-def test_divergence_is_recorded_alike(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     update = Trainer._update
 
-    def diverging(self: Trainer, step: int, batches: Any) -> Any:
+    def nan_at_step_5(self: Trainer, step: int, batches: Any) -> Any:
         values, count = update(self, step, batches)
         return (values * float("nan") if step == 5 else values), count
 
-    monkeypatch.setattr(Trainer, "_update", diverging)
+    monkeypatch.setattr(Trainer, "_update", nan_at_step_5)
     results = [tmp_path / "a", tmp_path / "b"]
     outcomes = [execute(data_root, results[0], "norm=rms", "log_every=8", "checkpoint_every=8")]
     with monkeypatch.context() as patch:
@@ -167,28 +171,30 @@ def test_divergence_is_recorded_alike(data_root: Path, tmp_path: Path, monkeypat
     assert (rows[0][-1]["step"], rows[0][-1]["examples"]) == (5, 40)
 
 
-def test_damaged_checkpoint_costs_only_its_steps(
+def test_after_a_damaged_checkpoint_only_its_steps_are_repeated(
     data_root: Path, tmp_path: Path, reference: Reference, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(data_root, tmp_path, "norm=bn", "max_steps=4").step == 4
     (last,) = tmp_path.rglob(checkpoint.LAST)
     last.write_bytes(last.read_bytes()[:-1000])
     assert execute(data_root, tmp_path, "norm=bn").step == 8
-    said = capsys.readouterr().err
-    assert f"warning: {last} is damaged" in said
-    assert "continuing at step 3" in said
+    messages = capsys.readouterr().err
+    assert f"warning: {last} is damaged" in messages
+    assert "continuing at step 3" in messages
     last.with_name(checkpoint.DAMAGED).unlink()
     assert_same(reference("bn"), tmp_path)
 
 
-def flip(content: bytes) -> bytes:
+def flip_a_bit(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-1], flip, lambda _: b"", lambda _: b"text"])
-def test_whole_checkpoint_survives_a_damaged_one(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """Even where the process is killed when ``last.pt`` has been renamed and the next is not there yet."""
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], flip_a_bit, lambda _: b"", lambda _: b"text"])
+def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """At the end ``last.pt`` is missing, as if the process had been killed before it wrote the new file."""
     values = [{"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
     for value in values[:2]:
         checkpoint.save(tmp_path, value)
@@ -206,14 +212,14 @@ def test_whole_checkpoint_survives_a_damaged_one(tmp_path: Path, damage: Callabl
     assert warning is None
 
 
-def test_only_damaged_checkpoints(tmp_path: Path) -> None:
+def test_loading_fails_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for name in (checkpoint.LAST, checkpoint.PREVIOUS):
         (tmp_path / name).write_bytes(b"text")
     with pytest.raises(checkpoint.CheckpointError, match=r"force=true"):
         checkpoint.load(tmp_path)
 
 
-def test_differences_sees_every_bit() -> None:
+def test_differences_compares_values_and_types_exactly() -> None:
     x = torch.tensor([0.0, 1.0])
     value = {"a": [x, 1], "b": None}
     assert chaos.differences(value, {"a": [x.clone(), 1], "b": None}) == []
@@ -227,8 +233,8 @@ def test_differences_sees_every_bit() -> None:
         assert len(chaos.differences(value, other)) == 1
 
 
-def test_sigkill(data_root: Path, tmp_path: Path) -> None:
-    """Two children are killed; the whole is ``python scripts/chaos.py``."""
+def test_a_run_continues_after_sigkill(data_root: Path, tmp_path: Path) -> None:
+    """Two processes are killed. ``python scripts/chaos.py`` kills many more."""
     log = tmp_path / "log.txt"
     deaths = [
         chaos.run(words(data_root, tmp_path / "killed", "norm=bn"), log, chaos.Kill(point, count))
@@ -238,7 +244,7 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
     assert [death.first_step for death in deaths] == [0, 3]
     assert deaths[0].killed_at is not None
     assert deaths[0].killed_at.endswith(".pt half written")
-    assert not list(tmp_path.rglob(".*.tmp"))  # the second child removed what the first had left
+    assert not list(tmp_path.rglob(".*.tmp"))  # the second process removed the first one's temporary files
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.RunFolder(folder).read_status()["status"] == "interrupted"
     for name in ("killed", "reference"):
@@ -246,7 +252,7 @@ def test_sigkill(data_root: Path, tmp_path: Path) -> None:
     assert chaos.compare(tmp_path / "reference", tmp_path / "killed") == []
 
 
-def test_plan_has_each_point_three_times() -> None:
+def test_a_plan_has_each_kill_point_at_least_three_times() -> None:
     for seed in range(5):
         points = [kill.point for kill in chaos.plan(20, random.Random(seed))]
         writes = ["checkpoint" if point == "rename" else point for point in points]

@@ -1,4 +1,4 @@
-"""Whole runs of the translation tasks: every norm, sweeps, precision, mistakes, own text."""
+"""Whole runs of the translation tasks: every norm, sweeps, precision, mistakes, users' text."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str) -> 
     if run.status["status"] == "diverged":
         return
     assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "best.pt"}
-    of_split = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
-    assert [row["step"] for row in of_split["train"]] == [1, 2]
-    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in of_split["train"])
+    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
+    assert [row["step"] for row in rows["train"]] == [1, 2]
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
     for split in ("valid", "test"):
-        assert [row["step"] for row in of_split[split]] == [0, 2]
-        assert of_split[split][0]["loss"] != of_split[split][1]["loss"]
+        assert [row["step"] for row in rows[split]] == [0, 2]
+        assert rows[split][0]["loss"] != rows[split][1]["loss"]
     assert (run.run["norm"], run.run["dataset"]["builtin"]) == (norm, True)
     assert "version:" in run.run["notes"]["bleu"]
 
@@ -55,7 +55,7 @@ def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])
-def test_bfloat16_trains_near_float32(main: Main, tmp_path: Path, name: str, norm: str) -> None:
+def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path: Path, name: str, norm: str) -> None:
     for precision in ("float32", "bfloat16"):
         done = main(*tiny(name), *SHORT, f"norm={norm}", f"precision={precision}")
         assert done.status == 0, done.err
@@ -96,7 +96,7 @@ def test_bfloat16_trains_near_float32(main: Main, tmp_path: Path, name: str, nor
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value),
 )
-def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str], message: str) -> None:
+def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, words: list[str], message: str) -> None:
     main(*words).assert_refused(message)
     assert not (tmp_path / "results").exists()
 
@@ -108,21 +108,21 @@ def test_mistake_is_named_in_a_line(main: Main, tmp_path: Path, words: list[str]
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases twin has no test2018 (it has test)"),
         (["data.tests=[test,train]"], "data.tests: train is not a test set"),
-        (["data.tests=[test,valid]"], "data.tests: valid is not a test set"),  # else the model is chosen on it
+        (["data.tests=[test,valid]"], "data.tests: valid is not a test set"),  # because valid selects the best model
         (["data.tests=[test,test]"], "data.tests"),
         (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
-        (["data.source=de", "data.target=en"], "data.source"),  # the twin is from English to German
+        (["data.source=de", "data.target=en"], "data.source"),  # the synthetic text is from English to German
         (["data.vocabulary=100000"], "data.vocabulary=100000 is more than the"),
         (["data.vocabulary=20"], "data.vocabulary=20 is less than the"),
         (["data.max_length=2"], "data.max_length=2"),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value),
 )
-def test_what_does_not_fit_the_text_ends_the_run(main: Main, words: list[str], message: str) -> None:
+def test_a_value_that_does_not_fit_the_text_ends_the_run(main: Main, words: list[str], message: str) -> None:
     main(*tiny("rnnsearch"), *words).assert_failed(message)
 
 
-# One's own text
+# Users' text
 
 
 def write(prefix: Path, sources: list[str], targets: list[str]) -> None:
@@ -132,8 +132,8 @@ def write(prefix: Path, sources: list[str], targets: list[str]) -> None:
 
 
 @pytest.fixture
-def own_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files of 42 training pairs, one of them empty on a side and one too long; what names them."""
+def user_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write files with 42 training pairs, one with an empty side and one too long; return the overrides to use them."""
     corpus = phrases.phrases(40, 6, 6)
     monkeypatch.chdir(tmp_path)
     for split, read in corpus.splits.items():
@@ -145,17 +145,17 @@ def own_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("rnnsearch", "42 pairs: 40 kept, 1 empty, 1 longer than 80 subwords; unknown subwords: 0 in en, 0 in de"),
         ("transformer", "42 pairs: 41 kept, 1 empty, 1 cut to 256 subwords; unknown subwords: 0 in en, 0 in de"),
     ],
 )
-def test_a_run_on_ones_own_text(main: Main, own_text: list[str], tmp_path: Path, name: str, said: str) -> None:
-    words = (*tiny(name), *own_text, f"data.root={tmp_path / 'cache'}")
+def test_a_run_on_users_text(main: Main, user_text: list[str], tmp_path: Path, name: str, message: str) -> None:
+    words = (*tiny(name), *user_text, f"data.root={tmp_path / 'cache'}")
     done = main(*words)
     assert done.status == 0, done.err
-    assert said in done.err
+    assert message in done.err
     assert "data train en-de" in done.err.splitlines()[0]
     (folder,) = record.find_runs(tmp_path)
     run = record.read(folder)
@@ -168,17 +168,17 @@ def test_a_run_on_ones_own_text(main: Main, own_text: list[str], tmp_path: Path,
     assert "was trained on other data" in again.err
 
 
-def test_own_text_may_lie_anywhere(main: Main, own_text: list[str], tmp_path: Path) -> None:
-    paths = [word.replace("=", f"={tmp_path}/") for word in own_text[1:4]]
+def test_users_text_may_have_absolute_paths(main: Main, user_text: list[str], tmp_path: Path) -> None:
+    paths = [word.replace("=", f"={tmp_path}/") for word in user_text[1:4]]
     sizes = ("model.width=16", "model.heads=2", "decoding.beyond_source=1", "data.vocabulary=90")
-    done = main("task=transformer", own_text[0], *paths, *sizes, f"data.root={tmp_path / 'cache'}")
+    done = main("task=transformer", user_text[0], *paths, *sizes, f"data.root={tmp_path / 'cache'}")
     assert done.status == 0, done.err
 
 
-def test_files_that_do_not_belong_together(main: Main, own_text: list[str], tmp_path: Path) -> None:
+def test_files_of_different_lengths_are_refused(main: Main, user_text: list[str], tmp_path: Path) -> None:
     lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
     (tmp_path / "train.en").write_text("".join(lines[:-3]))
-    done = main(*tiny("rnnsearch"), *own_text, f"data.root={tmp_path / 'cache'}")
+    done = main(*tiny("rnnsearch"), *user_text, f"data.root={tmp_path / 'cache'}")
     assert done.status == 1
     assert "train.en has 39 lines and train.de.gz has 42." in done.err
     assert "Traceback" not in done.err

@@ -1,4 +1,4 @@
-"""Interleaved timing: which steps each contestant takes, in which order, and what is measured of them."""
+"""Interleaved timing: the order of contestants and steps, and the seconds of steps and of their parts."""
 
 from __future__ import annotations
 

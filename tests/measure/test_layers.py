@@ -1,4 +1,4 @@
-"""Layers of the benchmark: one pass through a layer, and that layers of the same norm compute the same."""
+"""Layers of the benchmark: their passes, and equal results of all layers of the same norm."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them(
         recorded.clear()
 
 
-def test_layers_compute_what_their_names_say() -> None:
-    """All layers of one norm are the same function of the same input."""
+def test_all_layers_of_a_norm_compute_the_same_function() -> None:
     both, forward = norm_cases("4x32", torch.float64, torch.device("cpu"))
     x = both.layers["rms eager"].x
     assert torch.equal(forward.layers["copy"].layer(x), x)
@@ -32,7 +31,7 @@ def test_layers_compute_what_their_names_say() -> None:
     for norm in ("ln", "rms", "prms"):
         assert torch.allclose(outputs[f"{norm} eager"], outputs[f"{norm} fused"], atol=1e-10)
     assert torch.allclose(outputs["ln eager"], outputs["nn.LayerNorm"], atol=1e-10)
-    assert torch.allclose(outputs["rms eager"], outputs["nn.RMSNorm"], atol=1e-4)  # torch's default eps is another
+    assert torch.allclose(outputs["rms eager"], outputs["nn.RMSNorm"], atol=1e-4)  # torch's default eps differs
     mean_square, sum_square = x[:, :2].square().mean(1, keepdim=True), x.square().sum(1, keepdim=True)
     assert torch.allclose(outputs["prms eager"], x / (mean_square + 1e-5).sqrt(), atol=1e-10)
     assert torch.allclose(outputs["l2 fused"], x / (sum_square + 1e-5).sqrt(), atol=1e-10)

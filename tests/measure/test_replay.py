@@ -1,4 +1,4 @@
-"""Norm layers without the model: which calls are recorded, and that repeating them computes the same."""
+"""Replay of norm layers: which calls are recorded, and what their repetition computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmsexp.train.randomness import StreamNoise
 
 @pytest.mark.usefixtures("small_synthetic_data")
 def test_the_recorded_calls_are_those_of_the_norms() -> None:
-    """A GRU normalises two maps of the whole input once, and two of the state at each time step."""
+    """A GRU normalises two projections of its whole input once, and two projections of its state at each time step."""
     task, model = make("order_embedding", "norm=rms")
     batch = task.batches(0)[0]
     with replay.record_calls(model) as calls:

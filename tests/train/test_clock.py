@@ -1,4 +1,4 @@
-"""The clock, and whether something else took the machine while it ran."""
+"""The clock, and the detection of other processes that slow a run down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock's readings, one after the other."""
+    """Return a list from which the clock takes its readings, the first entry first."""
     readings: list[float] = []
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: readings.pop(0)))
     return readings
@@ -33,17 +33,17 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_buckets_add_up(ticking: list[float]) -> None:
     watch = Clock()
     assert watch.seconds == dict.fromkeys(record.BUCKETS, 0.0)
-    stretches = {"warmup": 64, "data": 1, "train": 2, "eval": 4, "checkpoint": 8, "log": 16}
+    lengths = {"warmup": 64, "data": 1, "train": 2, "eval": 4, "checkpoint": 8, "log": 16}
     for repeat in (1, 2):
-        for name, length in stretches.items():
+        for name, length in lengths.items():
             ticking += [100.0, 100.0 + length]
             with watch.bucket(name):
                 pass
-        assert watch.seconds == {name: repeat * length for name, length in stretches.items()}
+        assert watch.seconds == {name: repeat * length for name, length in lengths.items()}
         assert watch.time == repeat * 3  # data and train
 
 
-def test_a_bucket_counts_whatever_way_it_is_left(ticking: list[float]) -> None:
+def test_a_bucket_includes_time_that_an_exception_ends(ticking: list[float]) -> None:
     watch = Clock()
     ticking += [1.0, 1.5]
     with pytest.raises(KeyboardInterrupt), watch.bucket("train"):
@@ -51,7 +51,7 @@ def test_a_bucket_counts_whatever_way_it_is_left(ticking: list[float]) -> None:
     assert watch.seconds["train"] == 0.5
 
 
-def test_a_bucket_inside_another(ticking: list[float]) -> None:
+def test_an_outer_bucket_includes_the_time_of_an_inner_one(ticking: list[float]) -> None:
     watch = Clock()
     ticking += [0.0, 1.0, 3.0, 7.0]
     with watch.bucket("eval"), watch.bucket("checkpoint"):
@@ -59,9 +59,9 @@ def test_a_bucket_inside_another(ticking: list[float]) -> None:
     assert (watch.seconds["checkpoint"], watch.seconds["eval"]) == (2.0, 7.0)
 
 
-def test_a_loaded_clock_goes_on(ticking: list[float]) -> None:
+def test_a_clock_continues_from_saved_seconds(ticking: list[float]) -> None:
     before = Clock()
-    ticking += [10.0, 13.0, 5.0, 6.0]  # the second process has another zero
+    ticking += [10.0, 13.0, 5.0, 6.0]  # the two processes have different zeros
     with before.bucket("train"):
         pass
     saved = json.loads(json.dumps(before.seconds))
@@ -72,7 +72,7 @@ def test_a_loaded_clock_goes_on(ticking: list[float]) -> None:
     assert before.time == 3.0
 
 
-def test_the_real_clock_runs_forward() -> None:
+def test_a_bucket_has_positive_time_on_the_real_clock() -> None:
     watch = Clock()
     with watch.bucket("data"):
         sum(range(1000))
@@ -83,7 +83,7 @@ def test_now_is_utc_to_the_second() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", clock.now())
 
 
-readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not say how long threads waited")
+readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not report how long threads waited")
 
 BUSY = """
 import json, os, subprocess, sys, time
@@ -107,7 +107,7 @@ finally:
 
 @pytest.mark.alone
 @readable
-def test_a_rival_on_the_same_processor_is_seen() -> None:
+def test_another_process_on_the_same_core_is_detected() -> None:
     done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
     assert report["state"] == "contended"
@@ -116,16 +116,16 @@ def test_a_rival_on_the_same_processor_is_seen() -> None:
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A ``/proc`` of our own, filled by :func:`write_proc`."""
+    """Return a folder that replaces ``/proc``; :func:`write_proc` writes its files."""
     monkeypatch.setattr(contention, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     return tmp_path / "proc"
 
 
 def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0) -> None:
+    """Write how long threads (ran, waited), and the machine's ticks; ``/proc/stat`` counts a guest's time twice."""
     for thread, (ran, waited) in threads.items():
         (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
         (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
-    """What threads ran and waited, and the machine's ticks (a guest's time is counted twice there)."""
     idle = ticks - stolen
     (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} {ticks} 0\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
 
@@ -143,7 +143,7 @@ def test_limits_are_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: i
 
 
 @pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
-def test_runs_that_a_launcher_put_side_by_side_are_contended(proc: Path, shared: bool, state: str) -> None:
+def test_runs_that_a_launcher_does_in_parallel_are_contended(proc: Path, shared: bool, state: str) -> None:
     watch = Contention(CPU, shared)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
@@ -151,16 +151,16 @@ def test_runs_that_a_launcher_put_side_by_side_are_contended(proc: Path, shared:
     assert watch.report() == {"state": state, "waited": 0.0, "steal": 0.0}
 
 
-def test_only_watched_stretches_count_and_they_add_up(proc: Path) -> None:
+def test_only_watched_times_are_added_up(proc: Path) -> None:
     watch = Contention(CPU)
     for start in (0, 10_000):
-        write_proc(proc, {"1": (start, start)})  # what happened between stretches
+        write_proc(proc, {"1": (start, start)})  # changes outside of the context are ignored
         with watch.watch():
             write_proc(proc, {"1": (start + 1000, start + 30)})
     assert watch.report() == {"state": "clear", "waited": 0.03, "steal": 0.0}
 
 
-def test_threads_come_and_go(proc: Path) -> None:
+def test_threads_that_end_or_begin_inside_the_context_are_handled(proc: Path) -> None:
     watch = Contention(CPU)
     write_proc(proc, {"1": (100, 100), "2": (5000, 5000)})
     with watch.watch():
@@ -170,7 +170,7 @@ def test_threads_come_and_go(proc: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["stat", "schedstat", "all", "damaged", "disabled"])
-def test_what_cannot_be_read_is_unknown(proc: Path, missing: str) -> None:
+def test_contention_is_unknown_without_readable_files(proc: Path, missing: str) -> None:
     write_proc(proc, {"1": (100, 100)})
     if missing in ("stat", "all"):
         (proc / "stat").unlink()
@@ -185,23 +185,23 @@ def test_what_cannot_be_read_is_unknown(proc: Path, missing: str) -> None:
     assert watch.report() == {"state": "unknown", "waited": None, "steal": None}
 
 
-def test_before_anything_ran_nothing_is_known() -> None:
+def test_contention_is_unknown_before_anything_was_watched() -> None:
     assert Contention(CPU).report()["state"] == "unknown"
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_an_exception_passes_through(proc: Path, known: bool) -> None:
-    if known:
+@pytest.mark.parametrize("files_exist", [True, False])
+def test_an_exception_inside_the_context_is_raised(proc: Path, files_exist: bool) -> None:
+    if files_exist:
         write_proc(proc, {"1": (100, 100)})
     with pytest.raises(ZeroDivisionError), Contention(CPU).watch():
         raise ZeroDivisionError
 
 
 @readable
-def test_this_machine_can_be_read() -> None:
+def test_the_files_of_this_machine_can_be_read() -> None:
     watch = Contention(CPU)
     with watch.watch():
-        end = time.process_time() + 0.1  # the kernel brings a thread's account up to date at its ticks
+        end = time.process_time() + 0.1  # the kernel updates a thread's times only at its ticks
         while time.process_time() < end:
             torch.ones(300, 300) @ torch.ones(300, 300)
     report = watch.report()
@@ -214,24 +214,28 @@ def test_this_machine_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("listed", "shared"),
     [
-        ("{own}", False),
-        ("{own}\n{own}", False),  # on two GPUs
-        ("{own}\n1", True),
-        ("1\n2\n{own}", True),
+        ("{pid}", False),
+        ("{pid}\n{pid}", False),  # on two GPUs
+        ("{pid}\n1", True),
+        ("1\n2\n{pid}", True),
         ("", None),
-        ("1", None),  # ids of another namespace: this process, which does compute there, is not among them
+        ("1", None),  # ids of another namespace, among which this process is not
         ("[N/A]", None),
         ("No running processes found", None),
     ],
 )
-def test_gpu_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shared: bool | None) -> None:
-    fake_nvidia_smi(tmp_path, f"cat <<'END'\n{listed.format(own=os.getpid())}\nEND")
+def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shared: bool | None
+) -> None:
+    fake_nvidia_smi(tmp_path, f"cat <<'END'\n{listed.format(pid=os.getpid())}\nEND")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert contention._gpu_shared() is shared
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo $$; exit 1", None])
-def test_no_word_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
+def test_it_is_unknown_whether_a_gpu_is_shared_if_nvidia_smi_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
     if script is not None:
         fake_nvidia_smi(tmp_path, script)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -256,11 +260,11 @@ def fake_nvidia_smi(folder: Path, script: str) -> None:
         ([None, None], "unknown"),
     ],
 )
-def test_another_process_on_the_gpu(
+def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
     proc: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], state: str
 ) -> None:
-    asked = iter(answers)
-    monkeypatch.setattr(contention, "_gpu_shared", lambda: next(asked))
+    remaining = iter(answers)
+    monkeypatch.setattr(contention, "_gpu_shared", lambda: next(remaining))
     watch = Contention(CUDA)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
@@ -269,7 +273,7 @@ def test_another_process_on_the_gpu(
     assert watch.report()["state"] == state
 
 
-def test_the_gpu_is_not_asked_on_a_cpu(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_is_not_called_for_a_run_on_a_cpu(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contention, "_gpu_shared", lambda: 1 / 0)
     watch = Contention(CPU)
     write_proc(proc, {"1": (0, 0)})

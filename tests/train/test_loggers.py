@@ -1,4 +1,4 @@
-"""TensorBoard and W&B, read back from what they wrote."""
+"""TensorBoard and W&B: the files that they write contain the rows of the record."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def wandb_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def wandb_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path_factory.getbasetemp() / "wandb-home"))
 
 
 @pytest.fixture(scope="module")
 def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders of one tiny run under each choice of loggers."""
+    """Return the folder of the same tiny run for each choice of loggers."""
     folders = {}
     threads = torch.get_num_threads()
     for choice in ("none", "tensorboard", "[wandb,tensorboard]"):
@@ -45,7 +45,7 @@ def tiny(data_root: Path, results: Path, *overrides: str) -> config.Job:
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """TensorBoard's own reading of a run: for each name its steps and values."""
+    """Return the steps and values by name, as TensorBoard reads them from a run's event files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
@@ -64,15 +64,15 @@ def expected_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize("choice", ["tensorboard", "[wandb,tensorboard]"])
-def test_tensorboard_shows_the_record(runs: dict[str, Path], choice: str) -> None:
-    shown, expected = events(runs[choice]), expected_events(runs[choice])
+def test_tensorboard_has_the_values_of_the_record(runs: dict[str, Path], choice: str) -> None:
+    logged, expected = events(runs[choice]), expected_events(runs[choice])
     assert {"train/loss", "train/lr", "train/grad_norm", "test/error", "test/time"} <= expected.keys()
-    assert shown == expected
-    assert [step for step, _ in shown["test/error"]] == [0, 2, 4]
+    assert logged == expected
+    assert [step for step, _ in logged["test/error"]] == [0, 2, 4]
 
 
 def wandb_records(folder: Path) -> Iterator[object]:
-    """The records of an offline run: LevelDB's log format, blocks of 32 kB after a header of 7 bytes."""
+    """Yield the records of an offline run, whose file is in LevelDB's log format: 7 bytes, then blocks of 32 KiB."""
     from wandb.proto import wandb_internal_pb2
 
     (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
@@ -87,41 +87,41 @@ def wandb_records(folder: Path) -> Iterator[object]:
         parts += content[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):  # whole, or the last part
-            found = wandb_internal_pb2.Record()
-            found.ParseFromString(parts)
-            yield found
+            entry = wandb_internal_pb2.Record()
+            entry.ParseFromString(parts)
+            yield entry
             parts = b""
 
 
-def test_wandb_shows_the_record_offline(runs: dict[str, Path]) -> None:
-    folder, history, summary, shown_config, exits = runs["[wandb,tensorboard]"], [], {}, {}, []
-    for found in wandb_records(folder):
-        if found.HasField("history"):
-            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in found.history.item}
-            shown = {key: value for key, value in items.items() if not key.startswith("_")}
-            history.append((found.history.step.num, shown))
-        elif found.HasField("summary"):
-            summary |= {item.key: json.loads(item.value_json) for item in found.summary.update}
-        elif found.HasField("run"):
-            shown_config |= {item.key: json.loads(item.value_json) for item in found.run.config.update}
-            identity = (found.run.run_id, found.run.project)
-        elif found.HasField("exit"):
-            exits.append(found.exit.exit_code)
+def test_wandb_offline_has_the_values_of_the_record(runs: dict[str, Path]) -> None:
+    folder, history, summary, logged_config, exits = runs["[wandb,tensorboard]"], [], {}, {}, []
+    for entry in wandb_records(folder):
+        if entry.HasField("history"):
+            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in entry.history.item}
+            logged = {key: value for key, value in items.items() if not key.startswith("_")}
+            history.append((entry.history.step.num, logged))
+        elif entry.HasField("summary"):
+            summary |= {item.key: json.loads(item.value_json) for item in entry.summary.update}
+        elif entry.HasField("run"):
+            logged_config |= {item.key: json.loads(item.value_json) for item in entry.run.config.update}
+            identity = (entry.run.run_id, entry.run.project)
+        elif entry.HasField("exit"):
+            exits.append(entry.exit.exit_code)
     rows = record.RunFolder(folder).read_metrics()[0]
     by_step: dict[int, dict[str, float]] = {}
-    for row in rows:  # rows of one step are one row there
+    for row in rows:  # W&B merges the rows of one step
         by_step[row["step"]] = by_step.get(row["step"], {}) | loggers.scalars(row)
     assert history == list(by_step.items())
-    assert sum("test/error" in shown for _, shown in history) == 3
-    assert sum("train/loss" in shown for _, shown in history) == 4
+    assert sum("test/error" in logged for _, logged in history) == 3
+    assert sum("train/loss" in logged for _, logged in history) == 4
     assert summary["status"] == "finished"
     assert exits == [0]
     assert identity == ("cifar10-demo-batch_size-8-model.width-0.05-rms-seed0", "rmsexp")
-    assert (shown_config["task"], shown_config["batch_size"]) == ("cifar10", 8)
+    assert (logged_config["task"], logged_config["batch_size"]) == ("cifar10", 8)
 
 
 @pytest.mark.parametrize("choice", ["tensorboard", "[wandb,tensorboard]"])
-def test_loggers_change_no_result(runs: dict[str, Path], choice: str) -> None:
+def test_loggers_do_not_change_results(runs: dict[str, Path], choice: str) -> None:
     def results(folder: Path) -> tuple[str, list[record.Row]]:
         saved = torch.load(folder / record.CHECKPOINTS / "last.pt", weights_only=True)
         states = [saved["optimizer"]["state"][k][part] for k in saved["optimizer"]["state"] for part in ("m", "v")]
@@ -130,7 +130,7 @@ def test_loggers_change_no_result(runs: dict[str, Path], choice: str) -> None:
 
     assert results(runs[choice]) == results(runs["none"])
     assert not any((runs["none"] / name).exists() for name in ("wandb", "tensorboard"))
-    assert runs[choice].parts[-4:] == runs["none"].parts[-4:]  # no part of a run's identity
+    assert runs[choice].parts[-4:] == runs["none"].parts[-4:]  # the loggers are not part of the folder's name
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_loggers_change_no_result(runs: dict[str, Path], choice: str) -> None:
         ("+logger.mlflow.x=1", "logger=mlflow is not known"),
     ],
 )
-def test_unknown_loggers_and_options(data_root: Path, tmp_path: Path, override: str, message: str) -> None:
+def test_unknown_loggers_and_options_are_refused(data_root: Path, tmp_path: Path, override: str, message: str) -> None:
     outcome = runner.execute(tiny(data_root, tmp_path, "logger=[wandb,tensorboard]", override))
     assert outcome.status == "failed"
     assert outcome.error is not None
@@ -152,7 +152,7 @@ def test_unknown_loggers_and_options(data_root: Path, tmp_path: Path, override: 
 
 
 @pytest.mark.parametrize("resumed", [0, 3])
-def test_a_resumed_run_replaces_what_tensorboard_showed_after_its_checkpoint(tmp_path: Path, resumed: int) -> None:
+def test_a_continued_run_replaces_tensorboard_s_values_after_its_checkpoint(tmp_path: Path, resumed: int) -> None:
     killed = loggers.TensorBoardLogger(tmp_path, {}, 0)
     for step in range(6):
         killed.log(make_row(step, 1.0))
@@ -161,11 +161,11 @@ def test_a_resumed_run_replaces_what_tensorboard_showed_after_its_checkpoint(tmp
     for step in range(resumed + 1, 5):
         after.log(make_row(step, 2.0))
     after.close("finished")
-    kept = [(step, 1.0) for step in range(resumed + 1)] if resumed else []
-    assert events(tmp_path)["train/loss"] == [*kept, *((step, 2.0) for step in range(resumed + 1, 5))]
+    before = [(step, 1.0) for step in range(resumed + 1)] if resumed else []
+    assert events(tmp_path)["train/loss"] == [*before, *((step, 2.0) for step in range(resumed + 1, 5))]
 
 
-def test_a_run_that_goes_on_continues_its_curves(data_root: Path, tmp_path: Path) -> None:
+def test_a_continued_run_extends_its_curves(data_root: Path, tmp_path: Path) -> None:
     for steps in (2, 4):
         outcome = runner.execute(tiny(data_root, tmp_path, "logger=tensorboard", f"max_steps={steps}"))
         assert outcome.status == "finished"
@@ -174,6 +174,6 @@ def test_a_run_that_goes_on_continues_its_curves(data_root: Path, tmp_path: Path
     assert [step for step, _ in events(folder)["train/loss"]] == [1, 2, 3, 4]
 
 
-def test_scalars_leave_out_what_is_not_finite() -> None:
+def test_scalars_omit_values_that_are_not_finite() -> None:
     assert loggers.scalars(make_row(3, None, "test")) == {"test/time": 6.0}
     assert loggers.scalars(make_row(3, 0.5)) == {"train/loss": 0.5, "train/time": 6.0}

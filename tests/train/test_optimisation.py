@@ -1,4 +1,4 @@
-"""Schedules and optimisers against plain formulas."""
+"""Schedules, optimisers and clipping, compared with plain formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmsexp.train.task import Dataset, Objective, Target
 
 
 @pytest.mark.parametrize("within", [0, 1, 499])
-def test_the_paper_s_schedule(within: int) -> None:
+def test_the_schedule_of_the_paper_halves_training_and_decays_per_epoch(within: int) -> None:
     schedule = config.job(["scale=paper"]).config.schedule
     for epoch in range(200):
         values = schedule.at(500 * epoch + within)
@@ -38,13 +38,13 @@ def test_the_paper_s_schedule(within: int) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 500, 10**6])
-def test_after_the_recipe_s_end_its_last_values_stay(after: int) -> None:
+def test_after_the_last_step_the_values_do_not_change(after: int) -> None:
     schedule = HoldThenDecay(100_000, 500, 0.9, 0.5)
     assert schedule.at(100_000 + after) == schedule.at(99_999) == {"lr": pytest.approx(0.01), "beta1": 0.5}
 
 
 @pytest.mark.parametrize(("steps", "period"), [(600, 10), (1800, 18), (7, 1), (10, 4), (1, 1), (1, 5)])
-def test_shorter_schedules_hold_fall_and_never_stand_still(steps: int, period: int) -> None:
+def test_in_schedules_of_any_length_the_rate_decreases_and_stays_positive(steps: int, period: int) -> None:
     values = [HoldThenDecay(steps, period, 0.9, 0.5).at(step) for step in range(2 * steps)]
     factors = [value["lr"] for value in values]
     assert factors[0] == 1
@@ -56,19 +56,19 @@ def test_shorter_schedules_hold_fall_and_never_stand_still(steps: int, period: i
 @pytest.mark.parametrize(
     ("key", "value"), [("steps", 0), ("period", 0), ("beta1", 1.0), ("beta1", -0.1), ("late_beta1", 1.0)]
 )
-def test_schedules_that_cannot_be(key: str, value: float) -> None:
+def test_invalid_schedules_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"schedule.{key} must"):
         HoldThenDecay(**({"steps": 10, "period": 1, "beta1": 0.9, "late_beta1": 0.5} | {key: value}))
 
 
 def gradients(steps: int, dtype: torch.dtype) -> Tensor:
-    """``(steps, 3, 4)``, of very different sizes."""
+    """Return random gradients ``(steps, 3, 4)``, whose columns have very different magnitudes."""
     scale = torch.tensor([1e-5, 1e-3, 1.0, 100.0], dtype=torch.float64)
     return (torch.randn(steps, 3, 4, generator=stream(0, "gradients"), dtype=torch.float64) * scale).to(dtype)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-def test_adam_is_the_plain_formula_with_eps_inside_the_root(dtype: torch.dtype, rtol: float) -> None:
+def test_adam_equals_its_formula_with_eps_inside_the_root(dtype: torch.dtype, rtol: float) -> None:
     parameter = nn.Parameter(torch.zeros(3, 4, dtype=dtype))
     optimizer = Adam([parameter], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8)
     p = m = v = torch.zeros(3, 4, dtype=torch.float64)
@@ -84,52 +84,54 @@ def test_adam_is_the_plain_formula_with_eps_inside_the_root(dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize(("eps", "equal"), [(1e-30, True), (1e-8, False)])
-def test_adam_beside_torch_s(eps: float, equal: bool) -> None:
-    ours, theirs = (nn.Parameter(torch.zeros(3, 4, dtype=torch.float64)) for _ in range(2))
+def test_adam_equals_torch_s_only_without_eps(eps: float, equal: bool) -> None:
+    parameter, torch_parameter = (nn.Parameter(torch.zeros(3, 4, dtype=torch.float64)) for _ in range(2))
     optimizers = (
-        Adam([ours], lr=0.01, beta1=0.9, beta2=0.999, eps=eps),
-        torch.optim.Adam([theirs], lr=0.01, betas=(0.9, 0.999), eps=eps),
+        Adam([parameter], lr=0.01, beta1=0.9, beta2=0.999, eps=eps),
+        torch.optim.Adam([torch_parameter], lr=0.01, betas=(0.9, 0.999), eps=eps),
     )
     for g in gradients(20, torch.float64):
-        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
-            parameter.grad = g.clone()
+        for p, optimizer in zip((parameter, torch_parameter), optimizers, strict=True):
+            p.grad = g.clone()
             optimizer.step()
-    assert torch.allclose(ours, theirs, rtol=1e-9) == equal
-    assert torch.allclose(ours[:, 3], theirs[:, 3], rtol=1e-6)  # large gradients do not see eps
+    assert torch.allclose(parameter, torch_parameter, rtol=1e-9) == equal
+    assert torch.allclose(
+        parameter[:, 3], torch_parameter[:, 3], rtol=1e-6
+    )  # eps hardly changes large gradients' steps
 
 
-def test_adam_goes_on_from_its_state(tmp_path: Path) -> None:
+def test_adam_continues_from_a_saved_state(tmp_path: Path) -> None:
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    one = Adam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
+    optimizer = Adam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
     all_gradients = gradients(8, torch.float32)
     for g in all_gradients[:4]:
         first.grad = g.clone()
-        one.step()
-    torch.save({"optimizer": one.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
+        optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
     saved = torch.load(tmp_path / "x.pt", weights_only=True)
-    two = Adam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1.0)
-    two.load_state_dict(saved["optimizer"])
+    restored = Adam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1.0)
+    restored.load_state_dict(saved["optimizer"])
     second.data.copy_(saved["p"])
     for g in all_gradients[4:]:
-        for parameter, optimizer in ((first, one), (second, two)):
-            parameter.grad = g.clone()
-            optimizer.step()
+        first.grad, second.grad = g.clone(), g.clone()
+        optimizer.step()
+        restored.step()
         assert torch.equal(first, second)
-    assert two.state[second]["step"] == 8
+    assert restored.state[second]["step"] == 8
 
 
-def test_adam_skips_what_has_no_gradient_and_counts_each_parameter_s_own_steps() -> None:
-    """A parameter whose first gradient comes late moves as one of a new optimiser, and the others as before."""
+def test_adam_skips_parameters_without_gradient_and_counts_steps_per_parameter() -> None:
+    """Each of two parameters moves as if it had its own optimiser, which is stepped only when it has a gradient."""
     together = [nn.Parameter(torch.ones(3, 4, dtype=torch.float64)) for _ in range(2)]
     apart = [nn.Parameter(torch.ones(3, 4, dtype=torch.float64)) for _ in range(2)]
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
-    shared, own = Adam(together, **options), [Adam([parameter], **options) for parameter in apart]
+    shared, separate = Adam(together, **options), [Adam([parameter], **options) for parameter in apart]
     for step, g in enumerate(gradients(6, torch.float64)):
         for index in (0, 1):
             absent = index == 0 and step in (0, 1, 4)
             together[index].grad, apart[index].grad = (None, None) if absent else (g.clone(), g.clone())
             if not absent:
-                own[index].step()
+                separate[index].step()
         shared.step()
         if step == 1:
             assert (together[0] == 1).all()
@@ -138,21 +140,21 @@ def test_adam_skips_what_has_no_gradient_and_counts_each_parameter_s_own_steps()
             torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
 
 
-def test_adam_with_no_gradient_at_all_does_nothing() -> None:
+def test_adam_without_any_gradient_changes_nothing() -> None:
     parameter = nn.Parameter(torch.ones(3))
     Adam([parameter], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8).step()
     assert (parameter == 1).all()
 
 
 @pytest.mark.parametrize(("key", "value"), [("lr", 0), ("lr", math.nan), ("beta2", 1.0), ("eps", 0)])
-def test_rates_that_cannot_be(key: str, value: float) -> None:
+def test_invalid_options_of_adam_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"optim.{key} must"):
         AdamConfig(**({"lr": 0.1, "beta2": 0.9, "eps": 1e-8} | {key: value}))
 
 
-# Adam with eps beside the uncorrected root
+# Adam with eps added to the root of the uncorrected v
 
-TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # of gradients, where eps is 1e-8
+TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # standard deviations of gradients; eps is 1e-8
 
 
 def tiny_gradients(steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -165,7 +167,7 @@ SWAPPED = pytest.mark.parametrize("swapped", [False, True])
 @SWAPPED
 @pytest.mark.parametrize("beta2", [0.999, 0.98])
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-def test_uncorrected_adam_is_the_plain_formula(dtype: torch.dtype, rtol: float, beta2: float, swapped: bool) -> None:
+def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, beta2: float, swapped: bool) -> None:
     parameter, start = (nn.Parameter(torch.zeros(3, 4, dtype=kind)) for kind in (dtype, torch.float64))
     optimizer = UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
     b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # in the correction
@@ -182,43 +184,43 @@ def test_uncorrected_adam_is_the_plain_formula(dtype: torch.dtype, rtol: float, 
         torch.testing.assert_close(parameter.detach().double(), p, rtol=rtol, atol=rtol * 1e-3)
 
 
-def test_uncorrected_adam_beside_torch_s() -> None:
-    """At the first step eps counts 1 / sqrt(1 - beta2) times as much: a gradient of eps moves 16.3 times less far."""
-    ours, theirs = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
+def test_eps_reduces_small_steps_more_in_uncorrected_adam_than_in_torch_s() -> None:
+    """At the first step eps is divided by sqrt(1 - beta2): for a gradient of eps, the step is 16.3 times smaller."""
+    parameter, torch_parameter = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
     optimizers = (
-        UncorrectedAdam([ours], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
-        torch.optim.Adam([theirs], lr=0.01, betas=(0.9, 0.999), eps=1e-8),
+        UncorrectedAdam([parameter], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
+        torch.optim.Adam([torch_parameter], lr=0.01, betas=(0.9, 0.999), eps=1e-8),
     )
-    for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
-        parameter.grad = torch.tensor([1e-8, 1.0], dtype=torch.float64)
+    for p, optimizer in zip((parameter, torch_parameter), optimizers, strict=True):
+        p.grad = torch.tensor([1e-8, 1.0], dtype=torch.float64)
         optimizer.step()
-    assert theirs.tolist() == pytest.approx([-0.01 / 2, -0.01], rel=1e-6)
-    assert ours.tolist() == pytest.approx([-0.01 / (1 + 0.001**-0.5), -0.01], rel=1e-6)
+    assert torch_parameter.tolist() == pytest.approx([-0.01 / 2, -0.01], rel=1e-6)
+    assert parameter.tolist() == pytest.approx([-0.01 / (1 + 0.001**-0.5), -0.01], rel=1e-6)
 
 
-def test_the_published_order_embedding_s_correction_beside_torch_s() -> None:
-    """With equal gradients, for which the averages are 1 - beta^t."""
-    ours, theirs = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+def test_swapped_corrections_take_larger_first_steps_than_torch_s() -> None:
+    """All gradients are 1, so the averages at step t are 1 - beta^t and the steps follow from the corrections."""
+    parameter, torch_parameter = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizers = (
-        UncorrectedAdam([ours], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
-        torch.optim.Adam([theirs], lr=1.0, betas=(0.9, 0.999), eps=1e-8),
+        UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
+        torch.optim.Adam([torch_parameter], lr=1.0, betas=(0.9, 0.999), eps=1e-8),
     )
     factors, ratios = {}, {}
     for t in range(1, 1001):
-        before = ours.item(), theirs.item()
-        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
-            parameter.grad = torch.ones(1, dtype=torch.float64)
+        before, torch_before = parameter.item(), torch_parameter.item()
+        for p, optimizer in zip((parameter, torch_parameter), optimizers, strict=True):
+            p.grad = torch.ones(1, dtype=torch.float64)
             optimizer.step()
-        moved = before[0] - ours.item()
+        moved = before - parameter.item()
         factors[t] = moved * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-        ratios[t] = moved / (before[1] - theirs.item())
+        ratios[t] = moved / (torch_before - torch_parameter.item())
     assert [factors[t] for t in (1, 2, 10)] == pytest.approx([1.1106, 1.0101, 1.0], abs=1e-4)
     published = {1: 3.5, 5: 5.8, 12: 6.6, 100: 3.2, 1000: 1.26}
     assert {t: ratios[t] for t in published} == pytest.approx(published, rel=0.02)
     assert max(ratios, key=ratios.__getitem__) == 12
 
 
-def test_the_rate_is_put_back_when_a_step_fails() -> None:
+def test_the_learning_rate_is_restored_when_a_step_fails() -> None:
     def closure() -> float:
         raise ArithmeticError
 
@@ -229,70 +231,70 @@ def test_the_rate_is_put_back_when_a_step_fails() -> None:
 
 
 @SWAPPED
-def test_uncorrected_adam_goes_on_from_its_state(swapped: bool, tmp_path: Path) -> None:
+def test_uncorrected_adam_continues_from_a_saved_state(swapped: bool, tmp_path: Path) -> None:
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    one = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, swapped=swapped)
+    optimizer = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, swapped=swapped)
     all_gradients = tiny_gradients(8, torch.float32)
     for g in all_gradients[:4]:
         first.grad = g.clone()
-        one.step()
-    torch.save({"optimizer": one.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
+        optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
     saved = torch.load(tmp_path / "x.pt", weights_only=True)
-    two = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8, swapped=swapped)
-    two.load_state_dict(saved["optimizer"])
+    restored = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8, swapped=swapped)
+    restored.load_state_dict(saved["optimizer"])
     second.data.copy_(saved["p"])
     for g in all_gradients[4:]:
-        for parameter, optimizer in ((first, one), (second, two)):
-            parameter.grad = g.clone()
-            optimizer.step()
+        first.grad, second.grad = g.clone(), g.clone()
+        optimizer.step()
+        restored.step()
         assert torch.equal(first, second)
 
 
-def test_uncorrected_adam_put_back_to_its_start_begins_anew() -> None:
-    """As the trainer does after its warm-up: the count of the steps goes back as well."""
+def test_uncorrected_adam_restarts_from_its_initial_state() -> None:
+    """The trainer restores the initial state after its warm-up; this also restores the number of steps."""
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
-    one, two = UncorrectedAdam([first], **options), UncorrectedAdam([second], **options)
-    start = copy.deepcopy(one.state_dict())
+    restarted, new = UncorrectedAdam([first], **options), UncorrectedAdam([second], **options)
+    start = copy.deepcopy(restarted.state_dict())
     for g in tiny_gradients(3, torch.float32):
         first.grad = g.clone()
-        one.step()
-    one.load_state_dict(start)
+        restarted.step()
+    restarted.load_state_dict(start)
     first.data.fill_(1.0)
     for g in tiny_gradients(5, torch.float32):
-        for parameter, optimizer in ((first, one), (second, two)):
-            parameter.grad = g.clone()
-            optimizer.step()
+        first.grad, second.grad = g.clone(), g.clone()
+        restarted.step()
+        new.step()
         assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(("key", "value"), [("lr", -1.0), ("beta1", 1.0), ("beta2", 1.0), ("eps", 0), ("clip", 0.0)])
-def test_rates_of_uncorrected_adam_that_cannot_be(key: str, value: float) -> None:
+def test_invalid_options_of_uncorrected_adam_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"optim.{key} must"):
         UncorrectedAdamConfig(**({"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "clip": 1.0} | {key: value}))
 
 
-# Schedules of translation
+# The schedules of the translation tasks
 
 
-def test_a_constant_rate() -> None:
+def test_the_constant_schedule_has_the_factor_1() -> None:
     schedule = Constant(10)
     assert [schedule.at(step) for step in (0, 1, 9, 10, 10**6)] == [{"lr": 1.0}] * 5
     with pytest.raises(ValueError, match=r"schedule.steps must be at least 1"):
         Constant(0)
 
 
-def test_the_rate_of_the_transformer_is_vaswani_s() -> None:
+def test_the_transformer_s_rate_equals_the_formula_of_vaswani() -> None:
     cfg = config.job(["task=transformer", "scale=paper"]).config
     assert cfg.optim.lr == 6.987712429686843e-4
     assert (cfg.schedule.steps, cfg.schedule.warmup, cfg.model.width) == (300_000, 4000, 512)
-    for number in (1, 2, 100, 3999, 4000, 4001, 8000, 300_000):  # updates, counted from 1
+    for number in (1, 2, 100, 3999, 4000, 4001, 8000, 300_000):  # number of the update, from 1
         rate = cfg.optim.lr * cfg.schedule.at(number - 1)["lr"]
         assert rate == pytest.approx(512**-0.5 * min(number**-0.5, number * 4000**-1.5), rel=1e-12)
 
 
 @pytest.mark.parametrize("warmup", [1, 7, 200])
-def test_the_warm_up_ends_at_its_peak(warmup: int) -> None:
+def test_the_rate_rises_linearly_to_its_peak_and_falls_with_the_root_of_the_step(warmup: int) -> None:
     factors = [WarmUp(1000, warmup).at(step)["lr"] for step in range(1000)]
     assert factors[warmup - 1] == max(factors) == 1.0
     assert factors.count(1.0) == 1
@@ -302,16 +304,16 @@ def test_the_warm_up_ends_at_its_peak(warmup: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["steps", "warmup"])
-def test_warm_ups_that_cannot_be(key: str) -> None:
+def test_invalid_warm_ups_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"schedule.{key} must be at least 1, got 0"):
         WarmUp(**({"steps": 10, "warmup": 5} | {key: 0}))
 
 
-# Clipping, in the loop
+# Clipping in the training loop
 
 
 class Slopes:
-    """What the loop needs of a task, its gradient known: the objective is the parameters times the batch, ``(3,)``."""
+    """A task with known gradients: the objective is a linear map of the batch ``(3,)``; its gradient is the batch."""
 
     dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
     steps_per_epoch = 1.0
@@ -339,19 +341,23 @@ class Slopes:
         return {"test": {"loss": 0.0}}
 
 
-SLOPES = [  # of each step's micro-batches; the norms of their means are 0.5, 5 and 13
+SLOPES = [  # gradients of the micro-batches of each step
     [[0.3, 0.0, -0.4], [0.3, 0.0, -0.4]],
     [[0.0, 6.0, 4.0], [0.0, 0.0, 4.0]],
     [[3.0, 4.0, 12.0], [3.0, 4.0, 12.0]],
 ]
-MEANS = [[0.3, 0.0, -0.4], [0.0, 3.0, 4.0], [3.0, 4.0, 12.0]]
+MEANS = [  # gradients of the steps
+    [0.3, 0.0, -0.4],
+    [0.0, 3.0, 4.0],
+    [3.0, 4.0, 12.0],
+]
 NORMS_OF_MEANS = [0.5, 5.0, 13.0]
 
 
 def train(
     slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool, clipping: str = "global"
 ) -> tuple[nn.Linear, list[float]]:
-    """A map after plain gradient descent with rate 1, and the norms of the gradients in the record."""
+    """Return a linear map after gradient descent with rate 1, and the gradients' norms in the record."""
     folder.mkdir(exist_ok=True)
     model = nn.Linear(3, 1, bias=bias)
     settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
@@ -368,7 +374,7 @@ def train(
     ("clip", "factors"),
     [(None, (1, 1, 1)), (1.0, (1, 1 / 5, 1 / 13)), (5.5, (1, 1, 5.5 / 13)), (0.1, (0.2, 0.02, 0.1 / 13))],
 )
-def test_clipping_scales_the_gradient_and_the_record_has_its_norm_before(
+def test_clipping_scales_the_gradient_and_the_record_has_the_norm_before_clipping(
     clip: float | None, factors: tuple[float, ...], tmp_path: Path
 ) -> None:
     expected = torch.zeros(3)
@@ -379,9 +385,8 @@ def test_clipping_scales_the_gradient_and_the_record_has_its_norm_before(
         assert norms == pytest.approx(NORMS_OF_MEANS[:steps], rel=1e-6)
 
 
-def test_the_norm_is_over_all_parameters(tmp_path: Path) -> None:
-    """One factor for weight and bias, from the norm of both together."""
-    model, norms = train([[[2.0, 4.0, 2.0]]], 1.0, tmp_path, bias=True)  # and 1 for the bias
+def test_weight_and_bias_are_clipped_by_their_common_norm(tmp_path: Path) -> None:
+    model, norms = train([[[2.0, 4.0, 2.0]]], 1.0, tmp_path, bias=True)  # the gradient of the bias is 1
     assert norms == [5.0]
     torch.testing.assert_close(model.weight.detach()[0], torch.tensor([-0.4, -0.8, -0.4]), rtol=1e-5, atol=0)
     torch.testing.assert_close(model.bias.detach(), torch.tensor([-0.2]), rtol=1e-5, atol=0)
@@ -391,19 +396,19 @@ LIMIT = 3.0
 
 
 def limited(clipping: str, weight: float, bias: float) -> tuple[float, float]:
-    """The norms of the gradients of weight and bias, clipped as the recipes have it."""
+    """Return the norms of the weight's and the bias's gradients after clipping, from the formulas."""
     norm = math.hypot(weight, bias)
     if clipping == "per_tensor":
         return min(weight, LIMIT), min(bias, LIMIT)
-    wanted = min(norm, LIMIT) if clipping == "global" else LIMIT * math.sqrt(norm) if norm > LIMIT**2 else norm
-    return weight * wanted / norm, bias * wanted / norm
+    clipped = min(norm, LIMIT) if clipping == "global" else LIMIT * math.sqrt(norm) if norm > LIMIT**2 else norm
+    return weight * clipped / norm, bias * clipped / norm
 
 
 @pytest.mark.parametrize("norm", [1.5, 2.99, 3.01, 3.2, 8.99, 9.01, 400.0])
 @pytest.mark.parametrize("clipping", CLIPPING)
 def test_each_kind_of_clipping_below_and_above_its_limit(clipping: str, norm: float, tmp_path: Path) -> None:
-    """Of weight and bias together; at 3.01 and 3.2 the weight's own norm is below and above the limit."""
-    weight, bias = math.sqrt(norm**2 - 1), 1.0  # the objective's gradient by the bias is 1
+    """``norm`` is of weight and bias together; that of the weight alone is below the limit at 3.01, above it at 3.2."""
+    weight, bias = math.sqrt(norm**2 - 1), 1.0  # the gradient with respect to the bias is 1
     model, norms = train([[[0.6 * weight, 0.0, -0.8 * weight]]], LIMIT, tmp_path, True, clipping)
     assert norms == pytest.approx([norm], rel=1e-6)
     expected = limited(clipping, weight, bias)
@@ -412,21 +417,21 @@ def test_each_kind_of_clipping_below_and_above_its_limit(clipping: str, norm: fl
     assert model.bias.item() == pytest.approx(-expected[1], rel=1e-5)
 
 
-def test_a_tensor_without_slope_stays_so_beside_one_that_is_clipped() -> None:
+def test_clipping_leaves_gradients_of_zero_at_zero() -> None:
     for clip in CLIPPING.values():
         gradients = [torch.zeros(3), torch.full((4,), 50.0)]
         clip(gradients, LIMIT, torch.tensor(100.0))
         assert not gradients[0].any()
         assert 0 < gradients[1].norm().item() < 100
-        nothing = [torch.zeros(3)]
-        clip(nothing, LIMIT, torch.tensor(0.0))
-        assert not nothing[0].any()
+        zeros = [torch.zeros(3)]
+        clip(zeros, LIMIT, torch.tensor(0.0))
+        assert not zeros[0].any()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("globl", "global"), ("tensor", "per_tensor"), ("by_norm", "by_root"), ("x", None)]
+    ("value", "suggestion"), [("globl", "global"), ("tensor", "per_tensor"), ("by_norm", "by_root"), ("x", None)]
 )
-def test_an_unknown_kind_of_clipping_is_refused_with_the_nearest(wrong: str, meant: str | None) -> None:
-    hint = f"; did you mean {meant}\\?" if meant else ""
-    with pytest.raises(ValueError, match=rf"optim\.clipping={wrong} is not known{hint} \(one of global, "):
-        AdamConfig(0.1, 0.9, 1e-8, clipping=wrong)
+def test_an_unknown_kind_of_clipping_is_refused_with_a_suggestion(value: str, suggestion: str | None) -> None:
+    hint = f"; did you mean {suggestion}\\?" if suggestion else ""
+    with pytest.raises(ValueError, match=rf"optim\.clipping={value} is not known{hint} \(one of global, "):
+        AdamConfig(0.1, 0.9, 1e-8, clipping=value)

@@ -1,4 +1,4 @@
-"""What a person sees of a run, and what it was computed with."""
+"""The progress display, and the provenance of a run: code, versions, device and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
         (0.5, 0.01, "rms seed0  step 40/100  loss 0.5000  0.0 steps/s  1:40:00 left"),
     ],
 )
-def test_plain_lines_where_there_is_no_terminal(
+def test_progress_is_plain_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loss: float | None, speed: float, expected: str
 ) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
@@ -39,19 +39,19 @@ def test_plain_lines_where_there_is_no_terminal(
     assert captured.out == ""
 
 
-def test_evaluations_show_their_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_an_evaluation_has_its_finite_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     display = progress.ProgressDisplay("rms seed0", 100)
     display.report_evaluation(make_row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
     assert capsys.readouterr().err == "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\n"
 
 
-def test_a_line_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_printed_without_markup_or_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:
     text = "prms+axes=[1,2] [bold]x[/bold] :smile: " + "a" * 300
     progress.ProgressDisplay("prms", 1).report(text)
     assert capsys.readouterr().err.rstrip("\n") == text
 
 
-def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
@@ -68,11 +68,11 @@ def test_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: py
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")]
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_are_in_minutes_or_hours(seconds: float, text: str) -> None:
     assert progress._duration(seconds) == text
 
 
-def test_a_session_says_what_computed_it() -> None:
+def test_a_session_has_code_versions_and_device() -> None:
     session = provenance.session(CPU, 7)
     assert session["from_step"] == 7
     assert session["versions"]["torch"].startswith(torch.__version__.split("+")[0])
@@ -84,7 +84,7 @@ def test_a_session_says_what_computed_it() -> None:
 
 
 @pytest.mark.parametrize("key", provenance.DECISIVE)
-def test_what_may_change_results_or_times_is_noticed(key: str) -> None:
+def test_changes_that_may_affect_results_or_times_are_detected(key: str) -> None:
     before = provenance.session(CPU, 0)
     assert provenance.changed(before, before | {"from_step": 5, "started": "later", "git": {}}) == []
     assert provenance.changed(before, before | {key: "other"}) == [key]
@@ -94,7 +94,7 @@ def test_what_may_change_results_or_times_is_noticed(key: str) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of three files in the place of this one, in no checkout."""
+    """Replace the package in ``provenance`` by a folder of three files outside of any checkout."""
     folder = tmp_path / "checkout" / "package"
     (folder / "sub").mkdir(parents=True)
     (folder / "record.py").write_text("1\n")
@@ -114,32 +114,32 @@ from rmsexp.train import memory, provenance
 if sys.argv[1] == "keep":
     memory.keep_freed()
 assert provenance.session(torch.device("cpu"), 0)["memory_kept"] == memory.keeps_freed()
-for step in range(12):  # the heap grows for some
+for step in range(12):  # in the first steps the heap still grows
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    kept = [torch.ones(megabytes << 18) for megabytes in (40, 1, 33)]
-    del kept
+    tensors = [torch.ones(megabytes << 18) for megabytes in (40, 1, 33)]
+    del tensors
 print(memory.keeps_freed(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 @pytest.mark.slow
-def test_memory_is_kept_from_step_to_step() -> None:
-    """74 MB are 18,944 pages of 4 KiB. Processes of their own, since one that keeps its memory does so for good."""
+def test_kept_memory_avoids_page_faults_in_later_steps() -> None:
+    """A step allocates 74 MiB, which are 18,944 pages of 4 KiB. Each mode needs a new process: it cannot be undone."""
 
     def faults(mode: str) -> int:
         command = [sys.executable, "-c", FAULTS, mode]
-        kept, count = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        assert kept == str(mode == "keep" and platform.libc_ver()[0] == "glibc")
+        keeps_freed, count = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        assert keeps_freed == str(mode == "keep" and platform.libc_ver()[0] == "glibc")
         return int(count)
 
-    before, after = faults("leave"), faults("keep")
+    default, keeping = faults("leave"), faults("keep")
     if platform.libc_ver()[0] == "glibc":
-        assert after < 0.1 * before
+        assert keeping < 0.1 * default
 
 
 @pytest.mark.parametrize("suffix", [".py", ".cpp"])
 @pytest.mark.parametrize("change", ["edit", "add", "rename", "remove"])
-def test_the_code_s_digest_follows_every_source(package: Path, change: str, suffix: str) -> None:
+def test_the_digest_of_the_code_changes_with_every_source_file(package: Path, change: str, suffix: str) -> None:
     digest_of = provenance._code.__wrapped__
     before = digest_of()
     (package / "notes.txt").write_text("x")
@@ -156,7 +156,7 @@ def test_the_code_s_digest_follows_every_source(package: Path, change: str, suff
     assert digest_of() != before
 
 
-def test_git_state(package: Path) -> None:
+def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path) -> None:
     state = provenance._git.__wrapped__
 
     def git(*words: str) -> str:
@@ -164,10 +164,10 @@ def test_git_state(package: Path) -> None:
         command = ["git", "-C", str(package.parent), *identity, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    nothing = {"commit": None, "dirty": None}
-    assert state() == nothing
+    unknown = {"commit": None, "dirty": None}
+    assert state() == unknown
     git("init", "-q")
-    assert state() == nothing  # an installed copy inside somebody's checkout
+    assert state() == unknown  # as for an installed copy inside another project's checkout
     git("add", ".")
     git("commit", "-q", "-m", "x")
     assert state() == {"commit": git("rev-parse", "HEAD"), "dirty": False}

@@ -1,4 +1,4 @@
-"""Streams and noise: functions of the seed and a name."""
+"""Streams and noise depend only on the seed and a name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_stream_has_no_history() -> None:
     torch.rand(3)
     state = torch.get_rng_state()
     assert draw() == first
-    assert torch.equal(torch.get_rng_state(), state)  # and it leaves none
+    assert torch.equal(torch.get_rng_state(), state)  # the draws do not change the default generator
 
 
 def test_a_permutation_contains_each_number_once() -> None:
@@ -54,8 +54,8 @@ def test_a_permutation_contains_each_number_once() -> None:
 
 
 @pytest.mark.parametrize("options", [1, 2, 5, 128])
-def test_choices_are_each_as_likely_and_independent(options: int) -> None:
-    """Within five standard errors: each option's share, and that of two the same one after the other."""
+def test_choices_are_uniform_and_independent(options: int) -> None:
+    """Each option's number, and the number of equal neighbours, is within five standard errors of its expectation."""
     chosen = choices(20_000, options, 0, "captions", 0)
     assert (chosen.dtype, chosen.shape) == (torch.int64, (20_000,))
     counts = chosen.bincount().tolist()
@@ -83,13 +83,13 @@ def test_noise_is_the_same_in_every_layout_and_keeps_it(kind: str, shape: tuple[
         noise = StreamNoise(0, "noise", 3, 0)
         result = [getattr(noise, kind)(placed, 0.3) for _ in range(2)]
         assert all(part.is_contiguous(memory_format=layout) for part in result)
-        assert not torch.equal(*result)  # one after the other from one stream
+        assert not torch.equal(*result)  # successive draws from one stream
         results.append(digest(*result))
     assert len(set(results)) == 1
     assert digest(x) not in results
 
 
-def test_gaussian_noise_has_its_deviation() -> None:
+def test_gaussian_noise_has_mean_0_and_the_given_deviation() -> None:
     noise = StreamNoise(0, "noise").gaussian(torch.full((100, 100), 3.0), 0.15) - 3
     assert noise.mean().item() == pytest.approx(0, abs=0.005)
     assert noise.std().item() == pytest.approx(0.15, rel=0.02)
@@ -102,7 +102,7 @@ def test_dropout_drops_its_share_and_scales_the_rest(p: float) -> None:
     mask = dropped != 0
     assert 1 - mask.double().mean().item() == pytest.approx(p, abs=0.01)
     torch.testing.assert_close(dropped[mask], x[mask] / (1 - p))
-    assert x.min() >= 0.5  # the input is left alone
+    assert x.min() >= 0.5  # the input is not changed
 
 
 def test_noise_in_bfloat16_is_that_of_float32() -> None:
@@ -115,7 +115,7 @@ def test_noise_in_bfloat16_is_that_of_float32() -> None:
     torch.testing.assert_close(narrow.float(), wide, atol=0.01, rtol=0.01)
 
 
-def test_gradients_of_dropout_pass_where_it_kept() -> None:
+def test_gradients_pass_through_dropout_where_values_remain() -> None:
     x = torch.rand(30, 30, generator=stream(0, "x")).requires_grad_()
     dropped = StreamNoise(0, "noise").dropout(x, 0.5)
     dropped.sum().backward()
@@ -124,21 +124,21 @@ def test_gradients_of_dropout_pass_where_it_kept() -> None:
 
 @pytest.fixture
 def default_generator() -> Iterator[torch.Generator]:
-    """torch's own, put back afterwards."""
+    """Return torch's default generator, whose state is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         yield torch.default_generator
 
 
-def test_seeds_of_the_default_generator_follow_from_the_stream_and_the_place(
+def test_seeds_of_the_default_generator_depend_on_the_stream_and_the_number_of_calls(
     default_generator: torch.Generator,
 ) -> None:
     def seeds(seed: int, *name: str | int) -> list[int]:
-        noise, found = StreamNoise(seed, *name), []
+        noise, values = StreamNoise(seed, *name), list[int]()
         for _ in range(3):
             noise.seed_default(torch.device("cpu"))
-            found.append(default_generator.initial_seed())
-            torch.rand(5)  # what is drawn in between has no part
-        return found
+            values.append(default_generator.initial_seed())
+            torch.rand(5)  # draws in between do not change the next seed
+        return values
 
     first = seeds(3, "noise", 5, 0)
     assert first == [seed_of(3, "noise", 5, 0, "default", number) for number in (1, 2, 3)]
@@ -148,7 +148,7 @@ def test_seeds_of_the_default_generator_follow_from_the_stream_and_the_place(
     assert len(all_seeds) == 12
 
 
-def test_seeding_the_default_generator_leaves_the_stream_alone(default_generator: torch.Generator) -> None:
+def test_seeding_the_default_generator_does_not_change_the_stream(default_generator: torch.Generator) -> None:
     x, results = torch.ones(4, 5), []
     for seeded in (False, True):
         noise = StreamNoise(3, "noise", 5, 0)
