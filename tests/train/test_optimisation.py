@@ -27,7 +27,7 @@ from rmsexp.train.task import Dataset, Objective, Target
 
 
 @pytest.mark.parametrize("within", [0, 1, 499])
-def test_the_schedule_of_the_paper_halves_training_and_decays_per_epoch(within: int) -> None:
+def test_the_paper_s_schedule_decays_per_epoch_in_the_second_half(within: int) -> None:
     schedule = config.job(["scale=paper"]).config.schedule
     for epoch in range(200):
         values = schedule.at(500 * epoch + within)
