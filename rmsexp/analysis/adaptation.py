@@ -29,8 +29,9 @@ SMOOTHED = 20  # steps per mean: of the figure's running mean, and of the table'
 def train(norm: Norm, steps: int) -> pd.DataFrame:
     """Train a regression on noisy targets of a random teacher, with a new batch for each step; return a row per step.
 
-    Columns ``step weight relative_step cosine``. ``weight``: |W| before the step (Frobenius norm); ``relative_step``:
-    |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with respect to W.
+    Columns ``step``, ``weight``, ``relative_step``, ``cosine``. ``weight``: |W| before the step (Frobenius norm);
+    ``relative_step``: |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with
+    respect to W.
     """
     layer, teacher = site(norm, "student"), SPREAD * draw((N_OUT, N_IN), "teacher")
     rows = []

@@ -30,7 +30,7 @@ EXPECTED = {  # RMSNorm: (changed, variable) -> exponent of delta in dL/dvariabl
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
 WIDTHS = np.linspace(7.5, 1, len(NORMS))  # line width of each norm
-TOLERANCE = 1e-6  # largest difference between a fitted exponent and the paper's
+TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by more
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
@@ -67,7 +67,7 @@ def measure() -> pd.DataFrame:
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
     """Return the slopes of log(size) against log(delta), and the paper's exponents for RMSNorm.
 
-    Columns ``norm changed of exponent paper``; ``paper`` is NaN for other norms.
+    Columns ``norm``, ``changed``, ``of``, ``exponent``, ``paper``; ``paper`` is NaN for other norms.
     """
     rows = [
         (norm, changed, variable, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
@@ -83,8 +83,8 @@ def analyse() -> Finding:
     in_paper = fitted.dropna(subset="paper")
     different = in_paper[(in_paper["exponent"] - in_paper["paper"]).abs() > TOLERANCE]
     contradictions = [
-        f"RMSNorm, {row['changed']} scaled: dL/d{row['of']} is proportional to delta^{row['exponent']:.3f}, "
-        f"not delta^{row['paper']:g}"
+        f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
+        f"delta^{row['exponent']:.3f}; in the paper by delta^{row['paper']:g}"
         for row in different.to_dict("records")
     ]
     trained = adaptation.analyse()

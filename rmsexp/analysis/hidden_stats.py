@@ -86,7 +86,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
 
 
 def published_table() -> pd.DataFrame:
-    """Return the paper's Table 5, with columns ``norm position mean std``; positions are text."""
+    """Return the paper's Table 5, with columns ``norm``, ``position``, ``mean``, ``std``; positions are text."""
     rows = paper.numbers().query("table == 'Table 5'")
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())

@@ -45,7 +45,7 @@ def analyse(results: Path) -> Finding:
 def validation(records: Records) -> pd.DataFrame:
     """Return the target metric and the loss on the validation set, of runs that neither diverged nor failed.
 
-    Rows are sorted by step. Columns ``folder series step value metric``.
+    Rows are sorted by step. Columns ``folder``, ``series``, ``step``, ``value``, ``metric``.
     """
     aim = statistics.target(records)
     parts = [
@@ -55,7 +55,9 @@ def validation(records: Records) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per metric and series, with means over runs: ``metric series runs step last lowest highest``.
+    """Return a row per metric and series, with means over runs.
+
+    Columns: ``metric``, ``series``, ``runs``, ``step``, ``last``, ``lowest``, ``highest``.
 
     ``step`` is the last step at which any of the runs was evaluated.
     """

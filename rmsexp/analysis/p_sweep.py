@@ -36,8 +36,8 @@ def analyse(results: Path) -> Finding:
         remarks += records.problems
     if not tables:
         raise ValueError(
-            f"{results} has no setting with runs of pRMSNorm with several p; make them: "
-            "python -m rmsexp -m task=cifar10 norm=prms norm.p=0.25,0.5,1.0 (sweep=p: ten of them), and norm=rms"
+            f"{results} has no setting with runs of pRMSNorm for several values of p; "
+            "make runs for ten values: python -m rmsexp -m task=cifar10 sweep=p"
         )
     return Finding(tables, plots, remarks)
 

@@ -40,7 +40,7 @@ def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Seq
 
 
 def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
-    """Return the summaries of all settings, one below the other; the first columns are ``root task setting``."""
+    """Return the summaries of all settings as one table; its first columns are ``root``, ``task``, ``setting``."""
     parts = [report.summary.assign(root=report.root, task=report.task, setting=report.setting) for report in reports]
     return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
 

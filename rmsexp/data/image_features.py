@@ -1,11 +1,12 @@
-"""Feature vectors of images: 4096 non-negative numbers of unit length, computed once and stored.
+"""Feature vectors of images: 4096 non-negative numbers, scaled to unit length; computed once and stored.
 
 There are two kinds.
 
 - ``vgg19`` is the usual input of caption models of 2015: layer fc7 of VGG-19 (Simonyan & Zisserman 2015) after its
   ReLU, averaged over ten crops. Vendrov et al. (2016) published features of the Caffe model, which takes BGR pixels
   minus a mean colour. Ours come from torchvision's weights and preprocessing. They are similar, not equal.
-- ``descriptor`` needs no weights: it has histograms of colour, texture and gradients over a pyramid of cells.
+- ``descriptor`` needs no weights: it has histograms of colour, texture and gradients over a pyramid of cells, and the
+  image in grey.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SHADES = 4  # levels per channel in a histogram of colours: SHADES ** 3 = BINS
 HEXAGON = ((0, 2), (2, 1), (2, -1), (0, -2), (-2, -1), (-2, 1))  # (y, x) of six neighbours, about two pixels away
 CONTRAST = 0.03  # least difference that makes a neighbour count as brighter; white is 1
 SCALES, ORIENTATIONS = 4, 16  # of the histograms of gradients: SCALES * ORIENTATIONS = BINS
-LAYOUT = 8  # grey cells per side
+LAYOUT = 8  # `descriptor` has the image in grey, in 8 x 8 cells
 
 RESIZED, CROP = 256, 224  # pixels: the short side of a resized image, the side of a crop
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
@@ -232,7 +233,8 @@ def _gradients(grey: np.ndarray) -> np.ndarray:
 def _vgg19() -> Extractor:
     """Return the extractor of VGG-19's features.
 
-    The weights are read from torch.hub's folder (which TORCH_HOME sets), or downloaded into it. Their hash is verified.
+    The weights are read from torch.hub's folder (which TORCH_HOME sets), or downloaded into it. The hash of a
+    download is verified.
 
     Raises: DataError if they cannot be read or downloaded.
     """

@@ -155,7 +155,10 @@ def _answerable(question: Question, counts: Counter[str]) -> bool:
 
 
 def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
-    """Return the ``vocabulary`` most frequent words that occur at least twice; in a tie, those that appear first."""
+    """Return the ``vocabulary`` most frequent words that occur at least twice; in a tie, those that appear first.
+
+    Numbers and the placeholder are not among them.
+    """
     counts: Counter[str] = Counter()
     for example in questions:
         words = (*example.passage, *example.question, example.answer)

@@ -23,7 +23,7 @@ from rmsexp.models.attentive_reader import AttentiveReader, Batch
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
-from rmsexp.train.optim import UncorrectedAdamConfig
+from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
@@ -95,8 +95,8 @@ class Config(config.RunConfig):
     pool: int = 1
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    optim: UncorrectedAdamConfig = field(
-        default_factory=lambda: UncorrectedAdamConfig(8e-5, 0.999, 1e-8, 10.0, "by_root")
+    optim: TensorFlowAdamConfig = field(
+        default_factory=lambda: TensorFlowAdamConfig(8e-5, 0.999, 1e-8, 10.0, "by_root")
     )
     schedule: Constant = field(default_factory=lambda: Constant(300_000))
 

@@ -24,7 +24,7 @@ from rmsexp.models import init
 from rmsexp.models.noise import Noise
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
-from rmsexp.train.optim import UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
@@ -80,7 +80,7 @@ class ModelConfig:
 
 
 @dataclass
-class OptimConfig(UncorrectedAdamConfig):
+class OptimConfig(TensorFlowAdamConfig):
     """Options of Adam.
 
     ``bias_correction``: "standard" is Adam's correction; "published" is the correction of the published code, which has
@@ -93,9 +93,9 @@ class OptimConfig(UncorrectedAdamConfig):
         super().__post_init__()
         checks.choice("optim.bias_correction", self.bias_correction, CORRECTIONS)
 
-    def optimizer(self, params: Iterable[Tensor]) -> UncorrectedAdam:
+    def optimizer(self, params: Iterable[Tensor]) -> TensorFlowAdam:
         swapped = self.bias_correction == "published"
-        return UncorrectedAdam(params, self.lr, self.beta1, self.beta2, self.eps, swapped=swapped)
+        return TensorFlowAdam(params, self.lr, self.beta1, self.beta2, self.eps, swapped=swapped)
 
 
 @dataclass

@@ -26,7 +26,7 @@ from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
-from rmsexp.train.optim import UncorrectedAdamConfig
+from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.task import Dataset, Objective, Target
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
@@ -147,7 +147,7 @@ class Config(config.RunConfig):
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(12, 5, "length", 1.0, False, 200, None, 64))
-    optim: UncorrectedAdamConfig = field(default_factory=lambda: UncorrectedAdamConfig(1e-4, 0.999, 1e-8, 1.0))
+    optim: TensorFlowAdamConfig = field(default_factory=lambda: TensorFlowAdamConfig(1e-4, 0.999, 1e-8, 1.0))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,7 +208,7 @@ class TranslationTask(ABC):
     def objective(self, model: Any, batch: Batch, noise: Noise) -> Objective: ...
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optim: UncorrectedAdamConfig = self.config.optim
+        optim: TensorFlowAdamConfig = self.config.optim
         return optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:

@@ -55,8 +55,8 @@ class AdamConfig:
 
 
 @dataclass
-class UncorrectedAdamConfig(AdamConfig):
-    """Options of :class:`UncorrectedAdam`, without a schedule of beta1."""
+class TensorFlowAdamConfig(AdamConfig):
+    """Options of :class:`TensorFlowAdam`. beta1 is an option, not a schedule."""
 
     beta1: float = 0.9
 
@@ -64,11 +64,11 @@ class UncorrectedAdamConfig(AdamConfig):
         super().__post_init__()
         checks.probability("optim.beta1", self.beta1)
 
-    def optimizer(self, params: Iterable[Tensor]) -> UncorrectedAdam:
-        return UncorrectedAdam(params, self.lr, self.beta1, self.beta2, self.eps)
+    def optimizer(self, params: Iterable[Tensor]) -> TensorFlowAdam:
+        return TensorFlowAdam(params, self.lr, self.beta1, self.beta2, self.eps)
 
 
-class UncorrectedAdam(torch.optim.Adam):
+class TensorFlowAdam(torch.optim.Adam):
     """Adam with eps added to the root of the uncorrected v: ``p -= lr * c_t * m / (sqrt(v) + eps)``.
 
     ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. TensorFlow and the published Theano code do this. With ``swapped``,

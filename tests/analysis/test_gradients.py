@@ -165,7 +165,9 @@ def test_results_that_contradict_the_paper_are_reported(
     monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
     errors = capsys.readouterr().err.splitlines()
-    assert errors[0].endswith("RMSNorm, x scaled: dL/dx is proportional to delta^-1.000, not delta^0")
+    assert errors[0].endswith(
+        "RMSNorm: when x is multiplied by delta, dL/dx is multiplied by delta^-1.000; in the paper by delta^0"
+    )
     assert [line.split(": ")[2] for line in errors[1:]] == [
         *("LayerNorm", "RMSNorm", "pRMSNorm", "BatchNorm", "WeightNorm")
     ]

@@ -29,7 +29,7 @@ def vectors(images: int, per_image: int) -> tuple[Tensor, Tensor]:
 
 
 def from_matrix(matrix: Tensor) -> tuple[Tensor, Tensor, Penalty]:
-    """Return captions, images and a penalty whose values are ``matrix``, (captions, images)."""
+    """Return captions, images and a penalty function; caption i and image j have the penalty ``matrix[i, j]``."""
     captions, images = (torch.arange(length, dtype=torch.float64).unsqueeze(1) for length in matrix.shape)
     return captions, images, lambda c, i: matrix[c[:, 0].long()][:, i[:, 0].long()]
 

@@ -18,7 +18,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
-from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, UncorrectedAdam, UncorrectedAdamConfig
+from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
 from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
@@ -169,7 +169,7 @@ SWAPPED = pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
 def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, beta2: float, swapped: bool) -> None:
     parameter, start = (nn.Parameter(torch.zeros(3, 4, dtype=kind)) for kind in (dtype, torch.float64))
-    optimizer = UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
+    optimizer = TensorFlowAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
     b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # in the correction
     p, m, v = start.detach(), torch.zeros_like(start), torch.zeros_like(start)
     for t, g in enumerate(tiny_gradients(30, dtype), 1):
@@ -188,7 +188,7 @@ def test_eps_reduces_small_steps_more_in_uncorrected_adam_than_in_torch_s() -> N
     """At the first step eps is divided by sqrt(1 - beta2): for a gradient of eps, the step is 16.3 times smaller."""
     parameter, torch_parameter = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
     optimizers = (
-        UncorrectedAdam([parameter], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
+        TensorFlowAdam([parameter], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
         torch.optim.Adam([torch_parameter], lr=0.01, betas=(0.9, 0.999), eps=1e-8),
     )
     for p, optimizer in zip((parameter, torch_parameter), optimizers, strict=True):
@@ -202,7 +202,7 @@ def test_swapped_corrections_take_larger_first_steps_than_torch_s() -> None:
     """All gradients are 1, so the averages at step t are 1 - beta^t and the steps follow from the corrections."""
     parameter, torch_parameter = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizers = (
-        UncorrectedAdam([parameter], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
+        TensorFlowAdam([parameter], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
         torch.optim.Adam([torch_parameter], lr=1.0, betas=(0.9, 0.999), eps=1e-8),
     )
     factors, ratios = {}, {}
@@ -224,7 +224,7 @@ def test_the_learning_rate_is_restored_when_a_step_fails() -> None:
     def closure() -> float:
         raise ArithmeticError
 
-    optimizer = UncorrectedAdam([nn.Parameter(torch.ones(1))], 0.1, 0.9, 0.999, 1e-8, swapped=True)
+    optimizer = TensorFlowAdam([nn.Parameter(torch.ones(1))], 0.1, 0.9, 0.999, 1e-8, swapped=True)
     with pytest.raises(ArithmeticError):
         optimizer.step(closure)
     assert optimizer.param_groups[0]["lr"] == 0.1
@@ -233,14 +233,14 @@ def test_the_learning_rate_is_restored_when_a_step_fails() -> None:
 @SWAPPED
 def test_uncorrected_adam_continues_from_a_saved_state(swapped: bool, tmp_path: Path) -> None:
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
-    optimizer = UncorrectedAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, swapped=swapped)
+    optimizer = TensorFlowAdam([first], lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, swapped=swapped)
     all_gradients = tiny_gradients(8, torch.float32)
     for g in all_gradients[:4]:
         first.grad = g.clone()
         optimizer.step()
     torch.save({"optimizer": optimizer.state_dict(), "p": first.detach()}, tmp_path / "x.pt")
     saved = torch.load(tmp_path / "x.pt", weights_only=True)
-    restored = UncorrectedAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8, swapped=swapped)
+    restored = TensorFlowAdam([second], lr=5.0, beta1=0.1, beta2=0.5, eps=1e-8, swapped=swapped)
     restored.load_state_dict(saved["optimizer"])
     second.data.copy_(saved["p"])
     for g in all_gradients[4:]:
@@ -254,7 +254,7 @@ def test_uncorrected_adam_restarts_from_its_initial_state() -> None:
     """The trainer restores the initial state after its warm-up; this also restores the number of steps."""
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
-    restarted, new = UncorrectedAdam([first], **options), UncorrectedAdam([second], **options)
+    restarted, new = TensorFlowAdam([first], **options), TensorFlowAdam([second], **options)
     start = copy.deepcopy(restarted.state_dict())
     for g in tiny_gradients(3, torch.float32):
         first.grad = g.clone()
@@ -271,7 +271,7 @@ def test_uncorrected_adam_restarts_from_its_initial_state() -> None:
 @pytest.mark.parametrize(("key", "value"), [("lr", -1.0), ("beta1", 1.0), ("beta2", 1.0), ("eps", 0), ("clip", 0.0)])
 def test_invalid_options_of_uncorrected_adam_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"optim.{key} must"):
-        UncorrectedAdamConfig(**({"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "clip": 1.0} | {key: value}))
+        TensorFlowAdamConfig(**({"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "clip": 1.0} | {key: value}))
 
 
 # The schedules of the translation tasks

@@ -17,7 +17,10 @@ HERE = Path(__file__).parent
 
 @cache
 def numbers() -> pd.DataFrame:
-    """Return all numbers: columns ``table task framework norm metric data value spread unit hardware note``.
+    """Return all numbers.
+
+    Columns: ``table``, ``task``, ``framework``, ``norm``, ``metric``, ``data``, ``value``, ``spread``, ``unit``,
+        ``hardware``, ``note``.
 
     ``norm`` is the name of a series. Metrics and units are those of our records: errors and recalls are fractions,
     times are ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set of the
@@ -35,13 +38,15 @@ def select(task: str, metric: str) -> pd.DataFrame:
 
 
 def savings(task: str) -> pd.DataFrame:
-    """Return the fraction of LN's time that other norms save: columns ``framework norm saving table``."""
+    """Return the fractions of LN's time that norms save: columns ``framework``, ``norm``, ``saving``, ``table``."""
     return select(task, "saving_vs_ln").rename(columns={"value": "saving"})[["framework", "norm", "saving", "table"]]
 
 
 @cache
 def curves() -> pd.DataFrame:
-    """Return all curves: columns ``figure task norm x x_unit metric y``, ``x_unit`` "step" or "minutes".
+    """Return all curves.
+
+    Columns: ``figure``, ``task``, ``norm``, ``x``, ``x_unit`` ("step" or "minutes"), ``metric``, ``y``.
 
     The frame is cached: do not change it.
     """

@@ -69,7 +69,8 @@ class Curve(NamedTuple):
     Attributes:
         series: the name of the series.
         seeds: the curve of each run; empty for a curve of the paper.
-        mean: columns ``x mean low high``, thinned; ``low high``, the band, are NaN below three seeds.
+        mean: columns ``x``, ``mean``, ``low``, ``high``, thinned; ``low``, ``high``, the band, are NaN below three
+            seeds.
         time_excluded: whether x is time, and the mean covers runs whose time is not clear because no others are left.
         from_paper: whether ``mean`` is a curve of the paper.
     """

@@ -10,7 +10,7 @@ from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 
 LISTED = 4  # a line names at most this many runs, then the number of the others
-WIDTH = 90  # maximal number of characters that a line has on each run
+WIDTH = 90  # most characters of the remark in parentheses after a run's name
 
 
 def caveats(records: Records) -> list[str]:

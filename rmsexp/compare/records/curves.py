@@ -26,7 +26,7 @@ def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
 
 
 def mean_curve(curves: list[Points]) -> pd.DataFrame:
-    """Return the mean over seeds and its t-interval: columns ``x mean low high``.
+    """Return the mean over seeds and its t-interval: columns ``x``, ``mean``, ``low``, ``high``.
 
     The curve covers the range of x that all seeds have. All seeds are interpolated to the union of their x, since they
     may have been logged at different x.

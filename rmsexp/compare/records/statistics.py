@@ -86,7 +86,7 @@ def t_factor(seeds: int) -> float:
 
 
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
-    """Return the evaluations of runs that neither diverged nor failed: columns ``folder series step value``."""
+    """Return evaluations of runs that neither diverged nor failed: ``folder``, ``series``, ``step``, ``value``."""
     rows = records.metrics
     if metric not in rows:
         return pd.DataFrame(columns=["folder", "series", "step", "value"])

@@ -40,8 +40,8 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
 
     Times are in seconds per 1k steps. The times of the parts of a step (``PARTS``) come from separate blocks.
-    ``ratio low high``: :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the reference itself.
-    For each record that cannot be read, a line is added to ``problems``.
+    ``ratio``, ``low``, ``high``: :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the
+    reference itself. For each record that cannot be read, a line is added to ``problems``.
     """
     loaded: list[dict[str, Any]] = []
     for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):

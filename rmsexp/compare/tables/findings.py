@@ -39,7 +39,7 @@ def figure_1(records: Records) -> list[str]:
 
 
 def _smoothed(rows: pd.DataFrame, window: float) -> pd.DataFrame:
-    """Return a run's ``step time loss``; each loss is the mean of the rows less than ``window`` steps before."""
+    """Return columns ``step``, ``time``, ``loss`` of a run; a loss is the mean over the last ``window`` steps."""
     rows = rows[["step", "time", "loss"]].dropna(subset=["step", "loss"]).reset_index(drop=True)
     step, total = rows["step"].to_numpy(), np.concatenate([[0.0], rows["loss"].cumsum()])
     first = np.searchsorted(step, step - window, side="right")

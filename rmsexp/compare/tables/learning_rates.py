@@ -32,7 +32,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 
     Columns ``COLUMNS``, metrics as stored. ``rate``: NaN for a recipe's rate that no config file has; ``kept``: the
     number of runs that neither diverged nor failed; ``chosen_by``: the mean over these runs of the best value on the
-    selection split; ``value interval``: the mean of the headline metric and half of its 95 % t-interval.
+    selection split; ``value``, ``interval``: the mean of the headline metric and half of its 95 % t-interval.
     """
     rows: list[list[Any]] = []
     for folder, records in settings.items():

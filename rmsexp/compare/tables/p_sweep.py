@@ -20,9 +20,9 @@ COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm that differs in p alone, sorted by p and seed.
 
-    Columns ``COLUMNS``. ``p``: a fraction. ``final best``: the target metric as stored, at the common step and at the
-    best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median.
-    Runs with unknown p are left out.
+    Columns ``COLUMNS``. ``p``: a fraction. ``final``, ``best``: the target metric as stored, at the common step and at
+    the best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the
+    median. Runs with unknown p are left out.
     """
     records = records.select(task, setting)
     runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]

@@ -18,8 +18,8 @@ COLUMNS = ["series", "impl", "seconds_per_1k_steps", "q25", "q75", "saving", "lo
 def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
     """Return one row per series that was trained or timed; savings are fractions of the time per step with LN.
 
-    Columns ``COLUMNS``. ``kind``: "reference"; "paired", with the interval ``low high``; "unpaired", from separate runs
-    and without an interval; or "unknown", with the reason in ``note``.
+    Columns ``COLUMNS``. ``kind``: "reference"; "paired", with the interval ``low``, ``high``; "unpaired", from separate
+    runs and without an interval; or "unknown", with the reason in ``note``.
 
     Args:
         records: the records of one setting.

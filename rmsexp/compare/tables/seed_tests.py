@@ -19,9 +19,9 @@ EQUAL = 1e-9  # differences with a smaller standard deviation, relative to their
 def table(records: Records) -> pd.DataFrame:
     """Return one row per series that can be compared with an LN series of the same implementation; metrics as stored.
 
-    Columns ``series metric n difference interval p``: the mean difference of the headline metric to LN over the ``n``
-    common seeds, half of its 95 % t-interval, and the p-value of the paired t-test. The interval and p are NaN below
-    three seeds; p is also NaN if all differences are equal.
+    Columns ``series``, ``metric``, ``n``, ``difference``, ``interval``, ``p``: the mean difference of the headline
+    metric to LN over the ``n`` common seeds, half of its 95 % t-interval, and the p-value of the paired t-test. The
+    interval and p are NaN below three seeds; p is also NaN if all differences are equal.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))

@@ -20,7 +20,7 @@ OFFSET = 6.0  # greatest distance from the centre of the image, in pixels, so th
 DISTRACTORS = 1  # other shapes, of any kind and hue, under the labelled shape and about half outside the image
 SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest
 BACKGROUND_CONTRAST = 0.2  # width of the range of smooth random colours around grey; white is 1
-BACKGROUND_CELLS = 4  # random values per side, with interpolation between them
+BACKGROUND_CELLS = 4  # the background is interpolated from a grid of 4 x 4 random colours
 NOISE = 0.02  # standard deviation, of pixels in [0, 1]
 BLOCK = 500  # images drawn at a time
 

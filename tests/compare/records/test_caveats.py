@@ -1,4 +1,4 @@
-"""The caption lines of figures and tables."""
+"""The caveats below figures and tables of a setting, and diverged runs, which means exclude."""
 
 from __future__ import annotations
 
