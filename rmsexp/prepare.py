@@ -1,6 +1,7 @@
 """``python -m rmsexp.prepare task=cifar10 scale=small``: download, verify and preprocess the data set of a run.
 
-It takes the same arguments as ``python -m rmsexp``. The run then uses the prepared data and needs no network.
+It takes the GROUP=CHOICE and KEY=VALUE arguments of one run, without ``-m`` and ``--config-dir``. The run then uses the
+prepared data and needs no network.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass
 class StatusFile:
-    """Writes ``status.json``. ``step``: the step to write, which the runner brings up to date."""
+    """Writes ``status.json``. ``step``: the run's current step; the runner updates it."""
 
     folder: record.RunFolder
     step: int

@@ -72,7 +72,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     if any(word.startswith("norm=") for word in overrides):
         raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
     if any(word.startswith("norm.impl=") for word in overrides):
-        raise config.ConfigError("norm.impl= names a single implementation; list all of them: impl=[eager,fused]")
+        raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
     jobs = [_job(name, impl, overrides) for impl in options.impl for name in options.norms]
     _check(options, jobs)
     return options, {job.series: job for job in jobs}

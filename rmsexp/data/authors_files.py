@@ -80,7 +80,8 @@ def cifar10_rows(path: Path) -> list[Row]:
             raise DataError(f"{path}, line {number}: epoch {epoch:g} instead of {epochs - 1}.\n{REMEDY}")
         if not previous_seconds <= seconds < math.inf:
             raise DataError(
-                f"{path}, line {number}: the time is {seconds:g} s, after {previous_seconds:g} s.\n{REMEDY}"
+                f"{path}, line {number}: the time is {seconds:g} s; "
+                f"it must be finite and at least {previous_seconds:g} s.\n{REMEDY}"
             )
         if not (0 <= train_error <= 1 and 0 <= test_error <= 1):
             raise DataError(f"{path}, line {number}: an error is not between 0 and 1 ({line[:60]!r}).\n{REMEDY}")

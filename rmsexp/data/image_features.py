@@ -77,7 +77,7 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             paths = _write_shards(images, extractor, shards, progress)
             _join(paths, len(images), temporary / target.name)
             cache.sync(temporary)
-            target.with_suffix(".json").unlink(missing_ok=True)  # so that new features never have the old origin
+            target.with_suffix(".json").unlink(missing_ok=True)  # new features never stand beside the old origin file
             (temporary / target.name).replace(target)
             record.write_json(target.with_suffix(".json"), origin)
             shutil.rmtree(shards.parent)

@@ -147,7 +147,10 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
 
 
 def _answerable(question: Question, counts: Counter[str]) -> bool:
-    """Return whether the passage contains the answer. Add the question, and a reason if it does not, to ``counts``."""
+    """Return whether the passage contains the answer.
+
+    Count the question as ``read`` and, if its passage lacks the answer, as ``no_passage`` or ``absent``.
+    """
     counts["read"] += 1
     counts["no_passage"] += not question.passage
     counts["absent"] += bool(question.passage) and question.answer not in question.passage

@@ -85,7 +85,7 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
     :func:`rmsexp.data.subwords.codecs`.
     """
     folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
-    with storing(f"The encoded text of {corpus.name}", cache):
+    with storing(f"The subwords and encoded text of {corpus.name}", cache):
         source, target = codecs(corpus, options, cache, report)
         train, counts = cached(folder, _read, lambda path: _write(path, corpus, source, target, options, report))
     report(_summary(corpus, counts, options))

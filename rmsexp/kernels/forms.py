@@ -30,7 +30,7 @@ class Form(NamedTuple):
 
 
 class StepForm(NamedTuple):
-    """The norms of a recurrent step, which are of the same kind: the argument ``int[] form`` of the operators.
+    """The norms of a recurrent step, all of one kind. The operators take it as the argument ``int[] form``.
 
     ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
     the candidate (GRU) or cell (LSTM).
@@ -75,7 +75,7 @@ class SavedDecoder(NamedTuple):
     between: Tensor  # (T, B, H), states between the first and the second GRU
     first_products: Tensor  # (T, B, 3 H), w_first times the state before the step
     joint_products: Tensor  # (T, B, C + 3 H), w_between times the state between the GRUs
-    context_products: Tensor  # (T, B, 3 H), w_context times the context
+    context_products: Tensor  # (T, B, 3 H), w_context (from attention context to second GRU) times context
     first_gates: Tensor  # (T, B, 3 H), reset, update, candidate
     first_statistics: Tensor  # (T, B, 8)
     second_gates: Tensor  # (T, B, 3 H)

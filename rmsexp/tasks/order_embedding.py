@@ -224,8 +224,8 @@ class Task:
     def _loss(self, captions: Tensor, images: Tensor) -> float:
         """Return the training loss per matching pair.
 
-        The images are split into batches of about equal size. Each batch is paired in turn with the first caption of
-        its images, the second, and so on.
+        The images are split into batches of about equal size. For each batch, the loss is
+        computed with the first captions of its images, with their second captions, and so on.
         """
         total = 0.0
         for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):

@@ -16,7 +16,7 @@ Payload = dict[str, Any]
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is missing or damaged, and there is no other to read."""
+    """A checkpoint is missing or damaged."""
 
 
 def save(folder: Path, payload: Payload) -> None:

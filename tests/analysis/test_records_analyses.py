@@ -181,7 +181,7 @@ def test_init_center_writes_to_a_folder_per_setting(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("p_sweep", "python -m rmsexp -m task=cifar10 norm=prms norm.p="),
+        ("p_sweep", "python -m rmsexp -m task=cifar10 sweep=p"),
         ("init_center", "python -m rmsexp -m task=rnnsearch model.init_center=0.2 norm=ln,rms"),
     ],
 )

@@ -101,7 +101,7 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
         ("122, 0.4010, 0.3456", "122, 0.4010", "line 3: not four numbers \\('1, 122, 0.4010'\\)"),
         ("122", "x", "line 3: not four numbers"),
         ("1, 122", "2, 122", "line 3: epoch 2 instead of 1"),
-        ("183", "100", "line 4: the time is 100 s, after 122 s"),
+        ("183", "100", "line 4: the time is 100 s; it must be finite and at least 122 s"),
         ("183", "nan", "line 4: the time is nan s"),
         ("0.25", "25.0", "line 4: an error is not between 0 and 1"),
         ("0.25", "nan", "line 4: an error is not between 0 and 1"),

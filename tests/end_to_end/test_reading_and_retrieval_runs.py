@@ -44,7 +44,7 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, mor
         assert all(value is not None for row in rows[split] for value in row.values())
         assert ("error_batch" in rows[split][1]) == (name == "attentive_reader" and "bn" in norm)
     assert (run.run["norm"], run.run["dataset"]["builtin"]) == (norm, True)
-    assert "chance" in "".join([*run.run["notes"], *run.run["notes"].values()])
+    assert "random" in "".join([*run.run["notes"], *run.run["notes"].values()])
 
 
 @pytest.mark.parametrize(

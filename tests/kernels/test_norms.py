@@ -108,7 +108,7 @@ def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
 def test_streaming_stores_give_the_results_of_two_halves(
     name: str, slope: float, size: Shape, dtype: torch.dtype
 ) -> None:
-    """Non-temporal stores, used for large inputs, give the same results as ordinary stores, used for the halves."""
+    """A large input, written with non-temporal stores, has the results of its halves, which are too small for them."""
     torch.set_num_threads(2)
     rows = 2**23 // (dtype.itemsize * math.prod(size)) + 3  # more than 4 MiB per thread
     _, layer = pair(name, size[0], dtype=dtype, **({"axes": (2, 3)} if len(size) == 3 else {}))

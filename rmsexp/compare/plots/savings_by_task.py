@@ -9,7 +9,7 @@ from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, timing_records
 
 OFFSET = 0.2  # vertical distance between the marks of two machines on one line
-MACHINES = "os^vXP"  # the markers of our machines
+MACHINES = "os^vXP"  # matplotlib markers, one per machine that we measured on
 PAPER = "D"  # the marker of the paper
 
 

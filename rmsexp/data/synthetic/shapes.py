@@ -17,7 +17,7 @@ COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: either part 
 HUES = ((-30.0, 60.0), (150.0, 240.0))  # degrees: red to yellow, cyan to blue
 RADIUS = (8.0, 13.0)  # least and greatest, in pixels, from the centre to about the edge
 OFFSET = 6.0  # greatest distance from the centre of the image, in pixels, so that most of a shape is inside
-DISTRACTORS = 1  # other shapes, of any kind and hue, under the labelled shape and about half outside the image
+DISTRACTORS = 1  # number of other shapes, of any kind and hue, under the labelled shape, half outside the image
 SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest
 BACKGROUND_CONTRAST = 0.2  # width of the range of smooth random colours around grey; white is 1
 BACKGROUND_CELLS = 4  # the background is interpolated from a grid of 4 x 4 random colours

@@ -157,8 +157,8 @@ def _layout(x: Tensor, maps: bool) -> _Layout:
 def _block_options(layout: _Layout) -> dict[str, int]:
     """Return the size of a block, at most 4096 values, and its launch options.
 
-    For channels-last maps, a program computes 32 rows. Otherwise it computes one row if there are less than 256, and
-    more rows if there are more, so that fewer programs write parts of the gradients of gain and shift.
+    For channels-last maps, a program computes 32 rows. Otherwise it computes one row if the tensor has fewer than 256
+    rows, and several rows if it has more: then fewer programs write a partial sum of the gradients of gain and shift.
     """
     width = triton.next_power_of_2(max(1, layout.n))
     several = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
