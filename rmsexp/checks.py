@@ -43,4 +43,4 @@ def probability(key: str, value: float) -> None:
 
 def not_empty(key: str, value: str) -> None:
     if not value.strip():
-        raise ValueError(f"{key} is empty")
+        raise ValueError(f"{key} must not be empty")

@@ -40,7 +40,7 @@ GROUPS = {
 NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
-    "norm_eps",  # norm.eps has its value
+    "norm_eps",  # norm.eps, which has the same value, is part of the identity
 }
 
 LONGEST_SUFFIX = 200  # bytes; longest text of changed keys in the name of a setting's or a series' folder

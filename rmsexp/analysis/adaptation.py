@@ -23,7 +23,7 @@ from rmsexp.norms import Norm
 
 STEPS = 500
 LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
-SMOOTHED = 20  # steps per mean: of the figure's running mean, and of the table's first and last steps
+SMOOTHED = 20  # number of steps averaged: in the figure's running mean, and at each end of a run in the table
 
 
 def train(norm: Norm, steps: int) -> pd.DataFrame:

@@ -22,7 +22,7 @@ Words = list[str]
 EOS, UNK = range(2)  # the first ids: the end of a caption, an unknown word
 NAMES = ("<eos>", "<unk>")  # the words of these ids
 PER_IMAGE = 5  # captions per image
-VOCABULARY_IMAGES = 1000  # the first validation images, whose words are in the vocabulary, as in the authors' code
+VOCABULARY_IMAGES = 1000  # first validation images whose captions add to the vocabulary (as the authors do)
 TOLERANCE = 1e-3  # largest allowed difference between 1 and the length of a feature vector
 BLOCK = 4096  # feature vectors checked at a time
 

@@ -84,9 +84,9 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     """Encode questions as ids. ``name`` is the data set's name, for messages.
 
     The vocabulary is that of the published ``preprocess.py`` and ``preprocess_shortend.py``
-    (cooijmanstim/Attentive_reader). Words of digits become NUM. Words that occur once in the training text (passages,
-    questions and answers) become UNK. The others have ids from 4 on, the most frequent first, and those of equal
-    frequency by first appearance. The gap, and ``@entity0`` to the highest number of an entity in any split, are
+    (cooijmanstim/Attentive_reader). Words of digits become NUM. Words that occur less than twice in the training text
+    (passages, questions and answers) become UNK. The others have ids from 4 on, the most frequent first, and those of
+    equal frequency by first appearance. The gap, and ``@entity0`` to the highest number of an entity in any split, are
     always in the vocabulary. Encoding takes four bytes of memory per token.
 
     Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.

@@ -39,7 +39,7 @@ BLOCKS = {
     5: "question",
     7: "answer",
     9: "table of entities",
-}  # line number -> what the line has
+}  # number of a line in a question file -> what is on it, or begins on it (the table of entities)
 ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
 REPORT_FILES = 50_000  # files between two progress reports
 REPORT_DAMAGED = 10  # largest number of damaged files that are reported by name

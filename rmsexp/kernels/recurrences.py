@@ -36,7 +36,7 @@ def gru(
         h0: Initial state, ``(batch, H)``, or ``(1, H)`` if it is the same for all rows of the batch.
         weight: Weight by which the state is multiplied, ``(3 H, H)``.
         bias: Added to the summed inputs from the state, ``(3 H,)``.
-        affine: Gains and shifts, ``(2, 2, 3 H)``.
+        affine: Gain and shift for ``x``, ``affine[0]``, and for the state's summed inputs, ``(2, 2, 3 H)``.
         mask: Padding mask, ``(batch, time)``. Where it is false, the state does not change.
         form: The norms of a step.
         eps: Added to the statistics.
@@ -69,7 +69,7 @@ def lstm(
         h0: Initial hidden state, ``(batch, H)`` or ``(1, H)``.
         c0: Initial cell, ``(batch, H)`` or ``(1, H)``.
         weight: Weight by which the hidden state is multiplied, ``(4 H, H)``.
-        affine: Gains and shifts, ``(2, 2, 4 H)``.
+        affine: Gain and shift for ``x``, ``affine[0]``, and for the state's summed inputs, ``(2, 2, 4 H)``.
         cell_affine: Gain and shift of the cell's norm, ``(2, H)``.
 
     For the other arguments see :func:`gru`.

@@ -8,7 +8,7 @@ from rmsexp import checks
 
 BOTH, FORWARD = "forward + backward", "forward"  # the passes of a benchmark
 FEWEST_BENCH_ROUNDS = 6  # the interval of a ratio from fewer rounds is meaningless
-LARGE = 2**20  # input elements from which memory traffic takes longer than the overhead of a call
+LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
 SIZE = "[1-9][0-9]*"  # regular expression of a dimension
 
 

@@ -79,7 +79,7 @@ def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> d
 
 
 def _series(timer: InterleavedTimer, jobs: Mapping[str, Job], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return the record's entry for each series; this also measures its parts and peak memory, after the rounds."""
+    """Return the record's entry of each series. A step's parts and peak memory are measured here, after the rounds."""
     return [
         {
             "series": name,

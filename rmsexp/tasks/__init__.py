@@ -27,7 +27,7 @@ def task_class(name: str) -> Any:
 def make(job: config.Job, device: torch.device) -> Task:
     """Return the task of a job. This opens its data set; :meth:`rmsexp.train.task.Task.prepare` preprocesses it.
 
-    Raises: DataError and ValueError if the data set is missing or damaged.
+    Raises: DataError if the data set is missing or damaged; ValueError if the config does not fit it.
     """
     task: Task = task_class(job.config.task)(job.config, device)
     return task

@@ -85,7 +85,7 @@ def check_runs(words: Sequence[str]) -> None:
 
 
 def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start another command of the package, and check that its arguments are accepted."""
+    """Check that a command such as report or timing accepts ``words``. No words and ``--help`` are not checked."""
     if words in ([], ["--help"]):
         return
     if module == "timing":

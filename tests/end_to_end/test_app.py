@@ -228,7 +228,7 @@ OUTSIDE = ("--config-dir", "DIR")
         (["sede=1"], "sede is not known; did you mean seed?"),
         (["+sede=1"], "sede is not known; did you mean seed?"),
         (["++model.widht=1"], "model.widht is not known; did you mean model.width?"),
-        (["data.root="], "data.root is empty"),
+        (["data.root="], "data.root must not be empty"),
         (["max_steps=0"], "max_steps must be at least 1, got 0"),
         (["device=tpu"], "device=tpu is not known"),
         (["model.width=0.001"], "model.width=0.001 leaves no channel; it must be more than 0.0052"),

@@ -11,12 +11,12 @@ NO_VALUE = "\N{EN DASH}"
 
 
 def four_digits(value: float) -> str:
-    """Return a number with at least four significant digits, and without an exponent unless it is below 1e-4."""
+    """Return a number with at least four significant digits; below 1e-4 at most four, perhaps with an exponent."""
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
 def number(value: float) -> str:
-    """Return a number with at least four significant digits, or ``NO_VALUE`` for NaN."""
+    """Return a number as :func:`four_digits` writes it, or ``NO_VALUE`` for NaN."""
     return NO_VALUE if math.isnan(value) else four_digits(value)
 
 

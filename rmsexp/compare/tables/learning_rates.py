@@ -61,7 +61,7 @@ def _recipe_rate(folders: pd.Series) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per series as text: quality at the recipe's rate, and at the best rate on the selection split."""
+    """Return one row per series as text: quality at the recipe's rate and at the rate chosen on the selection split."""
     metric = f"{target.split} {names.metric_label(target.metric)}"
     selection = f"{target.selection} {names.metric_label(target.metric)}"
     rows = []

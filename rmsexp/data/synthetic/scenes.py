@@ -19,7 +19,7 @@ from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Caption
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
-_KINDS = {  # most general kind -> the kinds below it, each followed by its most specific kinds
+_KINDS = {  # top kind -> groups separated by commas: a middle kind, then the most specific kinds below it
     "animal": "dog spaniel terrier poodle, bird parrot duck owl, horse pony mare",
     "person": "child boy girl, adult man woman",
     "vehicle": "car taxi jeep, boat canoe ferry",

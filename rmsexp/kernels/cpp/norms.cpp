@@ -47,8 +47,8 @@ const W* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<W>() : nullptr;
 }
 
-// Returns zeros to which the threads add the gradient of a parameter, (width,) for one slot, otherwise (slots, width).
-// The result is empty if the parameter is undefined.
+// Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row,
+// or (width,) for one slot. The result is empty if the parameter is undefined.
 Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {
   if (!parameter.defined()) return at::empty({0}, like.options());
   return slots == 1 ? at::zeros({width}, like.options()) : at::zeros({slots, width}, like.options());

@@ -80,7 +80,7 @@ void gru_gates_forward(const Tensor& ax,            // (B, 3H)
 //
 // Where the mask is false, dax and dah are 0 and dh is D.
 void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                        const Tensor& dh,            // (B, H), read: gradient of `out` from later steps; written: of h
+                        const Tensor& dh,            // (B, H), read: gradient of `out`, later steps; written: dh above
                         const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates,
                         const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
                         at::IntArrayRef form, double eps,
@@ -121,7 +121,7 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
 //
 // Where the mask is false, dax and dah are 0, dh is D, and dc does not change.
 void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                         const Tensor& dh,            // (B, H), read: gradient of out_h from later steps; written: of h
+                         const Tensor& dh,            // (B, H), read: gradient of out_h, later steps; written: dh above
                          const Tensor& dc,            // (B, H), read: gradient of out_c from later steps; written: of c
                          const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
                          const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,

@@ -139,7 +139,10 @@ def _backward(
 
 
 class _Layout(NamedTuple):
-    """The rows of a tensor in memory: ``n`` units each, ``unit_stride`` elements apart. ``channels``: 1 unless maps."""
+    """The rows of a tensor in memory: ``n`` units each, ``unit_stride`` elements apart.
+
+    ``channels``: number of channels of feature maps; 1 for other tensors.
+    """
 
     rows: int
     unit_stride: int
