@@ -1,1 +1,1 @@
-"""Beam search, BLEU and retrieval metrics. They depend on no model and no task."""
+"""Beam search, BLEU and chrF, and retrieval metrics. They use no code of models or tasks."""

@@ -1,9 +1,10 @@
 """Beam search as in Nematus, for any model that continues hypotheses token by token.
 
-During the search hypotheses are ranked by the sum of their log probabilities. A hypothesis that ends with EOS keeps its
-slot of the beam, so the sentence continues with one slot fewer. A sentence is done when all its slots have ended or its
-maximum length is reached. Its translation is the hypothesis with the largest sum of log probabilities divided by a
-function of the length. All hypotheses that have ended compete, and those that reach the maximum length without EOS.
+During the search, hypotheses are ranked by the sum of the log probabilities of their tokens. When a hypothesis ends
+with EOS, its sentence continues with one slot of the beam fewer. A sentence is done when it has no slot left or its
+maximum length is reached. Complete hypotheses are those that ended with EOS and those that reached the maximum length
+without it. The translation is the complete hypothesis with the largest sum of log probabilities divided by a function
+of the length (``NORMALISATIONS``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from torch import Tensor
 
 from rmsexp import checks
 
-# For each normalisation: what divides a hypothesis's sum of log probabilities, given its length (with EOS) and alpha.
+# For each normalisation: the divisor of a hypothesis's sum of log probabilities, from its length (with EOS) and alpha.
 NORMALISATIONS: dict[str, Callable[[int, float], float]] = {
     "length": lambda length, _: length,
-    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, without coverage
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, lp (no coverage penalty)
 }
 
 
@@ -31,8 +32,8 @@ class State(Protocol):
     def select(self, rows: Tensor, *, memory: bool) -> Self:
         """Return a state that consists of the rows with the indices ``rows``, in this order.
 
-        ``memory=False`` promises that there are as many rows as before and that each row keeps its sentence. Tensors
-        that depend on the sentence alone are then reused without a copy.
+        With ``memory=False`` the caller promises that there are as many rows as before and that each row keeps its
+        sentence. Tensors that depend on the sentence alone are then reused without a copy.
         """
         ...
 
@@ -44,8 +45,8 @@ S = TypeVar("S", bound=State)
 class SearchOptions:
     """Options of the search.
 
-    ``beam``: number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``: exponent of
-    "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
+    ``beam``: largest number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``:
+    exponent of "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
 
     Raises: ValueError if a value is out of range.
     """
@@ -70,20 +71,21 @@ def beam_search(
     options: SearchOptions,
     eos: int,
 ) -> list[list[int]]:
-    """Return the token ids of each sentence's best translation, without EOS. A beam of 1 is greedy search.
+    """Return the token ids of each sentence's translation, without EOS. A beam of 1 is greedy search.
 
     Args:
         step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
         state: the initial state, with one row per sentence.
-        max_lengths: largest number of tokens including EOS, at least 1, ``(sentences,)``.
+        max_lengths: largest number of tokens of each translation, including EOS, at least 1, ``(sentences,)``.
         first: the id that ``step`` reads at the start, where there is no previous token.
         eos: id of EOS.
 
-    Equally probable continuations keep the order of their hypotheses. A hypothesis whose logits are NaN or infinite has
-    no continuation. A sentence that loses all hypotheses before any of them has ended gets an empty translation.
+    Equally probable continuations of different hypotheses keep the order of these hypotheses. A hypothesis has no
+    continuation if one of its logits is NaN or +inf, or all are -inf. A sentence none of whose hypotheses becomes
+    complete gets an empty translation.
     """
     beam, device = options.beam, max_lengths.device
-    sentences = torch.arange(len(max_lengths), device=device)  # indices of the sentences that are not done
+    sentences = torch.arange(len(max_lengths), device=device)  # indices of the sentences not yet done
     ranks = torch.arange(beam, device=device)
     longest = int(max_lengths.max())
     best = max_lengths.new_full((len(sentences), longest), eos)
@@ -94,7 +96,7 @@ def beam_search(
     prefixes = best[:, None].repeat(1, beam, 1)
     costs = torch.full((len(sentences), beam), math.inf, device=device)  # infinite in empty slots
     costs[:, 0] = 0
-    slots = max_lengths.new_full((len(sentences), 1), beam)  # slots of each sentence that have not ended
+    slots = max_lengths.new_full((len(sentences), 1), beam)  # number of slots left to each sentence
 
     for length in range(1, longest + 1):
         logits, state = step(tokens.flatten(), state)
@@ -116,7 +118,7 @@ def beam_search(
         costs = costs.masked_fill(ended, math.inf)
         slots = slots - ended.sum(1, keepdim=True)
         rows = parents + beam * torch.arange(len(parents), device=device)[:, None]
-        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # waits for the device, once per step
+        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # nonzero() waits for the device
         if any_done := len(active) < len(sentences):
             sentences, max_lengths, slots = sentences[active], max_lengths[active], slots[active]
             costs, prefixes, tokens, rows = costs[active], prefixes[active], tokens[active], rows[active]
@@ -129,9 +131,9 @@ def beam_search(
 def _continuations(costs: Tensor, logits: Tensor, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return cost, parent and token of each sentence's cheapest continuations, in ascending order of cost.
 
-    Costs are negative log probabilities. A continuation's parent is the hypothesis that it continues, as an index in
-    the beam. ``costs`` and the three results have shape ``(sentences, beam)``; ``logits`` has shape
-    ``(sentences * beam, vocabulary)``. ``banned``: a token that may continue no hypothesis, or None.
+    A cost is minus the sum of the log probabilities of all tokens so far. A continuation's parent is the hypothesis
+    that it continues, as an index in the beam. ``costs`` and the three results have shape ``(sentences, beam)``;
+    ``logits`` has shape ``(sentences * beam, vocabulary)``. ``banned``: id of a token that may not follow, or None.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)

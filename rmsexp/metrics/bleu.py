@@ -20,7 +20,7 @@ class Scores:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Return BLEU and chrF2 of detokenised lines, each compared with one reference. Both metrics are case-sensitive.
+    """Return BLEU and chrF2 of a corpus of detokenised lines, with one reference per line. Both are case-sensitive.
 
     Raises: ValueError if there are no lines, or if the numbers of hypotheses and references differ.
     """
@@ -33,7 +33,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 def signatures(source: str, target: str) -> dict[str, str]:
-    """Return sacreBLEU's signatures of the metrics ``bleu`` and ``chrf``, which state its version and settings.
+    """Return sacreBLEU's signatures, with its version and the settings, by metric: ``bleu`` and ``chrf``.
 
     ``source`` and ``target`` are language codes such as ``de``. They appear in the signatures and do not affect scores.
     """
@@ -46,7 +46,7 @@ def signatures(source: str, target: str) -> dict[str, str]:
 
 
 def _metrics(references: Sequence[str]) -> tuple[BLEU, CHRF]:
-    from sacrebleu.metrics.bleu import BLEU  # imported here because only evaluations need it
+    from sacrebleu.metrics.bleu import BLEU  # sacreBLEU is imported here because only evaluations need it
     from sacrebleu.metrics.chrf import CHRF
 
     return BLEU(references=[references]), CHRF(references=[references])

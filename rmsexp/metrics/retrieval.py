@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 1 << 22  # size of a block of differences between captions and images, which should fit a CPU cache
+BLOCK_BYTES = 1 << 22  # bytes of the differences between a block of captions and images, which should fit a CPU cache
 CUTOFFS = (1, 5, 10)  # the K of the metrics R@K
 
 Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
@@ -22,12 +22,13 @@ Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size)
 def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None) -> dict[str, float]:
     """Return metrics of the search for images by captions (``image_…``) and for captions by images (``caption_…``).
 
-    ``_r1``, ``_r5`` and ``_r10``: share of queries whose match has rank at most 1, 5 or 10. ``_recall``: mean of these
-    three. ``_median_rank``: the median rank, rounded down. ``_mean_rank``: the mean rank.
+    ``_r1``, ``_r5`` and ``_r10``: share of queries whose match, or best match, has rank at most 1, 5 or 10.
+    ``_recall``: mean of these three. ``_median_rank``: median of these ranks, rounded down. ``_mean_rank``: their mean.
 
     Args:
-        fold: number of images that are ranked together, with their captions. Metrics are averaged over these folds;
-            images that do not fill the last fold are left out. None, or more than there are images, ranks all together.
+        fold: number of images in a fold. Each fold is ranked by itself, with its captions, and metrics are averaged
+            over folds; images that do not fill the last fold are left out. With None, or more than there are images,
+            all images are one fold.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
@@ -35,7 +36,7 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
     for start in range(0, len(images) - size + 1, size):
         fold_captions = captions[start * per_image : (start + size) * per_image]
         fold_images = images[start : start + size]
-        # The penalties have no name here, so that `ranks` can free them after making its copy.
+        # No variable refers to the penalties here, so that `ranks` can free them after making its copy.
         image_ranks, caption_ranks = ranks(penalties(fold_captions, fold_images, penalty), per_image)
         results.append(_summary("image", image_ranks) | _summary("caption", caption_ranks))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
@@ -59,7 +60,7 @@ def chance(images: int, per_image: int) -> dict[str, float]:
 
 
 def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
-    """Return the penalty of each caption with each image, ``(captions, images)``, computed in blocks."""
+    """Return the penalty of each caption with each image, ``(captions, images)``, computed in blocks to save memory."""
     result = captions.new_empty(len(captions), len(images))
     side = max(1, int((BLOCK_BYTES / (images.shape[1] * images.element_size())) ** 0.5))
     for row in range(0, len(captions), side):
@@ -72,8 +73,9 @@ def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
 def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rank of each caption's image, ``(captions,)``, and of each image's best caption, ``(images,)``.
 
-    Ranks start at 1 and increase with the penalty. A match that ties with others has its mean rank over all orders of
-    the equal penalties, so a model that gives every input the same vector ranks like chance. NaN ranks last.
+    Ranks start at 1 and increase with the penalty. A match whose penalty equals others has its mean rank over all
+    orders of the equal penalties, so a model that gives every input the same vector has the mean rank of chance. NaN
+    ranks last.
     """
     penalties = penalties.nan_to_num(nan=torch.inf)
     rows = torch.arange(len(penalties), device=penalties.device)
@@ -89,7 +91,7 @@ def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
 def _rank(penalties: Tensor, best: Tensor, axis: int, matches: Tensor) -> np.ndarray:
     """Return the expected rank of the first match along an axis, over all orders of equal penalties.
 
-    ``best``: the penalty of the best match. ``matches``: number of matches among the candidates with this penalty.
+    ``best``: the lowest penalty of a match. ``matches``: number of matches with this penalty.
     """
     better = (penalties < best).sum(axis, dtype=torch.int32)
     equal = (penalties == best).sum(axis, dtype=torch.int32)

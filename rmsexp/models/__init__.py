@@ -1,1 +1,1 @@
-"""The paper's models. Each is given a norm, names the sites that the norm is applied at, and runs with any norm."""
+"""The models of the paper's five tasks. Each takes a norm as an argument; its code is the same for every norm."""

@@ -1,7 +1,8 @@
 """The attentive reader: bidirectional LSTMs over passage and question, and attention over the passage.
 
-Source: Hermann et al. 2015, with the similarity and skip terms of the code of Cooijmans et al. 2017 (``use_dq_sims``,
-``use_desc_skip_c_g``). The norm is applied at 12 sites, 3 in each of 4 LSTMs; BN-Everywhere adds 5 sites.
+Source: Hermann et al. 2015, with the similarity term and the skip connection of the code of Cooijmans et al. 2017
+(its options ``use_dq_sims`` and ``use_desc_skip_c_g``). The norm is applied at 12 sites, 3 in each of 4 LSTMs.
+BN-Everywhere (``norm=bn norm.everywhere=true``) adds 5 sites, in the attention and the readout.
 
 Shapes: words and masks ``(batch, time)``; embeddings and hidden states ``(batch, time, d)``, where d is the width;
 annotations ``(batch, time, 2 d)``, the hidden states of both directions concatenated.
@@ -22,7 +23,10 @@ from rmsexp.norms import Norm
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions as word ids. Texts and their masks, true on words, are ``(batch, time)``; answers are ``(batch,)``."""
+    """A batch of examples, as word ids.
+
+    Passages, questions and their masks are ``(batch, time)``; masks are false on padding. Answers are ``(batch,)``.
+    """
 
     passage: Tensor
     passage_mask: Tensor
@@ -32,7 +36,7 @@ class Batch:
 
 
 class BidirectionalLSTM(nn.Module):
-    """Two LSTMs that read a sequence in opposite directions, each from an initial hidden state that is learned."""
+    """Two LSTMs that read a sequence in opposite directions. Initial hidden states are learned; initial cells are 0."""
 
     def __init__(self, norm: Norm, name: str, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -41,10 +45,11 @@ class BidirectionalLSTM(nn.Module):
         self.initial = nn.Parameter(torch.zeros(2, hidden_size))
 
     def forward(self, ahead: Tensor, back: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of both directions, ``(batch, time, d)`` each, in the order of the words.
+        """Return the hidden states of the forward and of the backward LSTM, each at the positions of the words it read.
 
         ``ahead`` is the input of the forward LSTM and ``back`` the input of the backward LSTM, both
-        ``(batch, time, input_size)``: the same words with different dropout.
+        ``(batch, time, input_size)``: the same embedded words with different dropout. The results are
+        ``(batch, time, d)``.
         """
         hidden = [state.expand(len(ahead), -1) for state in self.initial]
         cell = torch.zeros_like(hidden[0])
@@ -86,7 +91,7 @@ class AttentiveReader(nn.Module):
         mask = batch.passage_mask
         annotations = torch.cat(self._read(self.passage, batch.passage, mask, noise), -1)
         ahead, back = self._read(self.question, batch.question, batch.question_mask, noise)
-        question = torch.cat([ahead[:, -1], back[:, 0]], -1)  # the last state of each direction
+        question = torch.cat([ahead[:, -1], back[:, 0]], -1)  # each LSTM's state after the whole question
         weights = mask.unsqueeze(-1).to(annotations.dtype)
         mean = (annotations * weights).sum(1) / weights.sum(1)
         attention = self._attend(annotations, question, mask)
@@ -99,7 +104,7 @@ class AttentiveReader(nn.Module):
     def _read(
         self, reader: BidirectionalLSTM, words: Tensor, mask: Tensor, noise: Noise | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of both directions; each direction reads the words with its own dropout."""
+        """Return the hidden states of forward and backward LSTM, which read the words with different dropout."""
         ahead = back = F.embedding(words, self.embedding)
         if noise is not None:
             ahead, back = noise.dropout(ahead, self.dropout), noise.dropout(back, self.dropout)
@@ -109,9 +114,10 @@ class AttentiveReader(nn.Module):
     def _attend(self, annotations: Tensor, question: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights ``(batch, time)`` over the passage, 0 on padding.
 
-        ``score_t = w . tanh(D_t Wd + q Wq + (D_t B) . (q B))`` for annotation D_t and question q. The last term, the
-        similarity, is one number per position, which is added to all units. It is computed as ``D_t . (B B' q)``, so
-        that the products with B and B' are needed once per question instead of once per position.
+        ``score_t = w . tanh(D_t Wd + b + q Wq + (D_t B) . (q B))`` for the annotation D_t at position t and the vector
+        q of the question. The last term, the similarity, is one number per position, which is added to each of the d
+        units. It is computed as ``D_t . (B B^T q)``, so that the products with B and its transpose are needed once per
+        question instead of once per position.
         """
         weight = self.similarity.effective_weight()
         similarity = torch.bmm(annotations, ((question @ weight.T) @ weight).unsqueeze(-1))

@@ -1,4 +1,7 @@
-"""ConvPool-CNN-C for CIFAR-10 (Salimans & Kingma 2016, Table 2). Images and maps: ``(batch, channels, side, side)``."""
+"""ConvPool-CNN-C for CIFAR-10 (Salimans & Kingma 2016, Table 2).
+
+Images and feature maps have shape ``(batch, channels, side, side)``.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 
 
 class ConvPool(nn.Module):
-    """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied to all 10 layers.
+    """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied at all 10 layers.
 
     Args:
         norm: creates the layers of the model.
-        width: factor on the paper's 96 and 192 channels.
+        width: factor on the paper's numbers of channels, 96 and 192.
         noise: standard deviation of the Gaussian noise on the input in training.
         dropout: dropout rate after each max pooling in training.
-        data_init: whether :func:`rmsexp.models.init.initialise_from_data` sets gains and biases.
+        data_init: whether :func:`rmsexp.models.init.initialise_from_data`, if it is called, sets gains and biases.
         classes: number of classes.
     """
 
@@ -54,12 +57,13 @@ class ConvPool(nn.Module):
         self.dense = norm.linear("dense", wide, classes, bias=False, shift=True, data_init=data_init)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return the logits; ``noise=None``, as in evaluation, applies neither noise nor dropout."""
+        """Return logits ``(batch, classes)``; ``noise=None``, as in evaluation, applies neither noise nor dropout."""
         if noise is not None:
             x = noise.gaussian(x, self.noise)
         for first, second, third in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):
             x = second.leaky_relu(first.leaky_relu(x, SLOPE), SLOPE)
-            # Leaky ReLU is monotonic, so max pooling may come first: only a quarter of the values is then left.
+            # Max pooling comes before the leaky ReLU, which then has a quarter of the values to compute. The result is
+            # the same as in the other order, because leaky ReLU is increasing.
             x = F.leaky_relu(F.max_pool2d(third(x), 2), SLOPE)
             if noise is not None:
                 x = noise.dropout(x, self.dropout)

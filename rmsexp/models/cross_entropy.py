@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy of each token in nats, first with its true target, then with a smoothed target.
+    """Return two cross-entropies of each token, in nats: with the true token as the target, and with a smoothed target.
 
     The smoothed target has probability ``1 - smoothing`` for the true token and ``others`` for each other token.
 
@@ -25,8 +25,8 @@ def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: floa
 class _TokenLosses(torch.autograd.Function):
     """Compute ``-l_true`` and ``-(1 - smoothing - others) l_true - others sum(l)`` for log-probabilities l.
 
-    The backward pass is explicit because autograd would allocate more tensors of shape (tokens, vocabulary), which
-    takes about a tenth of the time of a small model's step.
+    The backward pass is explicit because autograd's would allocate more tensors of shape (tokens, vocabulary). That
+    would take about a tenth of the time of a small model's training step.
     """
 
     @staticmethod
@@ -39,9 +39,9 @@ class _TokenLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_plain: Tensor, grad_smoothed: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the loss L, ``dL/dlogit_v = dL/dl_v - softmax_v * sum(dL/dl)``."""
+        """Return the gradient of the loss L: ``dL/dlogit_v = dL/dl_v - softmax_v * sum(dL/dl)`` for each word v."""
         log_probabilities, targets = ctx.saved_tensors
-        # Up to a constant, L = -weight_true * l_true - weight_all * sum(l).
+        # A change dl of a token's log-probabilities changes L by -weight_true * dl_true - weight_all * sum(dl).
         weight_true = grad_plain + ctx.true * grad_smoothed
         weight_all = ctx.others * grad_smoothed
         total = weight_true + log_probabilities.shape[1] * weight_all

@@ -1,6 +1,7 @@
-"""Initial values: weights are drawn, each from the random stream of its name; gains and biases may be set from data.
+"""Set initial values: draw weights at random, and compute gains and biases from data.
 
-Weights have the same names whatever the norm, so models that differ only in their norm start from the same weights.
+The caller gives a random stream for the name of each weight. Names do not depend on the norm, so models that differ
+only in their norm start from the same weights.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from torch import Tensor, nn
 
 from rmsexp.norms import Linear
 
-Initialiser = Callable[[Tensor, torch.Generator], None]
+Initialiser = Callable[[Tensor, torch.Generator], None]  # overwrites a weight with random values
 
 
 def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -> None:
     """Draw the weight uniformly from [-b, b], ``b = sqrt(6 / ((n_in + n_out + extra) * kernel area))``.
 
-    Source: Glorot & Bengio 2010, Eq. 16 (``extra`` = 0).
+    The weight is ``(n_out, n_in)`` or ``(n_out, n_in, height, width)``. Source: Glorot & Bengio 2010, Eq. 16, which has
+    no ``extra``.
     """
     n_out, n_in, *kernel = weight.shape
     bound = math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel)))
@@ -28,7 +30,7 @@ def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -
 
 
 def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw a square weight uniformly from the orthogonal matrices."""
+    """Draw a square weight uniformly (by the Haar measure) from the orthogonal matrices."""
     q, r = torch.linalg.qr(torch.empty(weight.shape).normal_(0, 1, generator=generator))
     weight.copy_(q * r.diagonal().sign())  # without the signs q is not distributed uniformly
 
@@ -52,7 +54,7 @@ def uniform(bound: float) -> Initialiser:
 
 
 def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
-    """Return an initialiser that is ``square`` for square matrices and ``other`` for all other weights."""
+    """Return an initialiser of matrices that applies ``square`` to square ones and ``other`` to the others."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
@@ -61,17 +63,19 @@ def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
 
 
 def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
-    """Draw 0.05 times a random orthogonal matrix, as the code of the published attentive reader does."""
+    """Draw 0.05 times a random orthogonal matrix, as the code of Cooijmans et al. 2017 (attentive reader) does."""
     orthogonal(weight, generator)
     weight.mul_(0.05)
 
 
-orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))  # as Nematus
-small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))  # as that code
+# the initialiser of Nematus
+orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))
+# the initialiser of the code of Cooijmans et al. 2017
+small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:
-    """Return an initialiser that adds ``centre`` to every weight drawn by ``initialiser`` (the paper's Figure 4)."""
+    """Return an initialiser that adds ``centre`` to each value drawn by ``initialiser`` (the paper's Figure 4)."""
 
     def draw(weight: Tensor, generator: torch.Generator) -> None:
         initialiser(weight, generator)
@@ -90,12 +94,12 @@ def initialise(
     stream: Callable[[str], torch.Generator],
     others: Mapping[str, Initialiser] | None = None,
 ) -> None:
-    """Draw, in place, every parameter that has no value yet, which means that it contains NaN.
+    """Draw, in place, every parameter that contains NaN, the mark of a parameter that has no value yet.
 
     Args:
         initialiser: draws all parameters that ``others`` does not name.
-        stream: returns the random generator for a name. Each parameter has a separate generator. If a layer's weight
-            stacks several matrices, such as the gates of a GRU, each of these blocks has a separate generator.
+        stream: returns the random generator for a name. It is called with the name of each such parameter. If a layer's
+            weight stacks several matrices, such as the gates of a GRU, it is called with ``<name>/<i>`` for matrix i.
         others: initialisers of individual parameters, by parameter name.
     """
     blocks = {f"{name}.weight": site.site.blocks for name, site in model.named_modules() if isinstance(site, Linear)}
@@ -110,13 +114,13 @@ def initialise(
 
 @torch.no_grad()
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
-    """Set gain and bias of the layers with ``site.data_init`` so that each unit has mean 0 and standard deviation 1.
+    """Set gain and bias of each layer with ``site.data_init`` so that its outputs have mean 0 and standard deviation 1.
 
-    ``forward`` runs the model once, on the data over which mean and standard deviation are taken. Each layer is set
-    during this pass, so that the next layer's input is already standardised. Buffers, such as running statistics, keep
-    their values.
+    Mean and standard deviation are those of each unit or channel over the data of one forward pass, which ``forward``
+    runs. Each layer is set during this pass, and passes its standardised output to the next layer. Buffers, such as
+    running statistics, keep their values.
 
-    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if a layer has no gain.
+    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain.
     """
 
     def standardise(site: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001

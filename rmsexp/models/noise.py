@@ -1,4 +1,4 @@
-"""The interface through which a caller gives a model its random noise, so that every norm can have the same noise."""
+"""The interface through which a model gets its random noise, so that runs with different norms get the same noise."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Noise(Protocol):
-    """Random noise for one forward pass. In evaluation a model gets None instead and applies no noise."""
+    """A source of random noise for one forward pass. In evaluation a model gets None instead and applies no noise."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
-        """Return ``x`` plus normal noise of standard deviation ``std``."""
+        """Return ``x`` plus normal noise of mean 0 and standard deviation ``std``."""
 
     def dropout(self, x: Tensor, p: float) -> Tensor:
         """Return ``x`` with each element set to 0 with probability ``p``, and divided by ``1 - p`` otherwise."""

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import Norm
 
-# Largest number of elements of the order penalty's temporaries: on CPUs they fit a cache (2 MiB in float32); GPUs need
-# few, large kernels.
+# Largest number of elements of a temporary tensor of the order penalty, by type of device. On CPUs the tensor fits a
+# cache (2 MiB in float32); GPUs need few, large kernels.
 BLOCK = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
@@ -31,7 +31,7 @@ class OrderEmbedding(nn.Module):
         features: size of an image's feature vector.
         embedding: size of word embeddings.
         hidden: size of hidden states and of the common space.
-        absolute: whether vectors are replaced by their absolute value, which the order penalty needs.
+        absolute: whether each coordinate of the vectors is replaced by its absolute value, as the order penalty needs.
     """
 
     def __init__(
@@ -48,33 +48,34 @@ class OrderEmbedding(nn.Module):
         return self.captions(tokens, mask), self.images(features)
 
     def captions(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Return the vectors of captions: the hidden state after the last real token, scaled to length 1."""
+        """Return the vectors of captions: the hidden states after the last real token, mapped by :meth:`_unit`."""
         return self._unit(self.gru(F.embedding(tokens, self.embedding), mask)[:, -1])
 
     def images(self, features: Tensor) -> Tensor:
-        """Return the vectors of images."""
+        """Return the vectors of images: a linear map of the features, mapped by :meth:`_unit`."""
         return self._unit(self.image(features))
 
     def _unit(self, x: Tensor) -> Tensor:
+        """Scale each row to length 1 and, with ``absolute``, replace each coordinate by its absolute value."""
         unit = x / x.norm(dim=-1, keepdim=True)
         return unit.abs() if self.absolute else unit
 
 
 def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """Return ``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v.
+    """Return ``E = sum_k max(0, s_k - v_k)^2`` for each caption vector s and image vector v, ``(captions, images)``.
 
-    E is 0 if no coordinate of v is smaller than that of s, which means that the image shows everything that the caption
-    says (Vendrov et al. 2016, Eq. 2).
+    E is 0 if no coordinate of v is smaller than that of s. This stands for an image that shows everything that the
+    caption says (Vendrov et al. 2016, Eq. 2).
     """
     return _OrderPenalty.apply(captions, images)
 
 
 class _OrderPenalty(torch.autograd.Function):
-    """The order penalty in blocks of captions, with an explicit backward pass.
+    """Compute the order penalty in blocks of captions, with an explicit backward pass.
 
     Autograd would store several tensors of shape (captions, images, hidden), which would take half of the time of a
-    small model's step. Here only one such tensor exists at a time, for a block of captions; the backward pass computes
-    it again.
+    small model's training step. Here only one such tensor exists at a time, for a block of captions; the backward pass
+    computes it again.
     """
 
     @staticmethod
@@ -85,7 +86,10 @@ class _OrderPenalty(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_penalties: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients: ``dE/ds = -dE/dv = 2 max(0, s - v)``, summed over images for s, over captions for v."""
+        """Return the gradients of the loss L with respect to the captions s and the images v.
+
+        These are ``sum_v dL/dE * 2 max(0, s - v)`` for each s and ``-sum_s dL/dE * 2 max(0, s - v)`` for each v.
+        """
         captions, images = ctx.saved_tensors
         grad_captions, grad_images = [], torch.zeros_like(images)
         blocks = _blocks(captions, images)
@@ -97,17 +101,20 @@ class _OrderPenalty(torch.autograd.Function):
 
 
 def _excess(captions: Tensor, images: Tensor) -> Tensor:
-    """Return ``max(0, s - v)``, ``(captions, images, hidden)``."""
+    """Return ``max(0, s - v)`` for each caption s and image v, ``(captions, images, hidden)``."""
     return (captions.unsqueeze(1) - images).clamp_(min=0)
 
 
 def _blocks(captions: Tensor, images: Tensor) -> Sequence[Tensor]:
-    """Split the captions into blocks whose temporary has at most ``BLOCK`` elements, but at least one caption."""
+    """Split the captions into blocks for which :func:`_excess` has at most ``BLOCK`` elements, or of one caption."""
     return captions.split(max(1, BLOCK[images.device.type] // images.numel()))
 
 
 def cosine_penalty(captions: Tensor, images: Tensor) -> Tensor:
-    """Return the negative cosine of each caption's and each image's unit vector, the symmetric baseline."""
+    """Return minus the cosine of each caption and each image, ``(captions, images)``: the symmetric baseline.
+
+    All vectors must have length 1.
+    """
     return -(captions @ images.T)
 
 
@@ -115,7 +122,7 @@ PENALTIES = {"order": order_penalty, "cosine": cosine_penalty}
 
 
 def ranking_loss(penalties: Tensor, margin: float) -> Tensor:
-    """Return ``sum_{i != j} max(0, margin + E_ii - E_ij) + max(0, margin + E_ii - E_ji)``, a scalar.
+    """Return ``sum_{i != j} (max(0, margin + E_ii - E_ij) + max(0, margin + E_ii - E_ji))``, a scalar.
 
     ``penalties[i, j]`` is E_ij, the penalty of caption i with image j of a batch whose matching pairs are on the
     diagonal. Source: Vendrov et al. 2016, Eq. 6.

@@ -1,7 +1,8 @@
 """Recurrent layers with norms: GRU and LSTM.
 
 Shapes: input ``(batch, time, input_size)``; output ``(batch, time, hidden_size)``; masks ``(batch, time)``, true on
-real positions; one time step ``(batch, …)``. In formulas x is the input, h the hidden state, c the cell, N a norm.
+real positions. Tensors of a single time step lack the axis ``time``. In formulas x is the input, h the hidden state
+before the step, h' the hidden state after it, and N a norm with its own gain and shift at each place.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from rmsexp import kernels
 from rmsexp.norms import Linear, Norm, Normaliser
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output
-Part = tuple[Tensor, ...]  # the terms of the transition that depend on the input alone, for one time step or for all
+Part = tuple[Tensor, ...]  # the terms of a step that depend on the input alone, for one time step or for all
 W = TypeVar("W")
 
 
 class Recurrence(nn.Module, ABC, Generic[W]):
-    """A recurrent layer. It runs step by step or, with a fused norm, in one operator for the whole sequence.
+    """A recurrent layer. It runs step by step or, with ``norm.impl=fused``, as one operator for whole sequences.
 
-    ``W`` is the type of the layer's effective weights, which are computed once per sequence.
+    ``W`` is the type of the layer's effective weights, which :meth:`forward` computes once per call.
     """
 
     states = 1  # number of tensors in a state
@@ -40,9 +41,9 @@ class Recurrence(nn.Module, ABC, Generic[W]):
     ) -> Tensor:
         """Return the hidden states ``(batch, time, hidden_size)``, each at the position of its input.
 
-        Padding is at the end of a sequence and leaves the state unchanged. ``initial``: the state before the first
-        step; None means zeros. With ``reverse`` each sequence is read from its last real position to its first; the
-        output on padding is then undefined.
+        Padding must be at the end of a sequence and leaves the state unchanged; ``mask=None`` means no padding.
+        ``initial`` is the state before the first step; None means zeros. With ``reverse`` each sequence is read from
+        its last real position to its first; the output on padding is then undefined.
         """
         if self.fused:
             return self.run_fused(x, mask, self.zeros(x) if initial is None else initial, reverse=reverse)
@@ -62,20 +63,20 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         return stacked if order is None else stacked.gather(1, order.expand_as(stacked))
 
     def zeros(self, x: Tensor) -> State:
-        """Return the default initial state, zeros."""
+        """Return the default initial state, zeros, for the batch ``x``."""
         return (x.new_zeros(x.shape[0], self.hidden_size),) * self.states
 
     @abstractmethod
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
-        """Return the hidden states of whole sequences, computed by one fused operator."""
+        """Return the result of :meth:`forward`, computed by one fused operator. ``state`` is the initial state."""
 
     @abstractmethod
     def weights(self) -> W:
-        """Return the effective weights: the weights after weight normalisation, if there is one."""
+        """Return the effective weights: re-parametrised if the norm is a weight norm, otherwise as they are."""
 
     @abstractmethod
     def read(self, x: Tensor, weights: W, mask: Tensor | None, steps: int | range) -> Part:
-        """Return the terms of the transition that depend on the input alone.
+        """Return the terms of :meth:`transition` that depend on the input alone.
 
         ``steps`` is the time step of an ``x`` of shape ``(batch, input_size)``, or the range of time steps of an ``x``
         of shape ``(batch, time, input_size)``.
@@ -83,16 +84,19 @@ class Recurrence(nn.Module, ABC, Generic[W]):
 
     @abstractmethod
     def transition(self, part: Part, state: State, weights: W, mask: Tensor | None, step: int) -> State:
-        """Return the next state. ``part``: the result of :meth:`read` for this step.
+        """Return the state after time step ``step``. ``part`` is the result of :meth:`read` for this step.
 
-        On padding the caller restores the hidden state; this method leaves the state's other tensors unchanged there.
+        Where ``mask``, ``(batch,)``, is false, the hidden state in the result has no meaning, and the caller restores
+        it; the state's other tensors are returned unchanged there.
         """
 
 
 class GRUWeights(NamedTuple):
-    """Weights of a GRU. Those of the gates r and u have ``2 hidden_size`` rows, those of the candidate ``hidden_size``.
+    """Effective weights of a GRU.
 
-    ``_x``: ``input_size`` columns, for the input. ``_h``: ``hidden_size`` columns, for the state.
+    Those of the gates have ``2 hidden_size`` rows, first r, then u; those of the candidate have ``hidden_size`` rows.
+    ``…_x`` are multiplied by the input and have ``input_size`` columns; ``…_h`` are multiplied by the hidden state and
+    have ``hidden_size`` columns.
     """
 
     gates_x: Tensor
@@ -104,15 +108,17 @@ class GRUWeights(NamedTuple):
 class GRU(Recurrence[GRUWeights]):
     """A gated recurrent unit with norms at four sites, as in Nematus.
 
-    ``[r, u] = sigmoid(N(W x + b) + N(U h))``; ``c = tanh(N(W' x + b') + r * N(U' h))``; ``h' = u * h + (1 - u) * c``.
-    One norm covers both gates; the terms of the input and of the state have separate norms; the reset gate r is
-    applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two biases at zero.
+    ``[r, u] = sigmoid(N(W x + b) + N(U h))``; ``c = tanh(N(V x + d) + r * N(T h))``; ``h' = u * h + (1 - u) * c``.
+
+    r is the reset gate, u the update gate, c the candidate. The norms of ``W x + b`` and ``U h`` normalise both gates
+    together. The reset gate is applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two bias
+    vectors at zero.
 
     Args:
         norm: creates the layers.
         name: beginning of the names of the sites.
-        bias_of_state: add the biases to ``U h`` and ``U' h`` instead of ``W x`` and ``W' x``, as in the second GRU of
-            the decoder of Nematus.
+        bias_of_state: add the biases b and d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second
+            GRU of the decoder of Nematus.
     """
 
     def __init__(
@@ -158,27 +164,31 @@ class GRU(Recurrence[GRUWeights]):
         )
 
     def products(self, x: Tensor, weights: GRUWeights) -> Tensor:
-        """Return ``W x + b`` of gates and candidate, before the norms, ``(…, 3 hidden_size)``."""
+        """Return ``W x + b`` and ``V x + d``, concatenated and before the norms, ``(…, 3 hidden_size)``."""
         return F.linear(x, torch.cat([weights.gates_x, weights.candidate_x]), biases(self.gates_x, self.candidate_x))
 
     def bias_of_state(self) -> Tensor | None:
-        """Return the biases that are added to ``U h`` and ``U' h``, ``(3 hidden_size,)``; None if there are none."""
+        """Return the biases added to ``U h`` and ``T h``, ``(3 hidden_size,)``; None if the input has the biases."""
         return biases(self.gates_h, self.candidate_h)
 
     def affine(self) -> Tensor:
         """Return gains and shifts of the four norms, ``(2, 2, 3 hidden_size)``.
 
-        The first axis is input and state, the second gain and shift, the third the units of gates and candidate.
+        Index 0 of the first axis is the norms of the input's terms, index 1 those of the state's terms. The second axis
+        is gain and shift. The third is the units of r, u and the candidate.
         """
         return affine((self.gates_x, self.candidate_x), (self.gates_h, self.candidate_h))
 
     def form(self) -> tuple[kernels.StepForm, float]:
-        """Return the kernels' description of the norms, and the norms' eps."""
+        """Return what the fused kernels need to know about the norms, and the norms' eps."""
         return form(self.gates_h.norm, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
 
 
 class LSTMWeights(NamedTuple):
-    """Weights of an LSTM, ``(4 hidden_size, input_size)`` and ``(4 hidden_size, hidden_size)``: blocks i, f, o, g."""
+    """Effective weights of an LSTM: ``(4 hidden_size, input_size)`` and ``(4 hidden_size, hidden_size)``.
+
+    The rows are four blocks of equal height, for i, f, o and g.
+    """
 
     gates_x: Tensor
     gates_h: Tensor
@@ -188,9 +198,11 @@ class LSTM(Recurrence[LSTMWeights]):
     """A long short-term memory with norms at three sites (Ba et al. 2016, Eqs. 20 to 22).
 
     ``[i, f, o, g] = N(W x + b) + N(U h) + b``; ``c' = sigmoid(f) * c + sigmoid(i) * tanh(g)``;
-    ``h' = sigmoid(o) * tanh(N(c'))``. One norm covers all four blocks. The cell that goes to the next step is c',
-    without norm. The same bias vector b is used twice, as in the published attentive reader. Without a norm this is
-    ``torch.nn.LSTM`` with two equal biases.
+    ``h' = sigmoid(o) * tanh(N(c'))``, where c and c' are the cell before and after the step.
+
+    The norms of ``W x + b`` and ``U h`` normalise all four blocks together. The next step gets the cell c', not N(c').
+    The same bias vector b is added twice, as in the code of Cooijmans et al. 2017. Without a norm this is
+    ``torch.nn.LSTM`` with two equal bias vectors, up to the order of the four blocks.
 
     Args:
         norm: creates the layers.
@@ -219,7 +231,8 @@ class LSTM(Recurrence[LSTMWeights]):
         gates = part[0] + self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
         i, f, o, g = gates.chunk(4, -1)
         new = torch.addcmul(torch.sigmoid(f) * cell, torch.sigmoid(i), torch.tanh(g))
-        if mask is not None:  # before the norm, whose statistics with norm.padding=include cover the cells on padding
+        # Restore the cell on padding before the norm: with norm.padding=include, batch norm's statistics cover padding.
+        if mask is not None:
             new = torch.where(mask.unsqueeze(-1), new, cell)
         return torch.sigmoid(o) * torch.tanh(self.cell(new, mask=mask, steps=step)), new
 
@@ -227,7 +240,7 @@ class LSTM(Recurrence[LSTMWeights]):
         weights, size, (hidden, cell) = self.weights(), self.hidden_size, state
         gains_and_shifts = affine((self.gates_x,), (self.gates_h,))
         is_input_shift = torch.zeros_like(gains_and_shifts)
-        is_input_shift[0, 1] = 1.0  # the bias after the norms is added to the shift of the input's norm
+        is_input_shift[0, 1] = 1.0  # the bias that follows the norms is added to the shift of the input's norm
         return kernels.lstm(
             F.linear(x, weights.gates_x, self.bias),
             hidden,
@@ -254,7 +267,8 @@ def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tenso
 def affine(*sides: Sequence[Linear]) -> Tensor:
     """Return gains and shifts of the norms of layers, ``(sides, 2, features)``; the second axis is gain and shift.
 
-    Each argument is a side: the layers of the input, or those of the state. Their features are concatenated.
+    Each argument is one side: the layers of the input, or those of the state. The features of a side's layers are
+    concatenated. A missing gain is ones, a missing shift zeros.
     """
     rows = []
     for sites in sides:
@@ -264,24 +278,25 @@ def affine(*sides: Sequence[Linear]) -> Tensor:
 
 
 def biases(*sites: Linear) -> Tensor | None:
-    """Return the biases of the layers, concatenated; None if the layers have no bias."""
+    """Return the biases of the layers, concatenated; None if no layer has a bias."""
     parts: list[Tensor] = [site.bias for site in sites if site.bias is not None]
     return torch.cat(parts) if parts else None
 
 
 def form(gates: Normaliser, gates_size: int, inner: Normaliser, inner_size: int) -> tuple[kernels.StepForm, float]:
-    """Return the kernels' description of the two norms of a step, and the norms' common eps.
+    """Return what the fused kernels need to know about the two norms of a step, and the norms' common eps.
 
-    ``gates``: the norm of the gates. ``inner``: the norm of the candidate (GRU) or of the cell (LSTM).
+    ``gates``: the norm of the gates, which have ``gates_size`` units. ``inner``: the norm of the candidate (GRU) or of
+    the cell (LSTM), which has ``inner_size`` units.
     """
     gates_form, inner_form = gates.form(gates_size), inner.form(inner_size)
     return kernels.StepForm(gates_form.kind, gates_form.k, inner_form.k, gates_form.inside), gates_form.eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:
-    """Return indices ``(batch, time, 1)`` that reverse the real part of each sequence.
+    """Return the indices, ``(batch, time, 1)``, for a ``gather`` that reverses the real part of each sequence.
 
-    On padding the indices repeat the reversed sequence, as in the published attentive reader. This matters to batch
+    On padding the indices repeat the reversed sequence, as in the code of Cooijmans et al. 2017. This matters to batch
     norm with norm.padding=include, whose statistics include padding.
     """
     positions = torch.arange(x.shape[1], device=x.device)

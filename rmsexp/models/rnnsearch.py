@@ -1,4 +1,4 @@
-"""RNNSearch as implemented in Nematus: a bidirectional GRU encoder, attention and a conditional GRU decoder.
+"""RNNSearch as in Nematus: a bidirectional GRU encoder, attention, and a conditional GRU (two GRUs) as decoder.
 
 Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
 in the attention, 1 for the decoder's first state, 3 in the readout.
@@ -23,7 +23,7 @@ from rmsexp.norms import Norm
 
 
 class Weights(NamedTuple):
-    """The effective weights that every decoder step uses, computed once per sequence."""
+    """The effective weights of a decoder step. Training computes them once per batch, decoding at every step."""
 
     first: GRUWeights
     second: GRUWeights
@@ -83,7 +83,7 @@ class RNNSearch(nn.Module):
         return F.linear(real, self.target_embedding, self.output_bias)
 
     def encode(self, source: Tensor, mask: Tensor, noise: Noise | None = None) -> DecoderState:
-        """Return the decoder's state before the first target token; its memory is annotations, keys and mask."""
+        """Return the decoder's state before the first target token; its memory is annotations, keys and source mask."""
         embedded = F.embedding(source, self.source_embedding)
         if noise is not None:
             embedded = noise.dropout(embedded, self.dropout)
@@ -97,7 +97,7 @@ class RNNSearch(nn.Module):
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
         weights = self._weights()
-        is_token = (tokens >= 0).unsqueeze(-1)  # the embedding of FIRST, which is negative, is zeros
+        is_token = (tokens >= 0).unsqueeze(-1)  # FIRST is negative; its embedding is zeros
         previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * is_token
         part = self.first_gru.read(previous, weights.first, None, state.step)
         new, context = self._advance(part, state.history[0], state.memory, weights, None, state.step)
@@ -117,7 +117,7 @@ class RNNSearch(nn.Module):
     def _decode_by_step(
         self, previous: Tensor, start: DecoderState, weights: Weights, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return hidden states and contexts of all target steps, computed step by step."""
+        """Return hidden states ``(batch, time, H)`` and contexts ``(batch, time, C)``, computed target step by step."""
         gates, candidate = self.first_gru.read(previous, weights.first, mask, range(previous.shape[1]))
         (state,) = start.history
         states, contexts = [], []
@@ -159,7 +159,10 @@ class RNNSearch(nn.Module):
         mask: Tensor | None,
         step: int,
     ) -> tuple[Tensor, Tensor]:
-        """Run one decoder step; return the new hidden state ``(batch, H)`` and the context ``(batch, C)``."""
+        """Run one decoder step; return the new hidden state ``(batch, H)`` and the context ``(batch, C)``.
+
+        ``part``: the result of the first GRU's ``read`` for this step. ``mask``, ``(batch,)``: true on real tokens.
+        """
         annotations, keys, source_mask = memory
         (between,) = self.first_gru.transition(part, (state,), weights.first, mask, step)
         query = self.query.norm(self.query.map(between, weights.query), mask=mask, steps=step)
@@ -173,7 +176,7 @@ class RNNSearch(nn.Module):
     def _readout(
         self, previous: Tensor, state: Tensor, context: Tensor, mask: Tensor | None, steps: int | range
     ) -> Tensor:
-        """Return the input of the output matrix, ``(…, E)``."""
+        """Return the vector that the output matrix is multiplied by, ``(…, E)``, before dropout."""
         return torch.tanh(
             self.of_previous(previous, mask=mask, steps=steps)
             + self.of_state(state, mask=mask, steps=steps)

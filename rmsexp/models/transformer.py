@@ -1,8 +1,9 @@
-"""The Transformer (Vaswani et al. 2017), as in zero, the toolkit of the RMSNorm paper's authors.
+"""The Transformer (Vaswani et al. 2017), as in "zero", the toolkit of the RMSNorm paper's authors.
 
 Shapes: tokens and masks ``(batch, time)``; activations ``(batch, time, width)``; queries, keys and values
 ``(batch, heads, time, width / heads)``. The norm is applied to each residual sum, or with ``pre_norm`` to the input of
-each sublayer: 2 sites in an encoder layer, 3 in a decoder layer, 30 in the base model.
+each sublayer and to the outputs of encoder and decoder. There are 2 sites in an encoder layer and 3 in a decoder
+layer, 30 in the base model (32 with ``pre_norm``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from rmsexp.norms import Norm
 class Sizes:
     """Sizes and dropout rates of a Transformer. The defaults are the base model's.
 
-    ``inner``: width inside the feed-forward layers. ``pre_norm``: put norms before the sublayers instead of after
-    them, and one more norm at the end of encoder and decoder. ``dropout``: rate on embeddings and residual branches.
+    ``layers``: number of layers of the encoder, and of the decoder. ``inner``: width inside the feed-forward layers.
+    ``pre_norm``: whether norms come before the sublayers instead of after the residual sums, with one more norm at the
+    end of encoder and of decoder. ``dropout``: rate on embeddings and on the outputs of sublayers.
     ``attention_dropout``: rate on attention weights. ``relu_dropout``: rate on the output of the ReLUs.
 
-    Raises: ValueError if a value is out of range.
+    Raises: ValueError if a value is out of range, if ``width`` is odd, or if ``heads`` does not divide ``width``.
     """
 
     width: int = 512
@@ -60,7 +62,7 @@ class Transformer(nn.Module):
         norm: creates the linear layers and norms of the model.
         source_size: size of the source vocabulary.
         target_size: size of the target vocabulary.
-        sizes: all other sizes, and the dropout rates.
+        sizes: all other sizes, the dropout rates, and the place of the norms.
     """
 
     def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
@@ -77,7 +79,7 @@ class Transformer(nn.Module):
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
         memory = self._memory(self._encode(batch.source, batch.source_mask, noise))
-        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros at step 0
+        embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros at position 0
         x = self._place(embedded, 0, noise)
         for layer, (key, value) in zip(self.decoder, memory, strict=True):
             x, _ = layer(x, batch.target_mask, key, value, batch.source_mask, noise)
@@ -86,14 +88,18 @@ class Transformer(nn.Module):
         return F.linear(x.flatten(0, 1).index_select(0, batch.real), self.target_embedding)
 
     def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
-        """Return the state before the first target token; its memory is the mask, and keys and values of the source."""
+        """Return the decoder's state before the first target token.
+
+        Its memory is the source mask, then keys and values of the source for each decoder layer. Its history is, for
+        each decoder layer, keys and values of the target positions so far: none yet.
+        """
         memory = self._memory(self._encode(source, mask, None))
-        empty = memory[0][0][:, :, :0]  # keys and values of zero target positions
+        empty = memory[0][0][:, :, :0]  # (batch, heads, 0, width / heads), no target position
         return DecoderState((mask, *(part for pair in memory for part in pair)), (empty,) * (2 * len(memory)))
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
-        is_token = (tokens >= 0).view(-1, 1, 1)  # the embedding of FIRST, which is negative, is zeros
+        is_token = (tokens >= 0).view(-1, 1, 1)  # FIRST is negative; its embedding is zeros, without bias
         embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * is_token
         x = self._place(embedded, state.step, None)
         mask, *memory = state.memory
@@ -114,7 +120,7 @@ class Transformer(nn.Module):
         return x if self.encoder_end is None else self.encoder_end(x, mask=mask)
 
     def _memory(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return keys and values of the source for each decoder layer."""
+        """Return keys and values of the encoder's output ``encoded`` for each decoder layer."""
         return [cast(DecoderLayer, layer).to_source.key_and_value(encoded) for layer in self.decoder]
 
     def _embed(self, tokens: Tensor, table: Tensor) -> Tensor:
@@ -122,7 +128,7 @@ class Transformer(nn.Module):
         return F.embedding(tokens, table) * math.sqrt(self.sizes.width) + self.embedding_bias
 
     def _place(self, embedded: Tensor, start: int, noise: Noise | None) -> Tensor:
-        """Add the encodings of the positions from ``start`` on, and apply dropout."""
+        """Return the embeddings plus the encodings of positions from ``start`` on, with dropout if there is noise."""
         x = embedded + positions(start, embedded.shape[1], self.sizes.width, embedded)
         return x if noise is None else noise.dropout(x, self.sizes.dropout)
 
@@ -164,13 +170,15 @@ class DecoderLayer(nn.Module):
         noise: Noise | None,
         past: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the layer's output, and keys and values of all target positions so far.
+        """Return the layer's output, and the self-attention's keys and values of all target positions so far.
 
         Args:
             x: activations of all target positions or, with ``past``, of the single position after ``past``.
+            mask: true on real target positions; only batch norms use it.
             key: keys of the source.
             value: values of the source.
-            past: keys and values of the target positions before ``x``.
+            source_mask: true on real source positions.
+            past: the self-attention's keys and values of the target positions before ``x``.
         """
         key_and_value: list[Tensor] = []
 
@@ -188,7 +196,7 @@ class DecoderLayer(nn.Module):
 
 
 class Residual(nn.Module):
-    """``N(x + sublayer(x))`` (post-norm) or ``x + sublayer(N(x))`` (pre-norm), where N is the norm."""
+    """Compute ``N(x + dropout(sublayer(x)))`` (post-norm) or ``x + dropout(sublayer(N(x)))`` (pre-norm) for norm N."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -207,8 +215,8 @@ class Attention(nn.Module):
     """Multi-head attention. Subclasses compute queries, keys and values.
 
     The logits, ``query . key / sqrt(width / heads)``, should stay below 1e6. With a mask and logits from about 1e10 on,
-    the backward pass of torch's flash attention on CPUs returns NaN where its math backend is finite. At 1e8 no NaN was
-    seen.
+    the backward pass of torch's flash attention on CPUs returns NaN, while that of torch's math backend returns finite
+    gradients. The limit leaves a margin: at 1e8 no NaN was seen.
     """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
@@ -226,9 +234,10 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return the attention's output, ``(batch, queries, width)``.
+        """Return the attention's output after its output layer, ``(batch, queries, width)``.
 
-        ``mask``, ``(batch, keys)``, is true on real keys. With ``causal`` a query sees no later position.
+        Queries, keys and values must be split into heads (:meth:`split`). ``mask``, ``(batch, keys)``, is true on real
+        keys. With ``causal`` a query sees no later position.
         """
         dropout = 0.0 if noise is None else self.dropout
         if noise is not None and dropout:
@@ -256,7 +265,7 @@ class SelfAttention(Attention):
 
 
 class SourceAttention(Attention):
-    """Attention of target positions to the source, whose keys and values are computed once per sentence."""
+    """Attention of target positions to the source; the caller computes keys and values by :meth:`key_and_value`."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__(norm, name, sizes)
@@ -269,7 +278,7 @@ class SourceAttention(Attention):
         return self.split(self.query(x))
 
     def key_and_value(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the encoder's output."""
+        """Return keys and values of ``source``, the encoder's output."""
         return self.split(self.key(source)), self.split(self.value(source))
 
 
@@ -291,7 +300,7 @@ def positions(start: int, count: int, width: int, like: Tensor) -> Tensor:
     """Return the encodings of ``count`` positions from ``start`` on, ``(count, width)``.
 
     The first half of an encoding is ``sin(position * r_i)``, the second ``cos(position * r_i)``, with rates
-    ``r_i = 10000 ** (-i / (width / 2 - 1))``. The result has the dtype and device of ``like``.
+    ``r_i = 10000 ** (-i / (width / 2 - 1))`` for i from 0. The result has the dtype and device of ``like``.
     """
     half = width // 2
     step = math.log(10_000) / (half - 1)

@@ -28,7 +28,7 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Dataset, Objective, Target
 
-LEAST_PROBABILITY = 1e-8  # added to the answer's probability before the logarithm
+LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 
 
 @dataclass
@@ -37,8 +37,9 @@ class DataConfig(config.DataConfig):
 
     ``name=cnn``: ``sentences`` is the number of sentences kept of each passage, those most similar to the question, or
     None for all; ``damaged`` is "skip" to leave out damaged files or "refuse" to refuse the run.
-    ``name=lambada``: ``vocabulary`` is the number of words that are not anonymised; ``entities`` is how many of a
-    passage's other words are anonymised.
+    ``name=lambada``: ``vocabulary`` is the number of the most frequent words of the training text that are kept, except
+    those that occur once. ``entities`` is the number of the most frequent other words of a passage that are anonymised;
+    the rest become the unknown word.
     """
 
     name: str = "top4"
@@ -69,8 +70,9 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
 class ModelConfig:
     """Options of the model.
 
-    ``width``: size of embeddings, hidden states and attention. ``shared_init``: whether weights of the same shape start
-    with the same values, as in the published code, which draws each weight from the same seed.
+    ``width``: size of embeddings, hidden states and attention. ``dropout``: rate on embeddings and on the input of the
+    output matrix. ``shared_init``: whether weights of the same shape start with the same values, as in the published
+    code, which draws each weight from the same seed. The gates of an LSTM are separate weights in this sense.
     """
 
     width: int = 240
@@ -86,8 +88,8 @@ class ModelConfig:
 class Config(config.RunConfig):
     """The schema of ``task=attentive_reader``.
 
-    ``shuffle``: whether each epoch reads the examples in a new random order, not in the order of the data. ``pool``:
-    number of batches that are sorted by length together, which reduces padding.
+    ``shuffle``: whether each epoch reads the examples in a new random order, or in the order of the data. ``pool``:
+    number of successive batches whose examples are sorted by length together, which reduces padding.
     """
 
     batch_size: int = 64
@@ -109,7 +111,7 @@ class Config(config.RunConfig):
 class Task:
     """The task ``attentive_reader``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
-    target = Target(split="valid", metric="error", mode="min", selection="valid")  # the data set has no test split
+    target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
     files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -151,7 +153,7 @@ class Task:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """Return one batch with a random permutation of the entity names: a name says nothing beyond its passage."""
+        """Return one batch. Its entity names are permuted at random, so that a name means nothing across batches."""
         epoch, index = divmod(step, int(self.steps_per_epoch))
         entities = self._cloze.entities
         words = np.arange(len(self._cloze.words))
@@ -166,10 +168,10 @@ class Task:
         return Objective(objective / len(batch.answer), sums, len(batch.answer))
 
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return loss in nats and error (a fraction) of each held-out split.
+        """Return mean loss in nats and error (a fraction) of each held-out split.
 
-        With batch norm there are also ``loss_batch`` and ``error_batch``, or ``loss_running`` and ``error_running``:
-        the metrics with the kind of statistics that ``norm.eval`` does not select.
+        With batch norm there are also the metrics with the statistics that ``norm.eval`` does not select:
+        ``loss_batch`` and ``error_batch`` if it is "running", ``loss_running`` and ``error_running`` if it is "batch".
         """
         results = {}
         for name, split in self._held_out().items():
@@ -180,7 +182,10 @@ class Task:
         return results
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of an epoch, as indices of examples. An incomplete last batch is dropped."""
+        """Return the batches of an epoch, as indices of training examples.
+
+        The examples at the end of the epoch's order that do not fill a batch are left out.
+        """
         train, options = self._cloze.splits["train"], self.config
         size, used = len(train), int(self.steps_per_epoch) * options.batch_size
         order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
@@ -188,7 +193,7 @@ class Task:
         return by_sentences(lengths, order[:used], options.batch_size, options.pool)
 
     def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
-        """Return the mean loss and error of a split, whose examples are read in the order of the data."""
+        """Return mean loss and error of a split. Its examples keep their order and their entity names."""
         totals = {"loss": 0.0, "error": 0.0}
         words = np.arange(len(self._cloze.words))
         for start in range(0, len(split), self.config.batch_size):
@@ -201,7 +206,7 @@ class Task:
         return {name: split for name, split in self._cloze.splits.items() if name != "train"}
 
     def _chance(self, split: Examples) -> float:
-        """Return the expected error of answering with a random entity of the passage."""
+        """Return the expected error of answering with an entity of the passage, drawn uniformly."""
         correct = 0.0
         for i, answer in enumerate(split.answers):
             entities = np.intersect1d(split.passages[i], self._cloze.entities)
@@ -209,7 +214,7 @@ class Task:
         return 1 - correct / len(split)
 
     def _load(self, split: Examples, indices: np.ndarray, words: np.ndarray) -> Batch:
-        """Return examples as a batch on the device; ``words[i]`` is the word id that replaces word id i."""
+        """Return the examples ``indices`` as a batch on the device, with word id ``words[i]`` in place of word id i."""
         arrays = (
             *self._pad(split.passages, indices, words),
             *self._pad(split.questions, indices, words),
@@ -219,7 +224,10 @@ class Task:
 
     @staticmethod
     def _pad(sequences: Sequences, indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the replaced word ids, and the mask, ``(batch, time)``."""
+        """Return word ids, replaced by ``words``, and their mask, ``(batch, time)`` each.
+
+        Padding repeats the sequence (:func:`rmsexp.data.batching.cycled`).
+        """
         tokens, mask = cycled([sequences[i] for i in indices], NIL)
         return words[tokens], mask
 
@@ -227,8 +235,8 @@ class Task:
 def _sums(logits: Tensor, answers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Return two results, summed over the batch: the metrics (loss in nats, number of errors) and the objective.
 
-    The objective is ``-log(p + LEAST_PROBABILITY)``, where p is the answer's probability. The answer "unknown word" is
-    always wrong.
+    The loss is ``-log(p)`` and the objective ``-log(p + LEAST_PROBABILITY)``, where p is the probability of the answer.
+    If the answer is the unknown word, any prediction is an error.
     """
     logits = logits.float()
     losses = F.cross_entropy(logits, answers, reduction="none")

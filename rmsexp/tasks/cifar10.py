@@ -24,7 +24,7 @@ from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
 from rmsexp.train.task import Dataset, Objective, Target
 
-CALIBRATION_IMAGES = 500  # number of images that gains and biases are initialised from
+CALIBRATION_IMAGES = 500  # number of training images from which model.data_init=true sets gains and biases
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
@@ -37,8 +37,9 @@ class ModelConfig:
     """Options of the model.
 
     ``width``: factor on the paper's numbers of channels. ``noise``: standard deviation of the Gaussian noise on the
-    input in training. ``init``: name of the weights' initialiser. ``data_init``: whether gains and biases are
-    initialised from data.
+    input in training. ``dropout``: rate after each max pooling. ``init``: how weights are drawn, a key of
+    ``INITIALISERS``. ``data_init``: whether gains and biases are set from data. ``memory_format``: memory layout of
+    images and weights, a key of ``MEMORY_FORMATS``.
     """
 
     width: float
@@ -60,7 +61,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the images. ``zca_eps``: number that is added to the eigenvalues in ZCA whitening."""
+    """Options of the images. ``zca_eps``: number added to the eigenvalues of the covariance matrix in ZCA whitening."""
 
     name: str = "cifar10"
     zca_eps: float = 1e-5
@@ -94,7 +95,7 @@ class Task:
     A batch is whitened images, ``(batch, 3, 32, 32)``, and labels, ``(batch,)``.
     """
 
-    target = Target(split="test", metric="error", mode="min", selection="test")  # the data set has no validation split
+    target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
 
@@ -160,7 +161,7 @@ class Task:
         return {"test": {name: total / len(labels) for name, total in totals.items()}}
 
     def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:
-        """Return images, in the model's memory format, and labels on the device."""
+        """Return the images, in the model's memory format, and labels at ``indices``, both on the device."""
         x = torch.from_numpy(images[indices]).to(self.device, non_blocking=True)
         memory_format = MEMORY_FORMATS[self.config.model.memory_format]
         return x.contiguous(memory_format=memory_format), torch.from_numpy(labels[indices]).to(self.device)

@@ -38,8 +38,8 @@ class DataConfig(config.DataConfig):
     """Options of the images and captions of ``task=order_embedding``.
 
     ``features``: kind of image features, for ``name=coco`` and ``name=flickr8k``. ``valid_images``: number of images of
-    the validation split that are used, from its beginning. ``fold``: number of images of the test split that are ranked
-    at a time; None for all.
+    the validation split that are used, the first ones. ``fold``: number of images of the test split that are ranked
+    together, or None for all. Metrics are means over these folds.
     """
 
     name: str = "coco_release"
@@ -83,8 +83,8 @@ class ModelConfig:
 class OptimConfig(TensorFlowAdamConfig):
     """Options of Adam.
 
-    ``bias_correction``: "standard" is Adam's correction; "published" is the correction of the published code, which has
-    almost no effect after a few steps.
+    ``bias_correction``: "standard" is Adam's correction; "published" is the correction of the published code, a factor
+    that is close to 1 after a few steps.
     """
 
     bias_correction: str = "published"
@@ -122,7 +122,7 @@ class Config(config.RunConfig):
 
 
 class Batch(NamedTuple):
-    """Captions with their images: tokens and mask ``(batch, time)``, image features ``(batch, features)``."""
+    """Captions with one image each: tokens and mask ``(batch, time)``, image features ``(batch, features)``."""
 
     tokens: Tensor
     mask: Tensor
@@ -135,7 +135,8 @@ class Task:
     ``words``: the vocabulary by word id, set by ``prepare``.
     """
 
-    # The paper's Figure 6 shows the recall of images, and the sum R@1 + R@5 + R@10 of images selects the best model.
+    # image_recall is the mean of R@1, R@5 and R@10 of images, which the paper's Figure 6 shows. The model with the best
+    # mean is the model with the best sum R@1 + R@5 + R@10.
     target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
     files: Mapping[str, str] = {}
 
@@ -148,7 +149,7 @@ class Task:
 
     @property
     def steps_per_epoch(self) -> float:
-        """The number of steps per epoch. As in the published code, an epoch's last batch is dropped even if full."""
+        """Return the steps per epoch. As in the published code, an epoch's last batch is dropped even if it is full."""
         return float((len(self._splits["train"]) - 1) // self.config.batch_size)
 
     def prepare(self, report: Callable[[str], None]) -> None:
@@ -182,7 +183,7 @@ class Task:
         return self.config.optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        """Return one batch of images, each with one of its captions, which is drawn anew in every epoch."""
+        """Return one batch of images, each with one of its captions, drawn at random in each epoch."""
         size = self.config.batch_size
         epoch, index = divmod(step, int(self.steps_per_epoch))
         images = self._order(epoch)[index * size : (index + 1) * size]
@@ -208,7 +209,10 @@ class Task:
         return results
 
     def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
-        """Return the vectors of all captions and images. Captions of similar length are in one forward pass."""
+        """Return the vectors of all captions and of all images of a split, in its order, as float32 tensors.
+
+        Captions of similar length are encoded in one forward pass.
+        """
         order = np.argsort(split.captions.lengths, kind="stable")
         parts = [order[start : start + ENCODED_AT_ONCE] for start in range(0, len(order), ENCODED_AT_ONCE)]
         ordered = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
@@ -222,10 +226,10 @@ class Task:
         return captions.float(), torch.cat(images).float()
 
     def _loss(self, captions: Tensor, images: Tensor) -> float:
-        """Return the training loss per matching pair.
+        """Return the ranking loss of a held-out split per matching pair.
 
-        The images are split into batches of about equal size. For each batch, the loss is
-        computed with the first captions of its images, with their second captions, and so on.
+        The images are split into batches of about equal size, at most ``batch_size``. For each batch, the loss is
+        computed with the first caption of each image, then with the second, and so on.
         """
         total = 0.0
         for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):
@@ -235,7 +239,7 @@ class Task:
         return total / len(captions)
 
     def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return tokens and mask of captions on the device, ``(batch, time)``."""
+        """Return tokens and mask of the captions ``indices`` on the device, ``(batch, time)`` each."""
         arrays = padded([split.captions[i] for i in indices], EOS)
         return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays)  # type: ignore[return-value]
 
@@ -249,6 +253,7 @@ def _first(split: CaptionedImages, images: int) -> CaptionedImages:
 
 
 def _chance(images: int) -> str:
+    """Return a sentence with the mean recalls of a random ranking."""
     expected = chance(images, PER_IMAGE)
     recalls = " and ".join(f"{expected[f'{kind}_recall']:.2%} of {kind}s" for kind in ("image", "caption"))
     return f"with {images:,} images a random ranking has a mean recall of {recalls}"

@@ -26,8 +26,9 @@ from rmsexp.train.task import Objective
 class ModelConfig:
     """Options of the model.
 
-    ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``init_center``: number that is added to each
-    initial weight (the paper's Figure 4).
+    ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``dropout``: rate on embeddings and on the
+    input of the output matrix. ``init_center``: number that is added to each initial weight, also of the embeddings
+    (the paper's Figure 4).
     """
 
     embedding: int = 512
@@ -43,7 +44,7 @@ class ModelConfig:
 
 @dataclass
 class Config(translation.Config):
-    """The schema of ``task=rnnsearch``. ``pool``: number of batches that are sorted by length together."""
+    """The schema of ``task=rnnsearch``. ``pool``: number of batches whose sentences are sorted by length together."""
 
     batch_size: int = 80
     pool: int = 20

@@ -28,9 +28,9 @@ from rmsexp.train.task import Objective
 class Config(translation.Config):
     """The schema of ``task=transformer``.
 
-    ``tokens``: largest number of tokens of a micro-batch on its longer side (source or target), including padding; a
-    longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step. ``pool``: number of
-    sentence pairs that are sorted by length together.
+    ``tokens``: largest size of a micro-batch, which is its number of pairs times the length of its longest sentence,
+    source or target; a longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step.
+    ``pool``: number of sentence pairs that are sorted by length together.
     """
 
     tokens: int = 6250
@@ -53,8 +53,8 @@ class Task(TranslationTask):
     def plan(self, epoch: int) -> list[list[np.ndarray]]:
         """Return the micro-batches of each step of an epoch, as indices of training pairs.
 
-        The pairs are shuffled once per run, the micro-batches of each pool in every epoch. The last step may have fewer
-        micro-batches.
+        The pairs are shuffled once per run, divided into pools, and each pool into micro-batches. Each epoch shuffles
+        the micro-batches of each pool. The last step of an epoch may have fewer micro-batches.
         """
         pairs, seed, accumulate = self.text.train, self.config.seed, self.config.accumulate
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)

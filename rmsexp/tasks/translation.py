@@ -1,4 +1,4 @@
-"""What both translation tasks share: text, evaluation and decoding. Model, batches and objective differ."""
+"""What both translation tasks share: text, optimiser, evaluation and decoding. Model, batches and objective differ."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ SAMPLES = 10  # largest number of translations per split in a run's translations
 class DataConfig(config.DataConfig):
     """Options of the parallel text and of its tokenisation.
 
-    ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the files without the language at their end.
-    ``tests``: the test sets that are scored; summaries and claims use the first. For the options from ``subwords`` on
-    see :class:`rmsexp.data.translation.TextOptions`.
+    ``source`` and ``target``: language codes. ``train``, ``valid`` and ``test``: for ``name=files``, the path of each
+    split's two files without the ending, such as ``.en``. ``tests``: names of the test sets that are scored; summaries
+    and claims use the first, which must be ``test``. For the options from ``subwords`` on see
+    :class:`rmsexp.data.translation.TextOptions`.
     """
 
     name: str = "multi30k"
@@ -107,9 +108,9 @@ class DecodingConfig:
     """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha`` and ``forbid_empty``.
 
     ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: beam size on the validation set.
-    ``max_length``: largest number of target tokens. ``beyond_source``: largest number by which the target may be longer
-    than the source. Both count EOS; if both are set, the smaller limit applies. ``batch_size``: number of sentences
-    that are decoded together.
+    ``max_length``: largest number of target tokens, or None. ``beyond_source``: largest number of tokens by which the
+    target may be longer than the source, or None. Lengths include EOS; if both are set, the smaller limit applies.
+    ``batch_size``: number of sentences that are decoded together, and of pairs in a batch of the held-out loss.
     """
 
     beam: int
@@ -135,14 +136,14 @@ class DecodingConfig:
         return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty)
 
     def limits(self, lengths: Tensor) -> Tensor:
-        """Return the largest number of target tokens for each source length."""
+        """Return the largest number of target tokens for each source length; all lengths include EOS."""
         limits = lengths + self.beyond_source if self.beyond_source is not None else torch.full_like(lengths, 1 << 30)
         return limits if self.max_length is None else limits.clamp(max=self.max_length)
 
 
 @dataclass
 class Config(config.RunConfig):
-    """The part of the config schema that both translation tasks share."""
+    """The part of the config schema that both translation tasks share. ``label_smoothing``: see their objectives."""
 
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
@@ -236,7 +237,10 @@ class TranslationTask(ABC):
         return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
 
     def held_out_batches(self, split: str) -> Iterator[Batch]:
-        """Yield batches of the pairs of a split that training would not drop, in descending order of target length."""
+        """Yield batches of those pairs of a held-out split that have a loss, in descending order of target length.
+
+        These are the pairs in :attr:`rmsexp.data.translation.HeldOut.scored`.
+        """
         held_out, size = self.text.held_out[split], self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         for start in range(0, len(order), size):
@@ -244,7 +248,7 @@ class TranslationTask(ABC):
 
     @torch.no_grad()
     def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        """Return detokenised translations of tokenised sources, in their order.
+        """Return detokenised translations, one for each tokenised source and in the same order.
 
         Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
         """
@@ -260,7 +264,7 @@ class TranslationTask(ABC):
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Model, split: str) -> float:
-        """Return the cross-entropy of a split, without label smoothing, in nats per target token."""
+        """Return the cross-entropy of :meth:`held_out_batches` without label smoothing, in nats per target token."""
         total, tokens = 0.0, 0
         for batch in self.held_out_batches(split):
             total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
@@ -268,7 +272,7 @@ class TranslationTask(ABC):
         return total / tokens
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
-        """Return sentence pairs as a batch on the device."""
+        """Return the sentence pairs ``indices`` as a batch on the device."""
         source, source_mask = self._pad([pairs.source[i] for i in indices])
         targets = [pairs.target[i] for i in indices]
         target, target_mask = self._pad(targets)
@@ -277,17 +281,20 @@ class TranslationTask(ABC):
         return Batch(source, source_mask, target, target_mask, torch.from_numpy(real).to(self.device))
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Return tokens and mask on the device, ``(batch, time)``."""
+        """Return padded tokens and their mask on the device, ``(batch, time)`` each."""
         return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in padded(sequences, PAD))  # type: ignore[return-value]
 
 
 def real_targets(batch: Batch) -> Tensor:
-    """Return the target tokens that are not padding, ``(tokens,)``."""
+    """Return the target tokens that are not padding, sentence after sentence, ``(tokens,)``."""
     return batch.target.flatten().index_select(0, batch.real)
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-    """Return blocks of text with source, reference and translation of up to ``SAMPLES`` sentences of a split."""
+    """Return a block of text for each of at most ``SAMPLES`` sentences, evenly spaced over a split.
+
+    A block has the split, the sentence's number from 1, source, reference and translation.
+    """
     indices = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
     lines_by_kind = {"source": sources, "reference": references, "translation": hypotheses}
     return [

@@ -1,4 +1,4 @@
-"""Beam search against an exhaustive search, against a literal search of one sentence, and in edge cases."""
+"""Beam search against an exhaustive search, against a beam search on lists, and in edge cases."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def normalised(total: float | np.float32, length: int, options: SearchOptions) -
 
 
 def exhaustive(following: LogProbabilities, vocabulary: int, max_length: int, options: SearchOptions) -> list[int]:
-    """Return the best of all sequences that end in EOS or have the maximum length."""
+    """Return the best of all sequences that end in EOS or have the maximum length, without EOS."""
     best: tuple[int, ...] = ()
     best_score = -np.inf
     for length in range(1, max_length + 1):
@@ -178,7 +178,7 @@ def test_finished_sentences_are_removed_from_the_batch() -> None:
         [1] * 3,
         [1] * 3,
     ]
-    assert memories[2] is memories[3]  # not copied in a step at which no sentence finishes
+    assert memories[2] is memories[3]  # no copy, because no sentence was finished in between
 
 
 def test_a_sentence_is_done_when_all_slots_of_its_beam_have_ended() -> None:
@@ -209,7 +209,8 @@ def test_ties_are_broken_alike_alone_and_in_a_batch() -> None:
 def test_of_equally_good_translations_the_first_to_end_wins() -> None:
     model = Model(0, 2)
     model.table.zero_()
-    assert model.search([0], [2], SearchOptions(3, "length", 0, False)) == [[]]  # as good as a token and EOS
+    # Any other token followed by EOS has the same score.
+    assert model.search([0], [2], SearchOptions(3, "length", 0, False)) == [[]]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -234,7 +235,8 @@ def test_a_hypothesis_survives_others_whose_logits_are_not_finite(bad: float) ->
     def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
         logits, state = model.step(tokens, state)
         if len(model.rows) > 1:
-            logits[1:] = bad  # the first hypothesis ends in this step, and its continuations in the next
+            # Step 2 continues only the first hypothesis. One continuation ends; step 3 removes the others.
+            logits[1:] = bad
         return logits, state
 
     state = Hashed(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
@@ -248,11 +250,11 @@ def test_a_hypothesis_survives_others_whose_logits_are_not_finite(bad: float) ->
     [("length", 0, [2, 3, 4]), ("gnmt", 0, [1]), ("gnmt", 1.1, [1]), ("gnmt", 1.2, [2, 3, 4])],
 )
 def test_normalisations_weigh_length_against_probability(normalisation: str, alpha: float, expected: list[int]) -> None:
-    """One translation has 2 tokens and probability 0.5, another 4 tokens and probability 0.4.
+    """One translation has 2 tokens with EOS and probability 0.5, another 4 tokens and probability 0.4.
 
-    With gnmt their scores are equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``.
+    With gnmt their scores are equal where ``log 0.5 / log 0.4 = (7 / 9) ** alpha``, at an alpha of 1.11.
     """
-    successors = torch.zeros(5, 5)  # row 0 is for FIRST; EOS, whose id is 0, has no successor
+    successors = torch.zeros(5, 5)  # row i: after token i; row 0: after FIRST, because nothing follows EOS
     successors[0, 1], successors[0, 2], successors[0, 4] = 0.5, 0.4, 0.1
     successors[1, EOS] = successors[2, 3] = successors[3, 4] = successors[4, EOS] = 1
 

@@ -45,7 +45,7 @@ def test_punctuation_is_split_off() -> None:
 @pytest.mark.parametrize(
     ("hypothesis", "reference", "chrf"),
     [
-        ("ab", "ac", 25),  # one of two characters, none of one pair: (1/2 + 0) / 2, for precision and recall
+        ("ab", "ac", 25),  # one of two characters and no pair of characters match: (1/2 + 0) / 2
         ("a", "ab", 100 * 5 * 1 * (1 / 2) / (4 * 1 + 1 / 2)),  # recall counts twice as much as precision
     ],
 )

@@ -38,7 +38,7 @@ def from_matrix(matrix: Tensor) -> tuple[Tensor, Tensor, Penalty]:
 
 
 def sorted_places(matrix: np.ndarray, per_image: int) -> tuple[list[int], list[int]]:
-    """Return the places of each caption's image and of each image's first caption. There must be no ties."""
+    """Return the rank of each caption's image and of each image's best caption, by sorting; ties are not allowed."""
     image_ranks = [np.argsort(row).tolist().index(i // per_image) + 1 for i, row in enumerate(matrix)]
     caption_ranks = [
         next(place for place, i in enumerate(np.argsort(column), 1) if i // per_image == j)
@@ -53,7 +53,7 @@ def sorted_places(matrix: np.ndarray, per_image: int) -> tuple[list[int], list[i
 def test_ranks_are_places_in_the_sorted_order(
     images: int, per_image: int, side: int, penalty: Penalty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Penalties are computed in blocks of ``side`` captions and images, which need not divide the matrix."""
+    """Penalties are computed in blocks of ``side`` captions and ``side`` images, or of one each if ``side`` is 0."""
     captions, image_vectors = vectors(images, per_image)
     monkeypatch.setattr(module, "BLOCK_BYTES", side**2 * DIMENSIONS * 8)
     shapes = []
@@ -71,7 +71,7 @@ def test_ranks_are_places_in_the_sorted_order(
 
 
 def mean_place(values: list[float], right: set[int]) -> float:
-    """Return the mean place, over all orders of the values, of the first of ``right`` after a stable sort."""
+    """Return the mean place of the first index in ``right`` after a stable sort, over all orders of the values."""
     places = [
         next(place for place, i in enumerate(sorted(order, key=values.__getitem__), 1) if i in right)
         for order in itertools.permutations(range(len(values)))
@@ -93,7 +93,10 @@ def test_ties_count_with_their_mean_over_all_orders(images: int, per_image: int,
 
 @EITHER
 def test_captions_of_the_same_image_do_not_compete(penalty: Penalty) -> None:
-    """Each of an image's five captions has the image's vector. Vectors are one-hot, so penalties are exact."""
+    """All ranks are 1 if each of an image's five captions has the image's vector.
+
+    Vectors are one-hot, so penalties are exact.
+    """
     images = torch.eye(9)
     for rank in ranks(penalties(images.repeat_interleave(5, 0), images, penalty), 5):
         assert (rank == 1).all()
@@ -106,7 +109,7 @@ def test_images_with_equal_vectors_share_their_ranks(penalty: Penalty) -> None:
     image_ranks, caption_ranks = ranks(penalties(images.repeat_interleave(5, 0), images, penalty), 5)
     equal = np.isin(np.arange(9), (2, 4))
     assert np.array_equal(image_ranks, np.where(equal.repeat(5), 1.5, 1.0))
-    assert caption_ranks == pytest.approx(np.where(equal, 1 + 5 / 6, 1.0))  # the first of five among ten
+    assert caption_ranks == pytest.approx(np.where(equal, 1 + 5 / 6, 1.0))  # mean rank of the best of five among ten
 
 
 @EITHER
@@ -138,12 +141,12 @@ def test_nan_captions_rank_last_and_change_no_other(penalty: Penalty) -> None:
     captions, image_vectors = vectors(9, 5)
     captions[5:9] = captions[15:20] = math.nan  # four captions of image 1, all of image 3
     image_ranks, caption_ranks = ranks(penalties(captions, image_vectors, penalty), 5)
-    # Nine captions are NaN: the five of image 3, of which the first one found sets the rank, and four of image 1.
+    # 36 captions are finite. The other nine tie: five of image 3, whose first one sets the rank, and four of image 1.
     assert caption_ranks[3] == pytest.approx(1 + 36 + 4 / 6)
     penalties_of_image_1 = penalty(captions, image_vectors[1:2])
     assert caption_ranks[1] == 1 + (penalties_of_image_1 < penalties_of_image_1[9]).sum()
     finite = captions.isfinite().all(1).numpy()
-    assert (image_ranks[~finite] == 5).all()  # all 9 penalties are NaN, which counts as a tie: the mean rank is 5
+    assert (image_ranks[~finite] == 5).all()  # all nine images tie: the mean rank is 5
     close(image_ranks[finite], ranks(penalties(captions.nan_to_num(1.0), image_vectors, penalty), 5)[0][finite])
 
 
@@ -159,7 +162,7 @@ def test_a_nan_model_retrieves_nothing(penalty: Penalty) -> None:
 
 
 def test_the_summary_by_hand() -> None:
-    """The penalty of the match lies just below that of the candidate after it."""
+    """A match of rank r has the penalty r - 0.5; the other candidates have the penalties 1 to 11."""
     expected = [12, 1, 5, 10, 1, 2, 6, 5, 11, 7, 10, 12]
     matrix = torch.empty(12, 12, dtype=torch.float64)
     for i, rank in enumerate(expected):
@@ -190,7 +193,7 @@ def test_folds_are_averaged(fold: int | None, folds: int, penalty: Penalty) -> N
 
 @pytest.mark.parametrize(("images", "per_image"), [(1, 5), (2, 5), (3, 2), (4, 3), (5, 2), (12, 1), (30, 2)])
 def test_chance_is_the_mean_over_all_orders(images: int, per_image: int) -> None:
-    """An image's captions are equally likely to take any set of places."""
+    """The captions of an image are equally likely to have any set of ``per_image`` ranks."""
     places = {
         "image": list(range(1, images + 1)),
         "caption": [min(taken) for taken in itertools.combinations(range(1, images * per_image + 1), per_image)],
@@ -241,6 +244,9 @@ print(peak() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranking_needs_less_memory_than_three_penalty_matrices() -> None:
-    """A process that ranks 25,000 captions and 5,000 images, a matrix of 0.5 GB, then needs less than 2 GiB."""
+    """The test ranks 10,000 captions and 2,000 images, whose matrix has 80 MB.
+
+    For 25,000 captions and 5,000 images, whose matrix has 0.5 GB, the limit is 1.5 GB.
+    """
     process = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=120)
     assert int(process.stdout) < 3 * 10_000 * 2_000 * 4

@@ -20,7 +20,7 @@ from rmsexp.tasks import attentive_reader
 from rmsexp.train.randomness import stream
 
 D, WORDS, DROPOUT = 3, 7, 0.75
-LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # lengths of passage and question
+LENGTHS = ((4, 2), (1, 3), (5, 1), (3, 3), (2, 2), (5, 3))  # numbers of words: (passage, question)
 READERS = NORMS | {"bn everywhere": norms.BN(name="bn", min_examples=4, everywhere=True)}
 EVERY_READER = pytest.mark.parametrize("name", READERS)
 
@@ -30,9 +30,10 @@ def make(norm: norms.Norm) -> Any:  # an AttentiveReader; Any, because tests rea
 
 
 def batch_of(lengths: Sequence[tuple[int, int]] = LENGTHS, name: str = "", padding: str = "", more: int = 0) -> Batch:
-    """Return a batch of random words. ``name`` chooses the stream of real words, ``padding`` that of words on padding.
+    """Return a batch of random words; ``lengths`` has the lengths of passage and question of each example.
 
-    ``more``: number of columns of padding beyond the longest sequence.
+    ``name`` chooses the random stream of real words, ``padding`` that of words on padding. ``more``: number of columns
+    of padding beyond the longest sequence.
     """
 
     def words(side: str, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -82,11 +83,11 @@ def test_batch_norm_is_at_5_more_sites_when_it_is_everywhere(everywhere: bool) -
 
 
 def size(words: int, d: int) -> int:
-    """Return the number of parameters without norm."""
+    """Return the number of parameters of the model without norm."""
     tables = words * d + words * d + words  # embedding; output, with its bias
-    lstm = 4 * d * d + 4 * d * d + 4 * d  # weights of input and state, bias
+    lstm = 4 * d * d + 4 * d * d + 4 * d  # weights for input and state, bias
     initial, similarity = d, (2 * d) * (2 * d)
-    attention = (2 * d * d + d) + 2 * d * d + d  # layers of passage and question, score
+    attention = (2 * d * d + d) + 2 * d * d + d  # layers of annotations and question, score
     readout = 2 * d * d + (2 * d * d + d) + 2 * d * d  # layers of context, question and mean
     return tables + 4 * (lstm + initial) + similarity + attention + readout
 
@@ -94,10 +95,11 @@ def size(words: int, d: int) -> int:
 def size_of_norms(name: str, d: int) -> int:
     """Return the number of parameters that a norm adds.
 
-    These are gains and shifts of gates and cell in each LSTM, or, with weight norm, gains of all linear layers.
+    Weight norm adds a gain per unit of every linear layer. The other norms add gains, and some add shifts, for the
+    gates and the cell of each LSTM; BN-Everywhere also adds gains at five more sites.
     """
     gains = 4 * (4 * d + 4 * d + d)
-    cell_shifts, elsewhere = 4 * d, 5 * d  # at the five sites that BN-Everywhere adds, shifts replace biases
+    cell_shifts, elsewhere = 4 * d, 5 * d  # elsewhere: gains only, because shifts replace biases
     gains_of_layers = 4 * (4 * d + 4 * d) + 2 * d + (d + d + 1) + 3 * d
     return {
         "none": 0,
@@ -129,7 +131,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 
 
 def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> AttentiveReader:
-    """Return an initialised model of sizes at which only intended weights are square."""
+    """Return an initialised model whose sizes are all different, so that no weight is square by coincidence."""
     model = AttentiveReader(NORMS[name], 90, width=24, dropout=DROPOUT)
     config = SimpleNamespace(seed=seed, model=attentive_reader.ModelConfig(24, shared_init=shared))
     attentive_reader.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -137,7 +139,7 @@ def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> A
 
 
 def weights(model: AttentiveReader) -> dict[str, Tensor]:
-    """Return all drawn weights, with the blocks of the gates separated."""
+    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
     drawn: dict[str, Tensor] = {"embedding": model.embedding, "output": model.output}
     for name, site in model.named_modules():
         if isinstance(site, norms.Linear):
@@ -166,7 +168,7 @@ def test_matrices_are_drawn_independently() -> None:
     drawn = weights(initialised())
     blocks = torch.stack([weight.flatten() for name, weight in drawn.items() if weight.shape == (24, 24)])
     assert len(blocks) == 32
-    assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # of 576 elements each
+    assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # correlations of matrices of 576 elements
     assert len({digest(weight) for weight in drawn.values()}) == len(drawn)
 
 
@@ -199,7 +201,8 @@ Normalise = Callable[[Any, Tensor], Tensor]
 def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tensor]) -> Tensor:
     """Return logits ``(batch, words)``, computed question by question.
 
-    ``factors``: dropout factors of passage and question for both directions, ``(batch, time, d)``, and of the readout.
+    ``factors``: dropout factors of the inputs of four LSTMs, ``(batch, time, d)`` each: passage forward and backward,
+    question forward and backward; then those of the readout, ``(batch, d)``.
     """
     rows = []
     for row in range(len(batch.answer)):
@@ -228,7 +231,7 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
 def plain_states(
     model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, factors: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the hidden states of both directions, in the order of the words."""
+    """Return the hidden states of both LSTMs for example ``row``, each list in the order of the words."""
     real = range(int(mask[row].sum()))
     ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in factors)
     forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
@@ -248,7 +251,7 @@ def plain_lstm(lstm: Any, inputs: Sequence[Tensor], hidden: Tensor, n: Normalise
 
 
 class Recording:
-    """Noise that records its dropout factors and has no other noise."""
+    """Noise that applies dropout with fixed random factors, and records them."""
 
     def __init__(self) -> None:
         self.factors: list[Tensor] = []
@@ -262,7 +265,10 @@ class Recording:
 @pytest.mark.parametrize("name", ["none", "ln", "rms"])
 @pytest.mark.parametrize("dropout", [False, True], ids=["evaluation", "dropout"])
 def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> None:
-    """Dropout is applied to the inputs of both directions, for passage and question, and to the readout only."""
+    """Logits and gradients equal those of the formulas.
+
+    Dropout is applied only to the inputs of the four LSTMs and to the readout.
+    """
     model, batch, noise = make(NORMS[name]), batch_of(), Recording()
     logits = model(batch, noise) if dropout else model(batch)
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
@@ -275,7 +281,10 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
 
 @EVERY_READER
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """The exception is initial states with a norm that centres over the batch: they are the same for all examples."""
+    """Every parameter has a finite gradient that is not zero, except initial states with a batch norm.
+
+    Initial states are the same for all examples, so centring over the batch removes them.
+    """
     model = make(READERS[name])
     logits = model(batch_of())
     (logits * draw(*logits.shape, seed=5)).sum().backward()
@@ -289,7 +298,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 
 @EVERY_READER
 def test_padding_has_no_part_in_training(name: str) -> None:
-    """Neither the words on padding nor the amount of padding changes logits, running statistics or gradients."""
+    """In training, words on padding and the amount of padding change no logit, running statistic or gradient."""
     results = []
     for padding, more in (("some", 0), ("other", 3)):
         model = make(READERS[name])
@@ -305,7 +314,7 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     for index in range(2):
         model(batch_of(name=str(index)))
     model.eval()
-    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer than the batches of training
+    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer sequences than in training
     together = model(batch)
     for row in range(32):
         passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()

@@ -22,11 +22,11 @@ from rmsexp.train.randomness import StreamNoise, stream
 SITES = [*(f"conv{number}" for number in range(1, 10)), "dense"]
 CHANNELS = [3, 96, 96, 96, 192, 192, 192, 192, 192, 192, 10]
 GLOROT_BOUNDS = [0.0821, 0.0589, 0.0589, 0.0481, 0.0417, 0.0417, 0.0417, 0.125, 0.125, 0.1723]
-DATA_INIT = ["none", "wn", "mean_only_bn"]  # the norms whose config of task=cifar10 has model.data_init=true
+DATA_INIT = ["none", "wn", "mean_only_bn"]  # the norms with model.data_init=true in task=cifar10
 
 
 def build(norm: str, **options: object) -> ConvPool:
-    """Return the model of task=cifar10 scale=paper, before its weights are drawn."""
+    """Return the model of task=cifar10 scale=paper, changed by ``options``, before its weights are drawn."""
     job = config.job(["scale=paper", f"norm={norm}"])
     return ConvPool(job.norm, **{"data_init": job.config.model.data_init} | options)
 
@@ -43,7 +43,7 @@ def images(count: int) -> Tensor:
 
 @contextmanager
 def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Record the output of each site by name, in the order of the calls."""
+    """Yield a dict into which, within the context, each site's output is put, by name and in the order of the calls."""
     results: dict[str, Tensor] = {}
 
     def keep(site: Linear, _: object, output: Tensor) -> None:
@@ -91,7 +91,7 @@ def test_shapes(norm: str) -> None:
     with outputs(model) as seen, torch.no_grad():
         logits = model(images(2))
     assert list(seen) == SITES
-    sides = [32, 32, 32, 16, 16, 16, 6, 6, 6]  # 32 -> pooled 16 -> pooled 8 -> without padding 6
+    sides = [32, 32, 32, 16, 16, 16, 6, 6, 6]  # pooling: 32 to 16, 16 to 8; conv7 without padding: 8 to 6
     expected = [(2, channels, side, side) for channels, side in zip(CHANNELS[1:], sides, strict=False)]
     assert [tuple(output.shape) for output in seen.values()] == [*expected, (2, 10)]
     assert logits.shape == (2, 10)
@@ -100,7 +100,7 @@ def test_shapes(norm: str) -> None:
 
 
 def test_each_layer_by_hand() -> None:
-    """Without norm the net has convolutions, leaky ReLUs of slope 0.1, max pooling and a mean over positions."""
+    """Without norm, logits equal those of convolutions, leaky ReLUs of slope 0.1, max pooling, mean and dense layer."""
     model = initialised("none", width=0.1, data_init=False)
     for name in SITES:
         torch.nn.init.normal_(shift_of(model.get_submodule(name)), generator=stream(0, name))
@@ -162,7 +162,7 @@ def test_normal_005(name: str) -> None:
     weight = initialised("wn", init.normal(0.05)).get_submodule(name).weight
     assert weight.std().item() == pytest.approx(0.05, rel=0.05)
     assert weight.mean().abs() < 4 * 0.05 / math.sqrt(weight.numel())
-    assert weight.abs().max() > 0.05 * 3  # not uniform
+    assert weight.abs().max() > 0.05 * 3  # the largest value of a uniform distribution would be 0.087
 
 
 @pytest.mark.parametrize("norm", ["rms", "wn", "none"])
@@ -196,7 +196,7 @@ def test_each_weight_has_the_stream_of_its_name() -> None:
 
 @lru_cache
 def calibrated(norm: str, count: int = 16, copy_number: int = 0) -> ConvPool:  # noqa: ARG001
-    """Return a model initialised from ``count`` images. Another ``copy_number`` returns a new model, not the cached."""
+    """Return a model initialised from ``count`` images. A new ``copy_number`` makes a new model, not from the cache."""
     model = initialised(norm, init.normal(0.05), width=0.1, data_init=True)
     x = images(count)
     init.initialise_from_data(model, lambda: model(x, StreamNoise(0, "calibration")))

@@ -34,7 +34,7 @@ def captions() -> list[Tensor]:
 
 
 def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask."""
+    """Return tokens, padded with ``fill``, and their mask, ``(sequences, time)`` each."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     tokens = nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=fill)
     return tokens, torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
@@ -44,7 +44,7 @@ def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
-    """Return the vectors of captions of equal length, ``(captions, hidden)``."""
+    """Return the vectors of captions of equal length by the formulas of the GRU, ``(captions, hidden)``."""
 
     def normalised(site: Any, value: Tensor) -> Tensor:
         y = value @ weight_of(site).T
@@ -80,7 +80,7 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
 
 
 def test_without_norm_it_is_the_last_state_of_torch_s_gru() -> None:
-    """The second bias of torch's GRU, which is added to the hidden-to-hidden product, is zero."""
+    """A caption's vector is that state, scaled to length 1, in absolute values. ``bias_hh`` of torch's GRU is zero."""
     model, torch_gru = make("none"), nn.GRU(E, H, batch_first=True).double()
     with torch.no_grad():
         for parameter, kind in ((torch_gru.weight_ih_l0, "x"), (torch_gru.weight_hh_l0, "h")):
@@ -108,7 +108,7 @@ def test_vectors_have_unit_length_and_a_sign_only_without_absolute(name: str) ->
 def test_a_caption_does_not_depend_on_its_neighbours(name: str, mode: str) -> None:
     model = make(name)
     with torch.no_grad():
-        for seed in range(3):  # batch norms learn statistics of each time step
+        for seed in range(3):  # so that batch norms have running statistics of each time step
             model.captions(*padded([caption.roll(seed) for caption in captions()]))
     model.train(mode == "train")
     alone = [model.captions(*padded([caption])) for caption in captions()]
@@ -224,7 +224,7 @@ def size(words: int, e: int, h: int, features: int) -> int:
 @pytest.mark.parametrize("sizes", [(WORDS, E, H, FEATURES), (10_000, 300, 1024, 4096)], ids=["small", "paper"])
 @pytest.mark.parametrize(("name", "vectors"), [("none", 0), ("rms", 1), ("prms", 1), ("ln", 2)])
 def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, int, int]) -> None:
-    """A norm adds ``vectors`` vectors (gain, bias) at each site. Two sites have 2 h units, two have h units."""
+    """A norm adds ``vectors`` vectors (gain, shift) at each site. Two sites have 2 h units, two have h units."""
     words, e, h, features = sizes
     with torch.device("meta"):
         model = OrderEmbedding(NORMS[name], words, features, embedding=e, hidden=h)
@@ -232,7 +232,7 @@ def test_number_of_parameters(name: str, vectors: int, sizes: tuple[int, int, in
 
 
 def test_number_of_parameters_of_the_paper_s_model() -> None:
-    """The vocabulary has 10,000 words."""
+    """With a vocabulary of 10,000 words and no norm, the model has 11,265,728 parameters."""
     embedding, image = 3_000_000, 4_194_304 + 1024
     gru = (614_400 + 2048) + 2_097_152 + (307_200 + 1024) + 1_048_576
     assert size(10_000, 300, 1024, 4096) == embedding + gru + image == 11_265_728

@@ -1,4 +1,4 @@
-"""GRU and LSTM with norms: values by hand, torch's layers, plain formulas for every norm; statistics of time steps."""
+"""GRU and LSTM against values by hand, torch's layers and, for every norm, plain formulas; statistics of time steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.models.recurrent import GRU, LSTM
 
 E, H, TIME = 3, 4, 5
-LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # 6, 5, 4, 3 and 2 sequences have a first, second, … step
-BATCH, LEAST = len(LENGTHS), 4  # the min_examples of NORMS
+LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])  # 6 sequences have a first step, 5 a second, 4, 3 and 2 the next ones
+BATCH, LEAST = len(LENGTHS), 4  # LEAST: min_examples of the batch norms in NORMS
 UNITS = pytest.mark.parametrize("unit", [GRU, LSTM])
 BOTH = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 PADDING = pytest.mark.parametrize("padding", ["exclude", "include"])
@@ -69,9 +69,9 @@ def by_hand(norm: norms.Norm, x: float, state: list[float]) -> Tensor:
 
 
 def test_a_transition_by_hand() -> None:
-    """The terms of x are (1, -0.7, 0.5, 1.4) for the gates and (1.6, 0.1) for the candidate.
+    """Weight times x plus bias is (1, -0.7, 0.5, 1.4) for the gates (r, r, u, u) and (1.6, 0.1) for the candidate.
 
-    The terms of h are (0.2, 0.4, 0.4, 0.8) for the gates and (0.1, -0.7) for the candidate.
+    Weight times h is (0.2, 0.4, 0.4, 0.8) for the gates and (0.1, -0.7) for the candidate.
     """
     r0, r1, u0, u1 = 0.7685247834990175, 0.425557483188341, 0.7109495026250039, 0.9002495108803148
     assert torch.sigmoid(torch.tensor([1.2, -0.3, 0.9, 2.2])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
@@ -82,10 +82,10 @@ def test_a_transition_by_hand() -> None:
 
 
 def test_a_transition_with_rmsnorm_by_hand() -> None:
-    """The terms of x are (1, -7, 5, 5) for the gates and (7, 1) for the candidate, of h (2, 4, 4, 8) and (1, -7).
+    """Weight times x plus bias is (1, -7, 5, 5) for the gates (r, r, u, u) and (7, 1) for the candidate.
 
-    Each has an RMS of 5. Normalised, the terms of x are (0.2, -1.4, 1, 1) and (1.4, 0.2), those of h
-    (0.4, 0.8, 0.8, 1.6) and, with the gain (1, 2), (0.2, -2.8).
+    Weight times h is (2, 4, 4, 8) and (1, -7). Each of these four vectors has an RMS of 5. Normalised, those of x are
+    (0.2, -1.4, 1, 1) and (1.4, 0.2), those of h (0.4, 0.8, 0.8, 1.6) and, with the gain (1, 2), (0.2, -2.8).
     """
     r0, r1, u0, u1 = 0.6456563062257954, 0.35434369377420455, 0.8581489350995123, 0.9308615796566533
     assert torch.sigmoid(torch.tensor([0.6, -0.6, 1.8, 2.6])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
@@ -99,7 +99,10 @@ def test_a_transition_with_rmsnorm_by_hand() -> None:
 
 
 def in_torch_order(unit: Any) -> dict[str, Tensor]:
-    """Return the parameters in torch's layout: r, z = u, n = candidate of the GRU; i, f, g, o of the LSTM."""
+    """Return the parameters with torch's names and order of gates.
+
+    The order is r, z (here u), n (here the candidate) for the GRU, and i, f, g, o for the LSTM.
+    """
     if isinstance(unit, GRU):
         sides = {"ih": (unit.gates_x, unit.candidate_x), "hh": (unit.gates_h, unit.candidate_h)}
         none = torch.zeros(3 * H, dtype=torch.float64)
@@ -172,10 +175,11 @@ def lstm_step(lstm: LSTM, x: Tensor, state: State, real: Tensor, step: int, n: N
 
 
 def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: bool, every: bool = False) -> Tensor:
-    """Return the hidden states of all sequences, ``(real positions, H)``; the initial state is :func:`initial_of`.
+    """Return the hidden states on real positions, ``(real positions, H)``, computed by the formulas with norm ``n``.
 
-    A step includes the sequences that are long enough or, with ``every``, all sequences. A sequence that has ended
-    keeps its state; its input is then its padding or, in reverse, the sequence once more.
+    The initial state is :func:`initial_of`. A step includes the sequences that are long enough or, with ``every``, all
+    sequences. A sequence that has ended keeps its state; its input is then its padding or, in reverse, the sequence
+    once more.
     """
     transition: Callable[..., State] = gru_step if isinstance(unit, GRU) else lstm_step
     state, columns = list(initial_of(type(unit), len(x))), []
@@ -191,7 +195,7 @@ def plainly(unit: Any, x: Tensor, lengths: Tensor, n: Normalise, *, reverse: boo
 
 
 class PlainBatchNorm:
-    """Batch norm with statistics per layer and time step.
+    """Batch norm by its formulas, with statistics per layer and time step.
 
     ``known``: the running mean and unbiased variance, by layer and time step.
     """
@@ -241,7 +245,10 @@ def test_values_and_gradients_are_the_formulas(unit: Unit, name: str, reverse: b
 def test_batch_norm_learns_the_statistics_of_each_step(
     family: type[norms.BN | norms.MeanOnlyBN], unit: Unit, reverse: bool, padding: str, evaluation: str
 ) -> None:
-    """Training batches are longer or shorter than earlier ones; evaluation batches are longer than all of them."""
+    """States and running statistics equal those of :class:`PlainBatchNorm`.
+
+    Training batches are shorter or longer than earlier ones; evaluation batches are longer than all of these.
+    """
     norm = family(name="bn", min_examples=LEAST, momentum=0.125, padding=padding, eval=evaluation)
     ours = make(norm, unit)
     plain, every = PlainBatchNorm(), padding == "include"
@@ -254,7 +261,8 @@ def test_batch_norm_learns_the_statistics_of_each_step(
     for seed, lengths in enumerate(([5, 1, 3, 5, 2, 4], [2, 3, 3, 2, 3, 1, 3], [6, 6, 4, 6, 5, 1])):
         read(lengths, max(lengths), seed)
     layers = [layer for layer in ours.modules() if isinstance(layer, norms.BatchNorm)]
-    counts = [3, 3, 3, 2, 2, 1] if every else [3, 3, 3, 1, 1, 0]  # three sentences have a sixth token
+    # Number of batches in the statistics of each time step; step 6 has three real sequences, fewer than LEAST.
+    counts = [3, 3, 3, 2, 2, 1] if every else [3, 3, 3, 1, 1, 0]
     assert len(layers) == len(plain.known) == {GRU: 4, LSTM: 3}[unit]
     for layer in layers:
         assert layer.count.tolist() == counts
@@ -303,10 +311,10 @@ def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
 def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
     """In evaluation a sequence has the same states in a batch of 32 as alone, where it has no mask or padding.
 
-    For ``reverse`` the sequence alone is flipped by hand.
+    For ``reverse`` the test itself flips the sequence alone, and its states.
     """
     ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
-    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # sets the running statistics of batch norms
+    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # sets running statistics of batch norms
     ours.eval()
     x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
     together = ours(x, mask_of(lengths), initial, reverse=reverse)
@@ -329,9 +337,10 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
 
 @EVERY
 def test_a_sequence_continues_from_a_state(name: str) -> None:
-    """A sequence that continues from a state counts its time steps from 0 again.
+    """Reading a sequence in two calls, the second from the last state of the first, gives the states of one call.
 
-    Here this makes no difference: no batch has set running statistics, which depend on the time step.
+    The second call counts time steps from 0 again. This matters only to running statistics, which here have their
+    initial values at all steps.
     """
     gru, x = make(NORMS[name]).eval(), draw(BATCH, TIME, E)
     whole = gru(x)
@@ -366,7 +375,7 @@ def test_the_sites_and_their_blocks(unit: Unit) -> None:
 
 
 GAINS = ("gates_x.norm.weight", "gates_h.norm.weight", "cell.weight")
-NORM_PARAMETERS = {  # of the LSTM; batch norm has no shift at the gates, because the model adds a bias there
+NORM_PARAMETERS = {  # of an LSTM, by norm; batch norm has no shift at the gates, because the LSTM adds a bias there
     **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
     **dict.fromkeys(("rms", "prms", "l2"), GAINS),
     "bn": (*GAINS, "cell.bias"),
@@ -383,7 +392,7 @@ def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> Non
 
 
 def layer_norm(site: Any, x: Tensor, parts: int = 1) -> Tensor:
-    """Apply LN to all features of a layer together, or to each of ``parts`` equal parts of them."""
+    """Return a layer's output for ``x``, with LN over all features together or over each of ``parts`` equal parts."""
     y = F.linear(x, site.weight, site.bias).unflatten(-1, (parts, -1))
     return F.layer_norm(y, y.shape[-1:]).flatten(-2) * site.norm.weight + site.norm.bias
 
@@ -405,7 +414,7 @@ def test_gates_are_normalised_jointly_and_reset_acts_after_the_norm(parts: int, 
 
 @pytest.mark.parametrize(("unit", "k"), [(GRU, 2), (LSTM, 4)])
 def test_the_partial_statistic_is_of_the_first_gate(unit: Unit, k: int) -> None:
-    """With p = 0.25 the statistic is over half of the reset gate in the GRU, and over the input gate in the LSTM."""
+    """With p = 0.25 the RMS is over half of the reset gate in the GRU, and over all of the input gate in the LSTM."""
     ours, x = make(NORMS["prms"], unit), draw(BATCH, 1, E)
     norm, weight = ours.gates_x.norm, ours.gates_x.weight
 

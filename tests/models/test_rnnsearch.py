@@ -82,12 +82,12 @@ def test_embeddings_are_ordinary_parameters_and_the_score_has_no_norm(name: str)
 
 
 def gru_size(inputs: int, h: int) -> int:
-    """Return the number of parameters of a GRU: 3 blocks for the input, 3 for the state, 3 biases."""
+    """Return the number of parameters of a GRU without norm: 3 weights for the input, 3 for the state, 3 biases."""
     return 3 * h * inputs + 3 * h * h + 3 * h
 
 
 def size(e: int, h: int, source: int, target: int) -> int:
-    """Return the number of parameters without norm."""
+    """Return the number of parameters of the model without norm."""
     tables = source * e + target * e + target  # the output matrix is the target embedding; it has a bias
     grus = 3 * gru_size(e, h) + gru_size(2 * h, h)
     initial, attention = 2 * h * h + h, (4 * h * h + 2 * h) + 2 * h * h + 2 * h
@@ -96,7 +96,7 @@ def size(e: int, h: int, source: int, target: int) -> int:
 
 
 def normalised_features(e: int, h: int) -> int:
-    """Return the number of features of the 22 sites together.
+    """Return the number of features of the 22 sites together, which is the length of all gains.
 
     Each of 4 GRUs has 2 (2 h + h), the initial state h, the attention 2 times 2 h, the readout 3 e.
     """
@@ -121,7 +121,7 @@ def test_number_of_parameters_of_the_paper_s_model() -> None:
 
 
 def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RNNSearch:
-    """Return an initialised model of sizes at which only intended weights are square."""
+    """Return an initialised model whose sizes are all different, so that no weight is square by coincidence."""
     model = RNNSearch(NORMS[name], 70, 90, embedding=30, hidden=20)
     config = SimpleNamespace(seed=seed, model=rnnsearch.ModelConfig(30, 20, init_center=center))
     rnnsearch.Task.initialise(SimpleNamespace(config=config), model)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RN
 
 
 def weights(model: RNNSearch) -> dict[str, Tensor]:
-    """Return all drawn weights, with the blocks of the gates separated."""
+    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
     drawn: dict[str, Tensor] = {
         "source_embedding": model.source_embedding,
         "target_embedding": model.target_embedding,
@@ -161,14 +161,14 @@ def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> No
     small = torch.cat([weight.flatten() for name, weight in drawn.items() if name not in SQUARE])
     assert small.mean().item() == pytest.approx(0, abs=0.0003)
     assert small.std().item() == pytest.approx(0.01, rel=0.02)
-    assert (small.abs() < 0.01).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # normally distributed
+    assert (small.abs() < 0.01).double().mean().item() == pytest.approx(0.6827, abs=0.01)  # normal distribution
     for name, weight in drawn.items():
         if name not in SQUARE:
             assert weight.std().item() == pytest.approx(0.01, rel=0.5 if "score" in name else 0.15)
 
 
 def test_orthogonal_matrices_are_drawn_uniformly() -> None:
-    """The trace of such matrices has mean 0 and variance 1, which the Q of a plain QR decomposition does not have."""
+    """Traces of uniform orthogonal matrices have mean 0 and variance 1, unlike those of the Q of a plain QR."""
     traces, generator = [], stream(0, "orthogonal")
     for _ in range(400):
         weight = torch.empty(5, 5)
@@ -204,7 +204,7 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
 
 
 def plain_model(model: Any, source: list[int], target: list[int], n: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """Return logits ``(len(target), target_size)`` of one pair; ``n(site, y)`` is the norm."""
+    """Return logits ``(len(target), target_size)`` of one sentence pair; ``n(site, y)`` applies the norm of a site."""
 
     def gru(unit: Any, x: Tensor, h: Tensor) -> Tensor:
         def normalised(site: Any, value: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """Keys have one statistic over all source positions; recurrences and readout have one per time step."""
+    """Statistics exclude padding. Keys have one over all source positions, recurrences and readout one per step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
     model, batch = make(norm), batch_of(pairs(RAGGED))
     seen: dict[str, Tensor] = {}
@@ -316,7 +316,8 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
         close(model.of_context.norm.running_mean[step], real.mean(0))
     sites = (module for module in model.modules() if isinstance(module, norms.Linear) and module is not model.score)
     counts: dict[str, Any] = {site.site.name: site.norm.count for site in sites}
-    at_once = ("initial", "attention.keys")  # other sites have steps, and the last has too few sentences: two
+    at_once = ("initial", "attention.keys")  # one statistic; the other sites have one per time step
+    # Step 5 has two sentences, fewer than min_examples.
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
 
@@ -355,7 +356,7 @@ def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
 
 @EVERY
 def test_gradients_reach_every_parameter(name: str) -> None:
-    """The exception is biases before a norm that centres over the batch, which removes them."""
+    """Every parameter has a finite gradient that is not zero, except biases before batch norms, which remove them."""
     model = make(NORMS[name])
     batch = batch_of(pairs(EVEN))
     logits = model(batch)

@@ -47,7 +47,7 @@ PRE = pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-
 
 
 def sizes(**other: Any) -> Sizes:
-    """Return sizes of a small model without dropout, changed by ``other``."""
+    """Return the sizes of a small model without dropout; ``other`` overrides values."""
     rates = dict.fromkeys(("dropout", "attention_dropout", "relu_dropout"), 0.0)
     return Sizes(**{"width": W, "heads": 2, "layers": 2, "inner": 12} | rates | other)
 
@@ -92,8 +92,8 @@ def test_the_30_sites(pre_norm: bool) -> None:
 
 
 def size(d: int, inner: int, layers: int, source: int, target: int) -> int:
-    """Return the number of parameters without norm."""
-    attention = 4 * (d * d + d)  # query, key and value, in one layer or three; output
+    """Return the number of parameters of the model without norm."""
+    attention = 4 * (d * d + d)  # query, key, value (stacked in self-attention), output
     feed_forward = (d * inner + inner) + (inner * d + d)
     layer_pairs = (attention + feed_forward) + (2 * attention + feed_forward)
     return source * d + target * d + d + layers * layer_pairs  # the output matrix is the target embedding; no bias
@@ -189,7 +189,10 @@ def linear_values(prefix: str, site: Any) -> dict[str, Tensor]:
 
 
 def norm_values(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
-    """Return the parameter values for torch's norms. Where ours is no norm, replace torch's norm by the identity."""
+    """Return the values for the parameters of torch's norms.
+
+    Where ``ours`` has no norm, set the norm of ``torch_layer`` to the identity.
+    """
     values: dict[str, Tensor] = {}
     for number, residual in enumerate(ours, 1):
         if residual.norm.weight is None:
@@ -269,9 +272,9 @@ def test_positions_are_sines_then_cosines(start: int) -> None:
 
 
 def test_the_input_of_the_layers() -> None:
-    """The input is embeddings times the root of the width, plus bias and positions.
+    """The first layers get ``embedding * sqrt(width) + bias``, plus position encodings.
 
-    The first input of the decoder is a zero vector plus its position.
+    At the first target position the decoder's first layer gets the position encoding alone.
     """
     model, batch = make(NORMS["ln"]), batch_of(pairs(RAGGED))
     entered: list[Tensor] = []
@@ -332,7 +335,7 @@ def test_tokens_on_padding_change_nothing_in_training(name: str, pre_norm: bool)
 
 
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
-    """The Transformer has no recurrence, so there is one statistic over all positions."""
+    """Mean and variance are over all real positions together, because the Transformer has no recurrence."""
     model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
     seen: list[Tensor] = []
     sites = (model.encoder[0].attended.norm, model.decoder[1].fed.norm)
@@ -367,7 +370,7 @@ def test_selected_rows_continue_their_hypotheses(name: str) -> None:
 
 
 class CountingNoise:
-    """Noise that records each dropout: size of the last axis and rate, or "attention" for that of the attention."""
+    """Noise that records each call: (size of the last axis, rate) for dropout, "attention" for ``seed_default``."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, float] | str] = []
@@ -405,7 +408,7 @@ def test_dropout_is_a_function_of_its_stream(kind: str) -> None:
             return model(batch, StreamNoise(0, "noise", step, 0))
 
     first = run(0, 1)
-    assert torch.equal(run(0, 2), first)  # the default generator has no effect
+    assert torch.equal(run(0, 2), first)  # the seed of torch's default generator has no effect
     other, without = run(1, 1), model(batch)
     for result in (other, without):
         assert (result - first).abs().max() > 1e-3
@@ -426,7 +429,7 @@ def test_dropout_of_the_attention_is_torch_s_from_the_stream_s_seed() -> None:
 
 
 def test_dropout_in_the_sublayers() -> None:
-    """Dropout is applied to the output of the ReLU, and to a residual branch before its input is added."""
+    """Dropout is applied to the output of the ReLU, and to a sublayer's output before the sublayer's input is added."""
     feed_forward, x = fill(FeedForward(NORMS["none"], "f", sizes(relu_dropout=0.4))), draw(4, 5, W)
     inner = torch.relu(feed_forward.up(x))
     close(feed_forward(x, StreamNoise(0, "a")), feed_forward.down(StreamNoise(0, "a").dropout(inner, 0.4)))
@@ -438,16 +441,20 @@ def test_dropout_in_the_sublayers() -> None:
 
 # --- gradients
 
-UNSEEN = ("to_source.key.bias",)  # adds the same number to all scores of a query, which softmax ignores
-# A norm over the batch removes these biases, which add the same vector at all positions.
+UNSEEN = ("to_source.key.bias",)  # adds one number to all scores of a query, which softmax ignores
+# Batch norms remove these biases, which add the same vector at all positions.
 CENTRED_AWAY = ("output.bias", "to_source.value.bias", "down.bias")
-END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # adds such vectors to keys and values
+# Batch norms remove this shift, too. It adds one vector to all keys, which softmax ignores, and one to all values.
+END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # by pre_norm
 
 
 @EVERY
 @PRE
 def test_gradients_reach_every_parameter(name: str, pre_norm: bool) -> None:
-    """The exceptions are biases that do not change a softmax, and biases that a norm over the batch removes."""
+    """Every parameter has a finite gradient that is not zero, with two kinds of exceptions.
+
+    These are biases that do not change a softmax, and biases that batch norms remove.
+    """
     model, batch = make(NORMS[name], pre_norm=pre_norm), batch_of(pairs(EVEN))
     logits = model(batch)
     (logits * draw(*logits.shape, seed=5)).sum().backward()

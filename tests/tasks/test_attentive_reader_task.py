@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 TRAIN, VALID = 74, 13
 FIRST = len(RESERVED)
 WORDS = [*RESERVED, *(f"name{i}" for i in range(TRAIN))]
-for i in range(8):  # entities among other words
+for i in range(8):  # entities and other words in turn
     WORDS += [f"@entity{i}", f"word{i}"]
 ENTITIES = np.arange(FIRST + TRAIN, len(WORDS), 2)
 
@@ -48,7 +48,10 @@ def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> Examples:
-    """Replace the questions by ones that begin, in passage and question, with a word for the question's number."""
+    """Replace the data by TRAIN questions, and return these; train and valid are the same.
+
+    Passage and question both begin with the word for the question's number.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for i in range(TRAIN):
@@ -67,13 +70,13 @@ def parts(batch: Batch) -> list[Tensor]:
 
 
 def numbers(batch: Batch) -> list[int]:
-    """Return the numbers of the numbered questions of a batch."""
+    """Return the numbers of the questions of a batch of ``numbered`` data."""
     assert torch.equal(batch.passage[:, 0], batch.question[:, 0])
     return (batch.passage[:, 0] - FIRST).tolist()
 
 
 def order(task: Any, epoch: int) -> list[int]:
-    """Return the numbers of the numbered questions in the order of the batches of an epoch."""
+    """Return the numbers of the questions of an epoch of ``numbered`` data, in the order in which they are read."""
     return [i for step in steps_of(task, epoch) for batch in task.batches(step) for i in numbers(batch)]
 
 
@@ -123,7 +126,7 @@ def test_a_batch_permutes_entities_and_keeps_other_words(numbered: Examples) -> 
         assert sorted(table[entity] for entity in ENTITIES) == ENTITIES.tolist()
         assert {old for old, new in table.items() if old != new} <= set(ENTITIES.tolist())
         tables.append(tuple(table[entity] for entity in ENTITIES))
-    assert len({*tables, tuple(ENTITIES.tolist())}) == 5  # a different permutation at each step, and never the identity
+    assert len({*tables, tuple(ENTITIES.tolist())}) == 5  # five permutations: of four steps, and the identity
 
 
 def test_padding_repeats_the_sequence_and_is_masked(numbered: Examples) -> None:
@@ -166,7 +169,7 @@ def test_a_pool_is_sorted_by_length_longest_first(numbered: Examples, shuffle: s
 
 
 def test_the_objective_is_the_mean_of_its_plain_formula_and_the_loss_is_in_nats() -> None:
-    """The right answers have probabilities from 1 down to 0 in float32."""
+    """The probabilities of the answers go from 1 down to one that is 0 in float32."""
     task, _ = make("attentive_reader")
     (batch,) = task.batches(0)
     logits = torch.zeros(10, 50)
@@ -193,7 +196,7 @@ def test_the_answer_unknown_word_is_an_error() -> None:
     logits = 20 * F.one_hot(predictions, 50).float()
     objective = task.objective(lambda *_: logits, Batch(*parts(batch)[:4], answers), StreamNoise(0))
     assert objective.sums["error"] == 4
-    assert objective.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # three wrong predictions: 20 each
+    assert objective.sums["loss"].item() == pytest.approx(60, abs=1e-4)  # three wrong predictions, a loss of 20 each
 
 
 # Evaluation
@@ -226,7 +229,10 @@ def test_evaluation_reads_all_held_out_questions_unchanged_and_in_order(numbered
 
 @torch.enable_grad()
 def trained_model(*overrides: str) -> tuple[Any, Any]:
-    """Return task and model in float64 and evaluation mode, after two steps from weights that answer with entities."""
+    """Return task and model, in float64 and evaluation mode.
+
+    After two training steps from large weights, the output layer is changed so that answers are entities.
+    """
     task, model = make("attentive_reader", *overrides)
     shake(model)
     train(task, model, 2)
@@ -237,7 +243,7 @@ def trained_model(*overrides: str) -> tuple[Any, Any]:
 
 
 def by_hand(model: Any, batches: list[Batch]) -> dict[str, float]:
-    """Return mean loss and error over the batches."""
+    """Return mean loss and error over the examples of the batches."""
     logits, answers = torch.cat([model(batch) for batch in batches]), torch.cat([batch.answer for batch in batches])
     losses, wrong = F.cross_entropy(logits, answers, reduction="none"), logits.argmax(1) != answers
     assert losses.std() > 0.1
@@ -263,7 +269,7 @@ def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
     task, model = trained_model(f"norm={norm}", "norm.min_examples=2")
     with torch.no_grad():
         first = task.evaluate(model)["valid"]
-        assert task.evaluate(model)["valid"] == first  # the running statistics are restored
+        assert task.evaluate(model)["valid"] == first  # evaluation restores the choice of statistics
         valid = task._cloze.splits["valid"]
         running = by_hand(model, [alone(valid, i) for i in range(VALID)])
         published, other = make("attentive_reader", f"norm={norm}", "norm.min_examples=2", "norm.eval=batch")
@@ -295,9 +301,9 @@ def test_chance_is_a_random_entity_of_the_passage() -> None:
 def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c, word = *map(int, ENTITIES[:3]), FIRST
     rows = [
-        ([a, b, a, a], [word], a),  # one of two, however often they come
+        ([a, b, a, a], [word], a),  # one of two entities, however often each occurs
         ([a, b, c], [word], b),
-        ([b, word], [c], c),  # the answer is elsewhere
+        ([b, word], [c], c),  # the answer is not in the passage
         ([word, word], [a], a),  # no entity to name
     ]
     splits = {"train": examples(rows), "valid": examples(rows), "test": examples(rows[:1])}

@@ -1,4 +1,4 @@
-"""The CIFAR-10 task: batches, objective and evaluation by hand; what is the same for two norms; runs of every norm."""
+"""The CIFAR-10 task: batches, objective and evaluation by hand; what norms have in common; runs of every norm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def weights(model: nn.Module) -> dict[str, str]:
 
 
 def rows_of(images: Tensor) -> list[bytes]:
-    """Return a part of each image that identifies it."""
+    """Return some pixels of each image, as bytes, by which it can be identified."""
     return [image.tobytes() for image in images[:, :, 16, 12:20].contiguous().numpy()]
 
 
@@ -131,7 +131,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
         assert len(set(order)) == len(order) == 78 * 64
         epochs.append(order)
     assert epochs[0] != epochs[1]
-    assert set(epochs[0]) != set(epochs[1])  # the incomplete last batch has other images
+    assert set(epochs[0]) != set(epochs[1])  # other images are left over at the end
 
 
 def test_images_are_in_the_memory_format_of_the_model(data_root: Path) -> None:
@@ -180,7 +180,7 @@ def test_evaluation_counts_every_test_image_once(
 ) -> None:
     monkeypatch.setattr(cifar10, "EVALUATION_BATCH", batch)
     task, model = make(data_root, norm)
-    task.objective(model, task.batches(0)[0], StreamNoise(0, "noise"))  # moves running statistics
+    task.objective(model, task.batches(0)[0], StreamNoise(0, "noise"))  # changes running statistics
     model.eval()
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))

@@ -32,7 +32,10 @@ TRAIN, VALID, TEST = 46, 12, 14
 
 @pytest.fixture
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the data: image i is the one-hot vector of i, its caption j repeats word ``2 + 5 i + j`` 1 to 7 times."""
+    """Replace each split by TRAIN images: image i is the one-hot vector of i.
+
+    Caption j of image i repeats the word id ``2 + 5 i + j`` 1 to 7 times.
+    """
     rng = np.random.default_rng(0)
     captions = [[*[len(NAMES) + number] * int(rng.integers(1, 8)), EOS] for number in range(PER_IMAGE * TRAIN)]
     split = CaptionedImages(np.eye(TRAIN, dtype=np.float32), Sequences.from_lists(captions))
@@ -90,7 +93,7 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
         assert features.shape == (9, TRAIN)
         assert lengths.max() == tokens.shape[1]  # no more padding than is needed
         assert torch.equal(mask, torch.arange(tokens.shape[1]) < lengths[:, None])
-        assert torch.equal(tokens == EOS, torch.arange(tokens.shape[1]) >= lengths[:, None] - 1)  # the first one counts
+        assert torch.equal(tokens == EOS, torch.arange(tokens.shape[1]) >= lengths[:, None] - 1)  # padding is EOS, too
         number = tokens[:, 0] - len(NAMES)
         assert torch.equal(number // PER_IMAGE, features.argmax(1))
         assert torch.equal(features, torch.eye(TRAIN)[features.argmax(1)])
@@ -100,7 +103,7 @@ def test_a_caption_matches_its_image_and_all_five_are_drawn() -> None:
     first = [
         drawn[step].tokens[images_of(drawn[step]).index(0), 0] for step in range(100) if 0 in images_of(drawn[step])
     ]
-    assert len(set(map(int, first))) == PER_IMAGE  # the captions of a single image vary, too
+    assert len(set(map(int, first))) == PER_IMAGE  # all captions of image 0 are drawn, too
 
 
 # The objective
@@ -139,7 +142,10 @@ def plain_loss(penalties: Tensor, margin: float) -> float:
 
 
 def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
-    """Return the rank of each caption's image and of each image's best caption; two captions may be equal."""
+    """Return the rank of each caption's image and the expected rank of each image's best caption.
+
+    Captions may have equal penalties; images must not.
+    """
     assert all(row.unique().numel() == row.numel() for row in penalties)
     image_ranks = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
     caption_ranks = []
@@ -153,7 +159,7 @@ def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
 
 
 def summary(folds: list[Tensor]) -> dict[str, float]:
-    """Return the metrics, averaged over folds; ``folds`` has the penalties of each fold."""
+    """Return the metrics, averaged over folds; ``folds`` has one matrix of penalties per fold."""
     values: dict[str, list[float]] = {}
     for fold in folds:
         for name, ranks in zip(("image", "caption"), plain_ranks(fold), strict=True):
@@ -168,7 +174,7 @@ def summary(folds: list[Tensor]) -> dict[str, float]:
 
 @torch.enable_grad()
 def trained_model(*overrides: str) -> tuple[Any, Any]:
-    """Return task and model in float64 and evaluation mode, after two steps from weights with distinct vectors."""
+    """Return task and model, in float64 and evaluation mode, after two training steps from large weights."""
     task, model = make("order_embedding", *overrides)
     shake(model)
     model.double()
@@ -177,7 +183,7 @@ def trained_model(*overrides: str) -> tuple[Any, Any]:
 
 
 def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
-    """Return the vectors of captions and images, each computed alone."""
+    """Return the vectors of captions and of images, each computed in a batch of one."""
     tokens = [torch.from_numpy(split.captions[i].astype("int64"))[None] for i in range(len(split.captions))]
     captions = [model.captions(caption, torch.ones_like(caption).bool()) for caption in tokens]
     images = [model.images(torch.from_numpy(row)[None]) for row in split.features]
@@ -198,7 +204,11 @@ def embedded(model: Any, split: CaptionedImages) -> tuple[Tensor, Tensor]:
 def test_evaluation_by_hand(
     norm: str, words: tuple[str, ...], sizes: tuple[int, list[range]], parts: tuple[list[int], ...]
 ) -> None:
-    """``parts``: sizes of the batches over which the losses of valid and test are computed."""
+    """Metrics and losses equal those of plain formulas.
+
+    ``sizes``: number of images of valid, and the images of each fold of test. ``parts``: for valid and for test, sizes
+    of the batches of images over which the loss is computed.
+    """
     task, model = trained_model(f"norm={norm}", *words)
     results, source = task.evaluate(model), scenes.scenes(TRAIN, VALID, TEST).load(lambda _: None).splits
     assert list(results) == ["valid", "test"]
@@ -238,7 +248,7 @@ def test_results_do_not_depend_on_the_evaluation_batch(
     for split in ("valid", "test"):
         for other in results[1:]:
             for metric, value in results[0][split].items():
-                # rounding in float32 may swap two penalties, which changes a median rank by 1
+                # Rounding in float32 may change the order of two penalties, and so a median rank by 1.
                 inexact = {"abs": 1.0} if metric.endswith("median_rank") else {"rel": 0.02}
                 assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
 

@@ -45,7 +45,10 @@ def test_a_norm_from_outside_needs_no_eps(tmp_path: Path) -> None:
 
 
 def test_the_eps_of_the_task_is_part_of_the_series_only() -> None:
-    """A run that was begun before the key existed, and whose config.yaml lacks it, can be continued."""
+    """``norm_eps`` changes the series and not the setting.
+
+    A run whose config.yaml lacks it, because the run was begun before the key existed, can be continued.
+    """
     job = config.job(["task=transformer", "norm_eps=1e-4"])
     assert (job.setting, job.series, job.norm.eps) == ("demo", "rms+eps=0.0001", 1e-4)
     resolved = config.job(["task=transformer"]).resolved
@@ -70,7 +73,7 @@ def stated_results(task: str) -> dict[tuple[str, str, str, str], str]:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_states_its_published_results(task: str) -> None:
-    """The header has all published results of the task's target metric, rounded to four decimals."""
+    """The header has exactly the published results in the task's target metric, rounded to four decimals."""
     metric, numbers = tasks.task_class(task).target.metric, paper.numbers()
     rows = numbers[(numbers["task"] == task) & (numbers["metric"] == metric)].to_dict("records")
     expected = {(row["table"], row["framework"], row["data"], row["norm"]): round(row["value"], 4) for row in rows}
@@ -79,4 +82,4 @@ def test_a_task_states_its_published_results(task: str) -> None:
     header = (config.CONFIGS / "task" / f"{task}.yaml").read_text().split(f"task: {task}\n")[0]
     metric_words = {"image_recall": "image recall", "bleu": "BLEU", "error": "error"}
     assert f"{metric_words[metric]} (" in header
-    assert yaml.safe_load(header) is None  # it is all comments
+    assert yaml.safe_load(header) is None  # the header consists of comments

@@ -40,7 +40,7 @@ def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Obje
 
 
 def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
-    """Return a batch, and logits in float32, the dtype in which losses are computed."""
+    """Return a batch, and random logits in float32, the dtype in which losses are computed."""
     batch = batch_of(pairs(lengths), padding=3)
     return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
 
@@ -52,7 +52,7 @@ def cross_entropy(scores: list[float], target: int, true: float, other: float) -
 
 
 def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
-    """Return the scores and the target of each token, as one list per sentence."""
+    """Return a list per sentence with a pair per token: its logits and its target."""
     targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
     scores = [part.tolist() for part in by_sentence(logits, batch)]
     return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
@@ -112,7 +112,11 @@ def test_without_smoothing_the_objectives_differ_in_the_mean_alone() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.3])
 def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
-    """There the gradient is 0; the objective is 0 for the Transformer and the target's entropy for RNNSearch."""
+    """If the predictions are the smoothed targets, the gradient is 0.
+
+    The objective is then 0 for the Transformer; for RNNSearch it is the entropy of the targets, summed over tokens and
+    divided by the number of sentences.
+    """
     batch, _ = example()
     hot = F.one_hot(real_targets(batch), TARGETS).double()
     others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
@@ -128,7 +132,7 @@ def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> 
 
 @BOTH
 def test_the_weight_of_a_token_in_the_objective(task: str) -> None:
-    """The weight is 1 / (tokens of the sentence x sentences) for the Transformer, 1 / sentences for RNNSearch."""
+    """The weight of a token's loss is 1 / sentences, for the Transformer also divided by the sentence's tokens."""
     batch, _ = example()
     logits = torch.zeros(len(batch.real), TARGETS, requires_grad=True)
     (gradient,) = torch.autograd.grad(objective(task, logits, batch, 0.0).loss, logits)

@@ -107,7 +107,7 @@ def test_a_transformers_batches(text_root: Path) -> None:
         for batch in batches:
             pools[-1][read // 100].add(frozenset(pairs_of(batch)))
             read += len(batch.source)
-    assert pools[0] == pools[1]  # no batch has moved to another pool or changed
+    assert pools[0] == pools[1]  # the same batches in the same pools
     assert all(sum(map(len, pool)) == 100 for pool in pools[0][:3])
     assert [pairs_of(batch) for batch in epochs[0]] != [pairs_of(batch) for batch in epochs[1]]
 
@@ -125,7 +125,7 @@ def test_a_sentence_longer_than_the_limit_is_a_batch_of_its_own(text_root: Path)
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_seed_decides_all_random_initial_weights(text_root: Path, name: str) -> None:
-    """tests/models checks that every norm starts from the same weights."""
+    """Two seeds give different values to all parameters that are not constant; one seed gives the same values twice."""
 
     def digests(*overrides: str) -> dict[str, str]:
         return {key: digest(value) for key, value in make(text_root, name, *overrides)[1].named_parameters()}
@@ -142,7 +142,7 @@ def test_the_seed_decides_all_random_initial_weights(text_root: Path, name: str)
 
 
 def blocks(text: str) -> dict[str, dict[str, str]]:
-    """Return the lines of ``translations.txt`` by heading, such as "valid 1", and by kind."""
+    """Return the lines of ``translations.txt`` by heading, such as "valid 1", and by kind, such as "source"."""
     lines_by_heading = {}
     for block in text.split("\n\n"):
         heading, *lines = block.rstrip("\n").split("\n")
@@ -201,8 +201,9 @@ def test_notes_describe_how_bleu_was_computed(text_root: Path, name: str) -> Non
 def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, norm: str) -> None:
     """After two training steps from large weights, evaluation gives the same results with batches of 1 and of 32.
 
-    The attention's logits stay below 1e6 (see ``rmsexp.models.transformer.Attention``): without a norm they would reach
-    1e7, and 5e11 with pRMSNorm over a single unit.
+    ``std`` and ``norm.p`` keep the logits of the Transformer's attention below 1e6 (see
+    ``rmsexp.models.transformer.Attention``). They would reach 1e7 without a norm and with ``std=1``, and 5e11 with
+    pRMSNorm over a single unit, the default at this width.
     """
     is_transformer = name == "transformer"
     units = ["norm.p=0.25"] if is_transformer and norm == "prms" else []
