@@ -1,9 +1,9 @@
 """``python -m rmsexp.published FILE``: draw the authors' published logs beside our runs, or evaluate their model.
 
-results.csv (CIFAR-10) and stats_*.pkl (attentive reader) become a record in
-<results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn. order.npz, with order.pkl
-in the same folder (order-embedding), is evaluated on the test split of <data-root>/coco, which has the layout of the
-order-embedding release, and printed with the paper's Table 7.
+A log, results.csv (CIFAR-10) or stats_*.pkl (attentive reader), becomes the record of a run in
+<results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn. A model, order.npz with
+order.pkl in the same folder (order-embedding), is evaluated on the test split of <data-root>/coco, which must have the
+layout of the order-embedding release. Its metrics are printed above those of the paper's Table 7.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SCALE = "paper"
 TASKS = {".csv": "cifar10", ".pkl": "attentive_reader", ".npz": "order_embedding"}
 TABLE_7_METRICS = [f"{kind}_{metric}" for kind in ("caption", "image") for metric in ("r1", "r5", "r10", "mean_rank")]
-# map of our GRU -> (the authors' name of its weight, their number of its norm)
+# linear map in our GRU -> (the authors' name of its weight matrix, their number of its norm)
 GRU = {"gates_x": ("W", 1), "gates_h": ("U", 3), "candidate_x": ("Wx", 2), "candidate_h": ("Ux", 4)}
-PARAMETERS = {  # the authors' name -> our name
+PARAMETERS = {  # the authors' name of a parameter -> our name
     "Wemb": "embedding",
     "ff_image_W": "image.weight",
     "ff_image_b": "image.bias",
@@ -48,10 +48,10 @@ class Log:
     """How a task's published log becomes a record.
 
     Attributes:
-        read: returns the rows of the record.
-        dataset: the name of the data.
-        device: the device of the paper's measurement.
-        assumed: what we assume because the file does not say it.
+        read: returns the metric rows of the record for the path of the log.
+        dataset: the name of the data set.
+        device: the device on which the paper's times were measured.
+        assumed: what we assume because the log does not say it, for the record's notes.
     """
 
     read: Callable[[Path], list[record.Row]]
@@ -77,7 +77,7 @@ LOGS = {
 
 
 def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Path:
-    """Write the record of a published log, unless it exists, and return its folder.
+    """Write the record of a published log and return its folder. If this log has been imported before, do nothing else.
 
     Raises:
         DataError: the log cannot be read.
@@ -117,10 +117,12 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
 
 
 def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[str, float]:
-    """Return the model's metrics on the test split (see :func:`rmsexp.metrics.retrieval.retrieval`).
+    """Return the metrics of a stored model on the test split (see :func:`rmsexp.metrics.retrieval.retrieval`).
+
+    ``norm``: the norm with which it was trained. ``root``: the folder that contains the data set ``coco``.
 
     Raises:
-        config.ConfigError, ValueError: it is not an order-embedding model with this norm.
+        config.ConfigError, ValueError: ``stored`` is not an order-embedding model with this norm.
         DataError: the data cannot be read.
     """
     import torch
@@ -136,13 +138,15 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     task.prepare(print)
     model = task.build(job.norm)
     fill(model, stored, task.words)
-    print("reading and ranking captions, which takes minutes on a CPU", flush=True)
+    print("encoding and ranking captions, which takes minutes on a CPU", flush=True)
     with torch.no_grad():
         return task.evaluate(model.eval())["test"]
 
 
 def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
-    """Load the stored parameters into our model. ``words`` is our vocabulary by id.
+    """Load the stored parameters into our model.
+
+    ``words``: our vocabulary by id. Words that the stored model does not know get its embedding of unknown words.
 
     Raises:
         ValueError: the stored parameters do not fit the model.
@@ -150,7 +154,7 @@ def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -
     import torch
 
     arrays = {**stored.arrays, "Wemb": stored.arrays["Wemb"][stored.ids(words)]}
-    state = {  # the authors compute x W, we compute W x
+    state = {  # transposed, because the authors compute x W and we compute W x
         PARAMETERS.get(name, name): torch.tensor(array if name == "Wemb" else array.T).float()
         for name, array in arrays.items()
     }
@@ -170,9 +174,9 @@ def _shape(state: Mapping[str, torch.Tensor], name: str) -> str:
 
 
 def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
-    """Return the model's metrics in the first row, and below those of the paper's Theano models; recalls in percent.
+    """Return a table of ``metrics`` in a row called ``name`` and, below, those of the paper's own Theano models.
 
-    The median ranks in the last two columns are not in the paper.
+    Recalls are in percent. The last two columns, the median ranks, are NaN for the paper's models.
     """
     import pandas as pd
 
@@ -194,8 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="a file as the authors published it")
     suffixes = ", ".join(f"{task} for {suffix}" for suffix, task in TASKS.items())
     parser.add_argument("--task", choices=TASKS.values(), help=f"default: {suffixes}")
-    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="norm of FILE (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="distinguishes several logs of one norm (%(default)s)")
+    parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="the norm of FILE (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="tells several logs of one norm apart (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records (%(default)s)")
     parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="root of data sets")
     arguments = parser.parse_args(argv)

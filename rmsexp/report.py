@@ -1,6 +1,6 @@
 """``python -m rmsexp.report RESULTS``: statistics, tables and figures of all runs below a folder, from records alone.
 
-Writes <task>/<setting>/comparison for each setting, and RESULTS/report with one page of all settings.
+Writes a folder comparison in the folder of each setting, and RESULTS/report with one page of all settings.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.load import Records
 
 OVERVIEW = "report"
-FEW_RUNS = 100  # up to this many runs, one thread is faster than processes that have to start
+FEW_RUNS = 100  # up to this many runs, one thread is faster than several processes, which take time to start
 
 
 def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Write the reports of all settings below ``results``, and the overview; return the paths of the overview.
+    """Write a report for each setting below ``results``, and the overview in ``results/report``.
 
-    ``task``, ``setting``: if given, only settings with these names are reported.
+    Return the paths of the overview: first the HTML page, then other texts and PNG figures. ``task``, ``setting``: if
+    given, only settings with these names are reported.
 
     Raises:
         ValueError: there are no runs, or no setting has these names.
     """
-    if results.name in ("", ".."):  # tasks and settings are named by their folders, which such a path lacks
+    if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
         results = results.absolute()
     print(f"reading {results}", flush=True)
     with _pool(sum(1 for _ in record.find_runs(results))) as pool:
@@ -59,7 +60,7 @@ def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -
 
 
 def _select(settings: dict[Path, Records], results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Return the folders of the settings with these names.
+    """Return the folders of the settings with these names; a name that is None stands for any.
 
     Raises:
         ValueError: there is no such setting.
@@ -77,7 +78,7 @@ def _select(settings: dict[Path, Records], results: Path, task: str | None, sett
 
 
 def _pool(runs: int) -> Executor:
-    """Return an executor that reads records and draws figures: a process per core, or one thread for few runs."""
+    """Return an executor for reading records and drawing figures: one thread for few runs, else a process per core."""
     if runs <= FEW_RUNS:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
@@ -89,10 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rmsexp.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="the root of all records, or any folder below it")
-    parser.add_argument("--task", help="report this task only")
+    parser.add_argument("results", type=Path, help="root folder of all records, or any folder below it")
+    parser.add_argument("--task", help="report only settings of this task")
     parser.add_argument(
-        "--setting", help="report this setting only; the name of its folder, such as small+optim.lr=0.01"
+        "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
     )
     arguments = parser.parse_args(argv)
     try:

@@ -1,4 +1,4 @@
-"""The paper's analyses other than training curves: ``python -m rmsexp.analysis NAME``, one module per analysis.
+"""Analyses from the paper, one module each, run by ``python -m rmsexp.analysis NAME``.
 
 An analysis returns a :class:`rmsexp.analysis.finding.Finding`; :mod:`rmsexp.analysis.__main__` writes and prints it.
 """

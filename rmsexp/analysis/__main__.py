@@ -1,10 +1,10 @@
 """``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV) and a figure (PNG, SVG).
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
-gradients      section 4.2: how gradients scale with weights and data, and how that adapts the learning rate
-p_sweep        Figure 3: quality and time of pRMSNorm against p, from runs
-init_center    Figure 4: validation BLEU with initial weights not centred on 0, from runs of task=rnnsearch
-hidden_stats   Table 5: statistics of the decoder's hidden-to-hidden map by target position, from runs of task=rnnsearch
+gradients      section 4.2: how gradients scale with weights and data, and how this adapts the learning rate
+p_sweep        Figure 3: quality and time of pRMSNorm against p, from records of runs
+init_center    Figure 4: validation BLEU with initial weights not centred on 0, from records of task=rnnsearch
+hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
 
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
@@ -48,12 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
     for name, command in commands.choices.items():
         single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
-        command.add_argument("--out", type=Path, help=f"folder for tables and figures; default: {single}{OUT / name}")
+        files = "the figure; each table is written to its run's folder" if single else "tables and figures"
+        command.add_argument("--out", type=Path, help=f"folder for {files}; default: {single}{OUT / name}")
     return parser
 
 
 def _analyse(arguments: argparse.Namespace) -> Finding:
-    """Run the analysis. Only its module is imported, because analyses that only read records need no torch."""
+    """Run the analysis. Its module alone is imported, because analyses that only read records do not need torch."""
     match arguments.analysis:
         case "invariance":
             from rmsexp.analysis import invariance

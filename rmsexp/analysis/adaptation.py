@@ -1,7 +1,8 @@
 """The implicit learning-rate adaptation of section 4.2: SGD with a constant learning rate on one layer.
 
-If scaling W does not change the output, the gradient of W is orthogonal to W. Each step then increases the norm of W; a
-larger W has a smaller gradient; so the steps become smaller relative to W although the learning rate is constant.
+If scaling W does not change the output, the gradient of the loss with respect to W is orthogonal to W. Each step then
+increases the norm of W. A larger W has a smaller gradient. So the steps become smaller relative to W although the
+learning rate is constant.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from rmsexp.norms import Norm
 
 STEPS = 500
 LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
-SMOOTHED = 20  # number of steps averaged: in the figure's running mean, and at each end of a run in the table
+SMOOTHED = 20  # steps averaged, in the figure's running mean and in the table's means over first and last steps
 
 
 def train(norm: Norm, steps: int) -> pd.DataFrame:
-    """Train a regression on noisy targets of a random teacher, with a new batch for each step; return a row per step.
+    """Train one layer to predict noisy outputs of a random teacher, with a new batch per step. Return a row per step.
 
     Columns ``step``, ``weight``, ``relative_step``, ``cosine``. ``weight``: |W| before the step (Frobenius norm);
     ``relative_step``: |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with
@@ -51,11 +52,12 @@ def _geometry(weight: Tensor, gradient: Tensor) -> tuple[float, float, float]:
 
 
 def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return a row per norm, from the rows of :func:`train`.
+    """Return a row per norm. ``runs``: by norm, the result of :func:`train`.
 
-    Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|;
-    ``largest_cosine``, the largest absolute cosine; ``relative_step_first`` and ``relative_step_last``, mean relative
-    steps over the first and last ``SMOOTHED`` steps.
+    Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|
+    (without the last step, after which |W| is not known); ``largest_cosine``, the largest absolute cosine;
+    ``relative_step_first`` and ``relative_step_last``, the mean relative step over the first and over the last
+    ``SMOOTHED`` steps.
     """
     rows = [
         {
@@ -87,9 +89,9 @@ def analyse() -> Finding:
 
 
 def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
-    """Draw |W| relative to its first value, and |step| / |W|, against steps."""
+    """Draw |W| relative to its first value, and |step| / |W| averaged over ``SMOOTHED`` steps, against steps."""
     caption = (
-        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift constant, {EXAMPLES} new examples per step, "
+        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift not trained, {EXAMPLES} new examples per step, "
         f"learning rate {LEARNING_RATE:g}. Right: running mean over {SMOOTHED} steps."
     )
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)

@@ -18,13 +18,13 @@ from rmsexp import record
 from rmsexp.compare import Records, load
 from rmsexp.compare.plots import canvas
 
-HEADING_WIDTH = 9  # characters
+HEADING_WIDTH = 9  # characters to which column headings are wrapped
 
 
 class Table(NamedTuple):
-    """A table of an analysis. ``values`` is written to ``<name>.csv``; ``text`` has the same values as formatted text.
+    """A table of an analysis. ``values`` is written to ``<name>.csv``; ``text`` is printed and has text cells.
 
-    ``folder`` is the folder of the file; None stands for the output folder.
+    ``folder`` is the folder of the CSV file; None stands for the output folder.
     """
 
     name: str
@@ -48,7 +48,9 @@ class Finding:
     contradictions: Sequence[str] = ()
 
     def publish(self, out: Path) -> None:
-        """Write the tables (CSV) and figures (PNG, SVG) to the folder ``out``. Print tables, paths and remarks.
+        """Write figures (PNG, SVG) to ``out``, and tables (CSV) to their folder or else to ``out``.
+
+        Print tables, paths and remarks, but not the contradictions.
 
         Raises: OSError if a file cannot be written.
         """
@@ -68,7 +70,7 @@ class Finding:
 
 
 def for_terminal(text: pd.DataFrame) -> rich_table.Table:
-    """Return the table for printing. Headings are wrapped, at hyphens too, so that tables fit 80 characters."""
+    """Return the table for printing. Headings are wrapped, also at hyphens, to make tables narrow."""
     printable = rich_table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in text:
         printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
@@ -86,10 +88,10 @@ def captioned(title: str, caption: str, width: float, height: float) -> Figure:
 
 
 def settings(results: Path) -> Iterator[tuple[Path, Records]]:
-    """Yield the folder, relative to ``results``, and the records of each setting whose runs have a target metric.
+    """Yield the folder, relative to ``results``, and the records of each setting in which a run names a target metric.
 
-    The folder is ``Path()`` if the setting is not below ``results``. Output files are written to the same relative
-    folder.
+    The folder is ``Path()`` if the setting is ``results`` itself or contains ``results``. Analyses write the setting's
+    files to the same relative folder of their output folder.
     """
     for folder, records in load(results).settings().items():
         if records.runs["target_metric"].notna().any():

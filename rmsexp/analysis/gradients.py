@@ -23,9 +23,9 @@ from rmsexp.compare.records import names
 from rmsexp.norms import Linear
 
 DELTAS = np.logspace(-2, 2, 9)
-CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # scaled variables; variables of the gradients
+CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # the variables that are scaled; each v in dL/dv
 PARAMETERS = {"bias": "b", "norm.bias": "b", "norm.weight": "g", "reparametrisation.gain": "g"}
-EXPECTED = {  # RMSNorm: (changed, variable) -> exponent of delta in dL/dvariable when ``changed`` is scaled by delta
+EXPECTED = {  # RMSNorm: (changed, variable) -> k if dL/dvariable scales as delta^k when ``changed`` is scaled by delta
     **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
@@ -34,7 +34,10 @@ TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by 
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
-    """Return the norms of the loss's gradients with respect to W and x, and to g and b if the layer has them."""
+    """Return the norms of the loss's gradients with respect to W and x, and to g and b if the layer has them.
+
+    ``weight``: the W to use instead of the layer's. ``upstream``: D.
+    """
     weight, x = (value.detach().requires_grad_() for value in (weight, x))
     parameters = {PARAMETERS[name]: value for name, value in layer.named_parameters() if name in PARAMETERS}
     leaves = {"W": weight, "x": x, **parameters}
@@ -65,9 +68,10 @@ def measure() -> pd.DataFrame:
 
 
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the slopes of log(size) against log(delta), and the paper's exponents for RMSNorm.
+    """Fit the exponent k in ``size = c * delta^k`` to the result of :func:`measure`.
 
-    Columns ``norm``, ``changed``, ``of``, ``exponent``, ``paper``; ``paper`` is NaN for other norms.
+    Columns ``norm``, ``changed``, ``of``, ``exponent`` (the fitted k) and ``paper`` (k for RMSNorm according to the
+    paper; NaN for other norms).
     """
     rows = [
         (norm, changed, variable, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
@@ -108,9 +112,9 @@ def _text(fitted: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_grid(table: pd.DataFrame) -> Figure:
-    """Draw a panel for each scaled variable and gradient, with a line per norm."""
+    """Draw a panel per scaled variable and gradient: the gradient's norm against delta, with a line per norm."""
     caption = (
-        "Relative to delta = 1. eps = 0, double precision; the loss's gradient with respect to the output is constant. "
+        "Norms relative to delta = 1. eps = 0, double precision; the gradient with respect to the output is constant. "
         "Where lines coincide, the thinner one is on top."
     )
     figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)

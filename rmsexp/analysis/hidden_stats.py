@@ -24,7 +24,7 @@ from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.step import autocast
 
 POSITIONS = 4  # the first positions of the target, as in Table 5, which also has a row for all positions
-MARKERS = "osD^v"  # one per run, since runs of one norm have the same colour
+MARKERS = "osD^v"  # matplotlib markers, one per run, because runs of one norm have the same colour
 MAPPINGS = ("gates", "candidate", "both")
 STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column -> its name in Table 5
 
@@ -32,9 +32,9 @@ STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column -> its 
 def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
     """Return statistics of ``N(U h)``, with gain and bias, in the decoder's first GRU under teacher forcing.
 
-    Columns: ``mapping`` (gates, candidate, or both concatenated), ``position`` (from 1, or "all"), ``vectors`` (the
-    number of vectors), and ``mean`` and ``std``: mean and standard deviation over the units of a vector, averaged over
-    vectors.
+    Columns: ``mapping`` (gates, candidate, or both concatenated); ``position`` of the target token (1 to ``POSITIONS``,
+    or "all"); ``vectors``, the number of vectors; ``mean`` and ``std``, the mean and standard deviation over the units
+    of a vector, averaged over vectors. ``model`` must be in evaluation mode for the statistics of a trained model.
     """
     outputs: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
     gru, rows = model.first_gru, []
@@ -64,9 +64,9 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
 
 
 def analyse(runs: Sequence[Path]) -> Finding:
-    """Return a table for each run, whose file is in the run's folder, and one figure of all runs.
+    """Return one figure of all runs, and a table for each run, whose CSV file goes to the run's folder.
 
-    The statistics are those of the run's best model on the validation set.
+    The statistics are of the run's best checkpoint, computed on the validation set.
 
     Raises: config.ConfigError if a folder is not a run of task=rnnsearch; data.DataError, ValueError and OSError if a
     run cannot be loaded.
@@ -86,7 +86,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
 
 
 def published_table() -> pd.DataFrame:
-    """Return the paper's Table 5, with columns ``norm``, ``position``, ``mean``, ``std``; positions are text."""
+    """Return the paper's Table 5, with columns ``norm``, ``position`` ("1" to "4", or "all"), ``mean``, ``std``."""
     rows = paper.numbers().query("table == 'Table 5'")
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
@@ -95,7 +95,10 @@ def published_table() -> pd.DataFrame:
 
 
 def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
-    """Draw a panel per statistic and mapping, with a line per run, and the paper's lines in each panel."""
+    """Draw a panel per statistic and mapping against position, with a line per run and the paper's line per norm.
+
+    ``tables``: the result of :func:`hidden_stats` for each run folder.
+    """
     caption = (
         "N(U h) with gain and bias in the decoder's first GRU: statistics over the units of a vector, averaged over "
         "vectors of the validation set. Dashed: the paper's Table 5, which does not state the mapping."

@@ -16,13 +16,15 @@ from rmsexp.compare import Records
 from rmsexp.compare.plots import canvas, panels, setting_curves, style
 from rmsexp.compare.records import curves, names, statistics
 
-TASK, KEY = "rnnsearch", "+model.init_center="  # as in a setting's name
+TASK, KEY = "rnnsearch", "+model.init_center="  # the task, and what the setting's name must contain
 
 
 def analyse(results: Path) -> Finding:
-    """Return a table and a figure for each setting below ``results`` with runs that set ``model.init_center``.
+    """Return a table and a figure for each setting of task=rnnsearch in ``results`` that sets ``model.init_center``.
 
-    Raises: ValueError if no such run has been evaluated.
+    Settings without evaluated runs are left out.
+
+    Raises: ValueError if there is no such setting.
     """
     tables, plots, remarks = [], {}, []
     for folder, records in settings(results):
@@ -43,9 +45,10 @@ def analyse(results: Path) -> Finding:
 
 
 def validation(records: Records) -> pd.DataFrame:
-    """Return the target metric and the loss on the validation set, of runs that neither diverged nor failed.
+    """Return the target metric and the loss on the validation set, a row per run, step and metric.
 
-    Rows are sorted by step. Columns ``folder``, ``series``, ``step``, ``value``, ``metric``.
+    Columns ``folder``, ``series``, ``step``, ``value``, ``metric``. Rows are sorted by step. Runs that diverged or
+    failed are left out.
     """
     aim = statistics.target(records)
     parts = [
@@ -55,11 +58,10 @@ def validation(records: Records) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per metric and series, with means over runs.
+    """Return a row per metric and series. ``rows``: the result of :func:`validation`.
 
-    Columns: ``metric``, ``series``, ``runs``, ``step``, ``last``, ``lowest``, ``highest``.
-
-    ``step`` is the last step at which any of the runs was evaluated.
+    Columns: ``metric``; ``series``; ``runs``, their number; ``step``, the last step at which any of them was evaluated;
+    ``last``, ``lowest``, ``highest``, the means over runs of a run's last, lowest and highest value.
     """
     per_run = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
         step=("step", "last"), last=("value", "last"), lowest=("value", "min"), highest=("value", "max")
@@ -79,7 +81,7 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
-    """Draw a panel per metric, with thin lines for seeds and thick ones for means, and a panel of the paper."""
+    """Draw a panel per metric, with thin lines for seeds and thick ones for means, and a panel with Figure 4."""
     caption = (
         f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, with its own axes."
     )

@@ -24,13 +24,14 @@ from rmsexp.compare.records import names
 from rmsexp.models import init
 from rmsexp.norms import Norm
 
-DRAWS = 8
-THRESHOLD = 1e-6  # of the relative change, which is about 1e-15 by rounding, and about 1e-1 if not invariant
-FLOOR = 1e-17  # stands for no change on the logarithmic scale
+DRAWS = 8  # random layers and data sets over which a change is averaged
+THRESHOLD = 1e-6  # a smaller relative change is "invariant"; rounding changes about 1e-15, other changes are above 1e-2
+FLOOR = 1e-17  # the least relative change on the logarithmic colour scale, which also stands for 0
 TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
 Transformation = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-# Each maps W and the data set to changed ones, given positive factors (N_OUT,) and a vector (N_IN,). Names: Table 1.
+# A function of W, the data set, positive factors (N_OUT,) and a vector (N_IN,) that returns the changed W and data set.
+# Names are those of Table 1.
 TRANSFORMATIONS: dict[str, Transformation] = {
     "weight matrix re-scaling": lambda weight, x, factors, _: (factors[0] * weight, x),
     "weight matrix re-centering": lambda weight, x, _, vector: (weight + vector, x),
@@ -43,7 +44,7 @@ TRANSFORMATIONS: dict[str, Transformation] = {
 
 @torch.no_grad()
 def changes(norm: Norm) -> dict[str, float]:
-    """Return, by transformation, the relative change of the output, ``|y' - y| / |y|``, averaged over random draws."""
+    """Return, by transformation, the relative change of the output, ``|y' - y| / |y|``, the mean of ``DRAWS`` draws."""
     relative: dict[str, list[float]] = {name: [] for name in TRANSFORMATIONS}
     for number in range(DRAWS):
         layer, x = site(norm, number), draw((EXAMPLES, N_IN), number, "x")
@@ -59,7 +60,8 @@ def changes(norm: Norm) -> dict[str, float]:
 def measure() -> pd.DataFrame:
     """Return the relative changes for every norm of ``configs/norm``, the norms of the paper's Table 1 first.
 
-    Columns ``norm transformation change invariant paper``; ``paper`` is NaN for norms that are not in Table 1.
+    Columns ``norm``; ``transformation``; ``change``, the relative change; ``invariant``, whether it is below
+    ``THRESHOLD``; ``paper``, 1 if invariant according to Table 1, else 0, and NaN for norms that are not in the table.
     """
     table_1 = paper.numbers().query("table == 'Table 1'")
     norms = dict.fromkeys([*table_1["norm"], *names.in_order(config.options("norm"))])
@@ -107,7 +109,7 @@ def _by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
 
 
 def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw a cell per norm and transformation, coloured by the change, with the measured mark above the paper's."""
+    """Draw a cell per norm and transformation, coloured by the change, with our tick or cross above the paper's."""
     change = _by_norm(table, "change")
     figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
     axes = figure.subplots()

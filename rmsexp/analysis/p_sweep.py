@@ -1,6 +1,6 @@
-"""Figure 3 of the paper from runs: quality and time of pRMSNorm against p, the share of units that enter the mean.
+"""Figure 3 of the paper from runs: quality and time of pRMSNorm against p, the share of units in its mean square.
 
-The analysis only reads records, and does not import torch. The numbers and the figure are those of the report. A series
+The analysis only reads records, and does not import torch. Its CSV files and figures are those of the report. A series
 is a norm with the options that were changed.
 """
 
@@ -18,7 +18,9 @@ from rmsexp.compare.tables import p_sweep as p_table
 
 
 def analyse(results: Path) -> Finding:
-    """Return a table and a figure for each setting below ``results`` with runs of pRMSNorm for at least two p.
+    """Return a table and a figure for each setting in ``results`` that has runs of pRMSNorm with several values of p.
+
+    Runs in which another option of the norm was changed are left out.
 
     Raises: ValueError if there is no such setting.
     """
@@ -43,7 +45,7 @@ def analyse(results: Path) -> Finding:
 
 
 def as_text(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """Return a row per series with means over runs, as text. Times are means over runs whose time is clear."""
+    """Return a row per p and series as text, with means over runs. Means of times are over runs whose time is clear."""
     factor, unit = names.scale_and_unit(aim.metric)
     metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
     seconds = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")

@@ -13,9 +13,9 @@ from rmsexp.train.randomness import stream
 
 SEED = 0
 N_IN, N_OUT, EXAMPLES = 48, 128, 32
-NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # those that the paper compares
+NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # the norms of the paper's Table 1, and none
 STANDARD_NORMAL = init.normal(1.0)
-SPREAD = 0.3  # standard deviation of parameters around their usual initial values
+SPREAD = 0.3  # standard deviation of the noise that is added to a layer's initial parameters
 
 
 def norm(name: str) -> Norm:
@@ -29,7 +29,10 @@ def norm(name: str) -> Norm:
 
 
 def site(norm: Norm, *stream_name: str | int) -> Linear:
-    """Return the layer ``norm(W x)``, with gain and shift if the norm has them, and with random parameters."""
+    """Return the layer ``norm(W x)`` with random parameters: W, and gain and shift if the norm has them.
+
+    ``stream_name``: the stream of random numbers for the parameters.
+    """
     layer = norm.linear("site", N_IN, N_OUT, bias=False, shift=True).double()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -39,7 +42,7 @@ def site(norm: Norm, *stream_name: str | int) -> Linear:
 
 
 def draw(shape: tuple[int, ...], *stream_name: str | int, kind: init.Initialiser = STANDARD_NORMAL) -> Tensor:
-    """Return random values of one stream, in double precision, with distribution ``kind``."""
+    """Return random values in double precision from the stream of this name, drawn by ``kind``."""
     values = torch.empty(shape, dtype=torch.float64)
     kind(values, stream(SEED, "analysis", *stream_name))
     return values

@@ -1,12 +1,13 @@
 """Compare runs by their records alone. Nothing here imports torch, so a report can be made on a laptop.
 
-A *series* is a norm with the options that were changed, such as "prms+p=0.5". Its runs differ in the seed alone.
+A *series* is a norm with the options that were changed, such as "prms+p=0.5". In one setting, the runs of a series
+differ in the seed alone.
 
-The packages, each of which imports only those above it:
+The packages. Each imports from this list only packages above it:
 
 records     run and timing records as data frames, their statistics and their caveats
 paper       the numbers and curves of the paper, and which of our results they are comparable with
-tables      one module per table: ``table`` returns numbers as stored, ``readable`` the text for people
+tables      the tables (``table`` returns numbers as stored, ``readable`` the cells as text), and the findings in words
 plots       the curves of each chart, and the matplotlib figures
 page        the texts of a report: HTML page, Markdown, LaTeX
 """
@@ -21,10 +22,10 @@ __all__ = ["Records", "draw", "load"]
 
 
 def draw(results: Path, task: str, setting: str) -> Path:
-    """Draw the curves and the summary of one setting and return their folder, ``<setting>/comparison``.
+    """Write the curves and the summary of one setting to ``<results>/<task>/<setting>/comparison``; return that folder.
 
     Raises:
-        ValueError: no run of the setting has any metrics.
+        ValueError: no run of the setting has any metrics, or no ``run.json`` names a target metric.
     """
     from rmsexp.compare import comparison
 

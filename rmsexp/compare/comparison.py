@@ -1,4 +1,4 @@
-"""Write ``<setting>/comparison``, the summary and the curves of one setting. Every run rewrites them when it ends."""
+"""Write the summary and the curves of one setting. The training command does so when its runs have ended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from rmsexp.compare.tables import summary as summary_table
 
 
 def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
-    """Write summary and curves of one setting into ``<folder>/comparison`` and return that folder.
+    """Write the summary and the curves of one setting to ``<folder>/comparison`` and return that folder.
 
-    ``summary``: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
+    Args:
+        records: the records of the setting.
+        folder: the folder of the setting.
+        summary: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
 
     Raises:
-        ValueError: see :func:`check`.
+        ValueError: no run has any metrics, or no ``run.json`` names a target metric.
     """
     check(records, folder)
     comparison = folder / "comparison"
@@ -34,7 +37,10 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
 
 
 def check(records: Records, folder: Path) -> None:
-    """Raise ValueError if the setting in ``folder`` has no metrics, or no ``run.json`` that names a target metric."""
+    """Raise ValueError if the records of a setting have no metrics, or if none of its runs names a target metric.
+
+    ``folder``: the folder of the setting, for the message.
+    """
     if records.metrics.empty:
         raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

@@ -1,4 +1,4 @@
-"""Write the report of a whole results folder: an HTML page, a Markdown text, the summary, LaTeX tables and figures."""
+"""Write the report of a whole results folder: an HTML page, Markdown, a CSV summary, LaTeX tables and figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
 def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Sequence[str], folder: Path) -> list[Path]:
     """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
 
-    Texts: ``report.html report.md summary.csv tables.tex``. Figures: the savings of all tasks, if any were timed, and
-    the paper's curves of the reported tasks. Each figure is also written as SVG.
+    Texts: ``report.html report.md summary.csv tables.tex``. Figures: ``savings``, the time saved on all tasks, if a
+    training step was timed with LN and another norm; and ``published_<figure>``, the paper's curves of the reported
+    tasks. Each figure is written as PNG and SVG.
 
     Args:
         reports: the reports of the settings.
-        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`), also of other settings.
         problems: problems with the records, one line each.
         folder: the folder of the report; it is created if it is missing.
+
+    Raises:
+        ValueError: ``reports`` is empty.
     """
     folder.mkdir(parents=True, exist_ok=True)
     savings = _draw_savings(timings, folder)
@@ -40,7 +44,7 @@ def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Seq
 
 
 def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
-    """Return the summaries of all settings as one table; its first columns are ``root``, ``task``, ``setting``."""
+    """Return the rows of all settings' summaries as one table, with first columns ``root``, ``task``, ``setting``."""
     parts = [report.summary.assign(root=report.root, task=report.task, setting=report.setting) for report in reports]
     return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
 

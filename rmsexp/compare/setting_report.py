@@ -33,14 +33,21 @@ FIGURES = {"curves": "Curves", "saving": "Time saved relative to LayerNorm", "p"
 
 
 class WrittenReport(NamedTuple):
-    """The report of a setting, and the future that ends when its figures are drawn; None if it has no figures."""
+    """The report of a setting. ``drawing`` ends when its figures and summary are written; None: nothing is written."""
 
     report: SettingReport
     drawing: Future[None] | None
 
 
 class Part(NamedTuple):
-    """A table: the name of its file, its title, its numbers as stored, and the same table as text for people."""
+    """A table of a report.
+
+    Attributes:
+        name: the name of its CSV file, without suffix.
+        title: its heading.
+        numbers: its values as stored, for the CSV file.
+        readable: its cells as text, for people.
+    """
 
     name: str
     title: str
@@ -51,14 +58,15 @@ class Part(NamedTuple):
 def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> WrittenReport:
     """Write the report of one setting into ``<folder>/comparison``.
 
-    The problems of the records are extended by missing config files. If the records cannot be compared, nothing is
-    written, and the reason is added to the problems, too.
+    A line for each missing config file is added to the ``problems`` of the setting's records. If these records cannot
+    be compared (see :func:`rmsexp.compare.comparison.check`), nothing is written, and the reason is added there, too.
 
     Args:
         folder: the folder of the setting.
-        settings: the records of all settings by their folders (:meth:`Records.settings`).
+        settings: the records of all settings by their folders (:meth:`Records.settings`). The other settings are needed
+            to compare learning rates.
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
-        pool: the executor that draws the figures.
+        pool: the executor that writes the figures and the summary, perhaps after this function has returned.
     """
     records = settings[folder]
     records.problems.extend(_missing_configs(records))
@@ -90,21 +98,27 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
 
 
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
-    """Write the figures of a setting and its summary. This takes most of the time of a report."""
+    """Write the figures and the summary of a setting, which takes most of the time of a report.
+
+    ``numbers``: the tables, as stored, by file name. ``folder``: the folder of the setting.
+    """
     figures_folder = comparison.draw(records, folder, numbers["summary"])
     for name, draw in _figures(records, numbers).items():
         canvas.write(draw(), figures_folder / name)
 
 
 def _missing_configs(records: Records) -> list[str]:
-    """Return a line per run without config file, except runs read from the authors' published logs, which have none."""
+    """Return a line for each run without config file, except runs made of the authors' logs, which never have one."""
     runs = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
     paths = [Path(folder, record.CONFIG) for folder in runs["folder"]]
     return [f"{path} is missing" for path in paths if not path.exists()]
 
 
 def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of a setting. Tables for which it has no data are left out."""
+    """Yield the tables of the setting in ``folder``, without those for which it has no data.
+
+    The table of learning rates covers several settings. It is yielded for the first of them only.
+    """
     records = settings[folder]
     task, setting = records.names
     target, summary = statistics.target(records), summary_table.table(records, task, setting)
@@ -136,7 +150,7 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
 def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
     """Return the settings that differ from this one at most in the learning rate, and whose records can be compared.
 
-    The setting with the learning rate of the task's config comes first.
+    If the setting with the learning rate of the task's config is among them, it comes first.
     """
     family = {}
     for other in sorted(settings, key=lambda path: (len(path.name), path)):
@@ -148,9 +162,10 @@ def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[P
 
 
 def _figures(records: Records, numbers: dict[str, pd.DataFrame]) -> dict[str, Callable[[], Figure]]:
-    """Return a function per figure that draws it, by file name; the curves are drawn elsewhere.
+    """Return functions that draw the figures for which there are data, by file name without suffix.
 
-    ``numbers``: the tables, as stored, by file name.
+    The curves are not among them; :func:`rmsexp.compare.comparison.draw` draws these. ``numbers``: the tables, as
+    stored, by file name.
     """
     task, setting = records.names
     figures: dict[str, Callable[[], Figure]] = {}

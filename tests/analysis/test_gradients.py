@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis gradients``: its gradients and steps of SGD equal those computed without autograd."""
+"""``python -m rmsexp.analysis gradients``: gradients and SGD steps equal those from formulas in numpy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_exponent_of_a_power_law_is_fitted() -> None:
     deltas = np.logspace(-1, 1, 5)
     sizes = (
         3 * deltas**-0.5 * np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])
-    )  # an even function of log(delta) does not change the slope
+    )  # the factors are even in log(delta), so they do not change the slope
     table = pd.DataFrame({"norm": "rms", "changed": "W", "delta": deltas, "of": "x", "size": sizes})
     (row,) = gradients.exponents(table).to_dict("records")
     assert row["exponent"] == pytest.approx(-0.5)

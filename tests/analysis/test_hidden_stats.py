@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis hidden_stats``: statistics of the decoder's hidden-to-hidden map."""
+"""``python -m rmsexp.analysis hidden_stats``: statistics of the decoder's hidden-to-hidden map by target position."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def execute(root: Path, results: Path, task: str, *more: str) -> Path:
 
 @torch.no_grad()
 def expected_statistics(model: Any, batches: list[Batch]) -> pd.DataFrame:
-    """Compute the statistics sentence by sentence and step by step, as in decoding."""
+    """Compute the table of ``hidden_stats`` sentence by sentence and step by step, as in decoding."""
     outputs: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
     gru, weights = model.first_gru, model.first_gru.weights()
     for batch in batches:
@@ -74,7 +74,7 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str)
     task, model = make(text_root, "rnnsearch", f"norm={norm}", "decoding.batch_size=6")
     shake(model)
     train(task, model, 2)
-    model.eval().double()  # without a norm, the recurrence is unstable and amplifies rounding errors
+    model.eval().double()  # in float64, because without a norm the recurrence amplifies rounding errors
     batches = list(task.held_out_batches("valid"))
     assert [len(batch.source) for batch in batches] == [6, 6, 4]
     table = hidden_stats.hidden_stats(model, batches)

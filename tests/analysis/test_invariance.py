@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis invariance``: agreement with the paper's Table 1 and with formulas in numpy."""
+"""``python -m rmsexp.analysis invariance``: its results agree with the paper's Table 1 and with formulas in numpy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rmsexp.models import init
 
 Array = NDArray[np.float64]
 COLUMNS = ("matrix scaled", "matrix centred", "rows scaled", "data scaled", "data centred", "case scaled")
-TICKS = {  # from the definitions: the output does not depend on a factor or constant that the norm removes
+TICKS = {  # for each of COLUMNS, "x" if the output is invariant by the definition of the norm, otherwise "."
     "bn": "x.xxx.",
     "wn": "x.x...",
     "ln": "xx.x.x",

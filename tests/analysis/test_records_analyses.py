@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis p_sweep`` and ``init_center``: from synthetic records, without torch."""
+"""``python -m rmsexp.analysis p_sweep`` and ``init_center`` on synthetic records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CENTRED = "demo+model.init_center=0.2"
 
 
 def sweep(root: Path, *series: str, p: float = 0.125, **run: Any) -> None:
-    """Write two runs of each series. ``p`` is the p in the config of the series prms."""
+    """Write two runs of each series of cifar10. ``p`` is stored in the config of the series "prms"."""
     for name in series:
         for seed in (0, 1):
             folder = write_run(root, name, seed, **run)
@@ -35,7 +35,10 @@ def sweep(root: Path, *series: str, p: float = 0.125, **run: Any) -> None:
 
 
 def translated(root: Path, series: str, bleu: list[float | None], *, setting: str = CENTRED, **run: Any) -> Path:
-    """Write a run of rnnsearch, evaluated every 10 steps. None stands for an evaluation without BLEU."""
+    """Write a run of rnnsearch with these validation BLEU at steps 0, 10, …, and return its folder.
+
+    The validation losses are 5, 4, …. None stands for an evaluation without BLEU.
+    """
     written = write_run(root / "written", series, setting=setting, task="rnnsearch", target=AIM, **run)
     folder = root / "rnnsearch" / Path(*written.parts[-3:])
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +105,7 @@ def test_p_sweep_has_a_table_per_setting_and_machine(tmp_path: Path) -> None:
     assert set(finding.tables[0].values["time_state"]) == {"contended"}
     assert set(finding.tables[1].values["time_state"]) == {"clear"}
     assert [table.text["seconds per 1k steps"].tolist() for table in finding.tables[:2]] == [
-        [formats.NO_VALUE] * 2,  # times of contended runs do not count
+        [formats.NO_VALUE] * 2,  # contended times are excluded from the means
         ["100", "100"],
     ]
 

@@ -1,4 +1,4 @@
-"""Results of one setting with six norms, shared by the tests of comparisons."""
+"""Fixtures with the results of one setting that has six norms, for the tests of comparisons."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rmsexp.compare import draw
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Return a folder of results that a test may change."""
+    """Return a new results folder with 11 runs of cifar10, demo, which the test may change."""
     return write_setting(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of such results with their curves and summary drawn. Tests must not change it."""
+    """Return a results folder with 11 runs of cifar10, demo, and their curves and summary. Tests must not change it."""
     results = write_setting(tmp_path_factory.mktemp("drawn"))
     draw(results, "cifar10", "demo")
     return results

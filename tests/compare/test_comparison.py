@@ -25,7 +25,7 @@ def test_draw_writes_all_files_and_they_are_readable(drawn: Path) -> None:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
         svg = ElementTree.fromstring((folder / f"{name}.svg").read_text())
         assert any("RMSNorm" in (element.text or "") for element in svg.iter())
-    assert len(load(drawn).runs) == 11  # the output is not mistaken for runs
+    assert len(load(drawn).runs) == 11  # the folder of the comparison is not mistaken for a run
 
 
 def test_the_same_records_give_the_same_figure(drawn: Path) -> None:

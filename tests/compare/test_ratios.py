@@ -15,7 +15,7 @@ def test_a_ratio_is_paired_by_round() -> None:
     disturbed = 0.9 * reference
     disturbed[1] *= 30
     assert paired_ratio(disturbed, reference).ratio == pytest.approx(0.9)
-    assert paired_ratio([1, 2, 3, 4], [1, 1, 1, 1]).ratio == pytest.approx(6**0.5)  # the outer two are trimmed
+    assert paired_ratio([1, 2, 3, 4], [1, 1, 1, 1]).ratio == pytest.approx(6**0.5)  # 1 and 4 are trimmed
 
 
 def test_the_interval_is_a_bootstrap_over_rounds() -> None:

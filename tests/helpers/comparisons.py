@@ -20,7 +20,7 @@ SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
 
 def write_setting(tmp_path: Path) -> Path:
-    """Write 11 runs of six norms, of which one is contended and one diverged; return the results folder."""
+    """Write 11 runs of six norms, one of them contended and one diverged, and return the results folder."""
     for series in SERIES:
         write_run(tmp_path, series, 0)
     for series in SERIES[1:4]:
@@ -36,24 +36,24 @@ def summary(results: Path, setting: str = "demo") -> pd.DataFrame:
 
 
 def write_rows(folder: Path, rows: list[record.Row]) -> None:
-    """Replace the metrics of a run."""
+    """Replace all rows of a run's metrics by ``rows``."""
     (folder / record.METRICS).unlink()
     record.RunFolder(folder).append(rows)
 
 
 def training(step: int, loss: float, seconds_per_step: float) -> record.Row:
-    """Return a training row at the time ``step * seconds_per_step``."""
+    """Return a training row; its time is ``step * seconds_per_step``, all in the clock's bucket train."""
     seconds = {**dict.fromkeys(record.BUCKETS, 0.0), "train": step * seconds_per_step}
     return {"step": step, "split": "train", "loss": loss, "seconds": seconds}
 
 
 def evaluated(step: int, error: float, seconds_per_step: float = 0.1) -> record.Row:
-    """Return an evaluation on the test split; its loss is the error."""
+    """Return the row of an evaluation on the test split, whose loss equals its error."""
     return training(step, error, seconds_per_step) | {"split": "test", "error": error}
 
 
 def write_errors(root: Path, series: str, seed: int, errors: list[float], **run: object) -> Path:
-    """Write a run with these test errors at steps 0, 100, …; return its folder."""
+    """Write a run of cifar10 with these test errors at steps 0, 100, … and no training rows; return its folder."""
     folder = write_run(root, series, seed, steps=100 * (len(errors) - 1), **run)
     write_rows(folder, [evaluated(100 * number, error) for number, error in enumerate(errors)])
     return folder
@@ -64,7 +64,7 @@ def setting(root: Path) -> Records:
 
 
 def timings(**changes: object) -> pd.DataFrame:
-    """Return the rows of a timing record in which RMSNorm takes 20 % less time than LN."""
+    """Return the rows of a timing record in which RMSNorm takes 20 % less time than LN; ``changes`` replace columns."""
     shared = dict.fromkeys(timing_records.COLUMNS) | {
         "folder": "x",
         "task": "cifar10",
@@ -83,9 +83,9 @@ def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any
 
 
 def named(folder: Path, series: str) -> None:
-    """Rename the series of a run in its files, and set its error message to the same text.
+    """Set the series in a run's ``run.json`` and the error in its ``status.json`` to the text ``series``.
 
-    The text may have characters that a folder's name cannot have.
+    The run's folder keeps its name, so the text may have characters that a folder's name cannot have.
     """
     for file, key in (("run.json", "series"), ("status.json", "error")):
         path = folder / file
@@ -93,5 +93,5 @@ def named(folder: Path, series: str) -> None:
 
 
 def mean_of(panel: dict[str, Any], series: str) -> dict[str, Any]:
-    """Return the mean curve of a series in a panel of the page's data."""
+    """Return the mean curve of a series in a panel of the page's JSON data."""
     return next(curve for curve in panel["curves"] if curve["series"] == series and "seed" not in curve)

@@ -1,4 +1,4 @@
-"""The project's documents for people: their Markdown text, links, headings and the commands in them."""
+"""The project's documents: their Markdown text, and the links, anchors and commands in it."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def text(path: Path) -> str:
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
+    """Return the contents of a document's fenced blocks of this language."""
     return [content for label, content in FENCE.findall(text(path)) if label == language]
 
 
 def prose(path: Path) -> str:
-    """Return the text without fenced blocks."""
+    """Return the Markdown text of a document without its fenced blocks."""
     return FENCE.sub("", text(path))
 
 
 def links(path: Path) -> list[str]:
-    """Return the targets of all links and images."""
+    """Return the targets of all links and images outside of code."""
     return LINK.findall(SPAN.sub("", prose(path)))
 
 
@@ -55,7 +55,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def commands(path: Path) -> Iterator[str]:
-    """Yield every command line in a fenced ``sh`` block or a code span, without its comment."""
+    """Yield the project's commands (see ``COMMAND``) in fenced ``sh`` blocks and code spans, without their comments."""
     lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
     for line in [*lines, *SPAN.findall(prose(path))]:
         command = re.sub(r"\s+# .*", "", line).strip()

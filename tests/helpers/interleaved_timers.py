@@ -12,7 +12,7 @@ import torch
 from rmsexp.measure import interleaved, steps
 from rmsexp.measure.interleaved import InterleavedTimer
 
-Log = list[tuple[str, int, Any]]  # contestant, step, batches
+Log = list[tuple[str, int, Any]]  # (name of the contestant, step, batches) for each step taken
 
 
 class SimulatedClock:
@@ -27,7 +27,7 @@ class SimulatedClock:
 
 
 class SimulatedContestant:
-    """A contestant that logs each step and spends the next of ``seconds`` on it: 1/4 forward, 3/4 backward."""
+    """A contestant that logs each step and advances the clock by the next of ``seconds``: 1/4 forward, 3/4 backward."""
 
     def __init__(self, clock: SimulatedClock, seconds: Iterator[float], log: Log, name: str) -> None:
         self.clock, self.seconds, self.log, self.name = clock, seconds, log, name
@@ -46,7 +46,11 @@ class SimulatedContestant:
 def simulated_timer(
     monkeypatch: pytest.MonkeyPatch, seconds: Sequence[Iterator[float]], data_seconds: float = 0.0
 ) -> tuple[InterleavedTimer, Log]:
-    """Return a timer of contestants a, b, …, whose steps take the given seconds, and the log of all their steps."""
+    """Return a timer of up to three contestants, called a, b and c, and the log of all their steps.
+
+    ``seconds``: for each contestant, the seconds that its steps take. ``data_seconds``: the seconds that loading the
+    batches of a step takes.
+    """
     clock, log = SimulatedClock(), Log()
     monkeypatch.setattr(interleaved, "Stopwatch", clock.stopwatch)
     monkeypatch.setattr(steps, "Stopwatch", clock.stopwatch)

@@ -13,7 +13,7 @@ VERBS = ["sees:sieht", "finds:findet", "leaves:verlässt"]
 
 
 def phrases() -> Pairs:
-    """Return 225 pairs. A quarter of them have a second part, after a full stop in quotation marks or after a dash."""
+    """Return 225 sentence pairs. A quarter have a second part: quoted after a full stop, or after a dash."""
     pairs: Pairs = ([], [])
     for number, words in enumerate(itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS[:3])):
         for side, lines in enumerate(pairs):

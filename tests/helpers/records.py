@@ -10,7 +10,7 @@ from rmsexp import record
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
-    """Return a row of metrics."""
+    """Return a row of metrics. Each bucket of the clock has ``step`` seconds."""
     return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(record.BUCKETS, 1.0 * step)}
 
 
@@ -26,9 +26,10 @@ def write_run(
     contention: str = "clear",
     **run: Any,
 ) -> Path:
-    """Write a run of cifar10 and return its folder. ``run`` replaces values of run.json.
+    """Write a run and return its folder, ``<root>/cifar10/<setting>/<series>/seed<seed>``, without a config.
 
-    There is a training row every ``every`` steps, and an evaluation at every tenth of these steps.
+    ``run`` replaces values of ``run.json``. There is a training row every ``every`` steps, and an evaluation on the
+    test split at step 0 and then every ``10 * every`` steps.
     """
     setting = run.get("setting", "demo")
     folder = root / "cifar10" / setting / series / f"seed{seed}"

@@ -1,4 +1,4 @@
-"""Every norm with its formula, and helpers for modules that are built from its sites."""
+"""Every norm with its formula in float64, and helpers for modules that contain normalised layers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def fill(module: Module, seed: int = 1) -> Module:
-    """Set every NaN (the initial value of weights) to 0, add noise to every parameter, and return the module."""
+    """Convert the module to float64, set NaN (the initial value of weights) to 0, and add noise to every parameter.
+
+    Return the module.
+    """
     for i, parameter in enumerate(module.double().parameters()):
         parameter.data = parameter.data.nan_to_num(0.0) + 0.4 * draw(*parameter.shape, seed=seed + i)
     return module
 
 
-# Formulas without gain and shift. The input is (…, n), for batch norms (batch, n).
+# Formulas of normalisation, without gain and shift. The input is (…, n), for batch norms (batch, n).
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
@@ -56,13 +59,13 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
-    """Return ``x * gain + shift``, with gain and shift of a normaliser, as far as it has them."""
+    """Return ``x * gain + shift`` with the gain and the shift of the normaliser ``layer``; it may lack either."""
     x = x if layer.weight is None else x * layer.weight
     return x if layer.bias is None else x + layer.bias
 
 
 def weight_of(site: Any) -> Tensor:
-    """Return the effective weight of a linear layer: ``g_i v_i / |v_i|`` with a weight norm."""
+    """Return the effective weight of a linear layer: with a weight norm its rows are ``g_i v_i / |v_i|``."""
     weight: Tensor = site.weight
     if site.reparametrisation is None:
         return weight

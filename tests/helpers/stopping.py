@@ -1,4 +1,4 @@
-"""Stop runs in the middle of a step, a checkpoint or an evaluation, and compare their results."""
+"""Stop runs at a chosen call of a method, and compare their results with those of undisturbed runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rmsexp.train.loop import Trainer
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import chaos
 
-# At some steps logs, evaluations and checkpoints coincide, at others they do not.
+# Logs, evaluations and checkpoints coincide at some steps and not at others.
 EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")
-WARMUP = 3  # number of calls of _update in the warm-up
+WARMUP = 3  # number of calls of Trainer._update in the warm-up, which each process does first
 
 
 def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], object], owner: object = Trainer) -> None:
-    """Call ``how`` at the beginning of the nth call, counted from now on, of a method of the trainer."""
+    """Patch a method of ``owner`` so that its nth call from now on begins with a call of ``how``."""
     original, calls = getattr(owner, method), 0
 
     def patched(*arguments: Any) -> Any:
@@ -44,7 +44,11 @@ def terminate() -> None:
 
 
 def assert_same(a: Path, b: Path) -> None:
-    """Check that two runs are equal. An interrupted run may have one more checkpoint, a crashed run a traceback."""
+    """Check that the results folders of two single runs have the same content, except times.
+
+    The last checkpoint but one, ``previous.pt``, may differ, because an interrupted run writes one more checkpoint. A
+    run that crashed may have a traceback, too.
+    """
     content_a, content_b = chaos.run_content(a), chaos.run_content(b)
     for content in content_a, content_b:
         del content["previous.pt"]
@@ -53,7 +57,10 @@ def assert_same(a: Path, b: Path) -> None:
 
 
 def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
-    """Check that a run of six steps that crashes after one step and is terminated later equals an undisturbed run."""
+    """Check that a run of six steps that crashes after one step, and is terminated later, ends as an undisturbed run.
+
+    It is continued after each stop. ``options``: overrides of the run. ``root``: an empty folder for both results.
+    """
 
     def execute(name: str) -> runner.Outcome:
         return runner.execute(config.job([*options, *EDGES, "max_steps=6", f"results={root / name}"]))

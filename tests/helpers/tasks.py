@@ -1,4 +1,4 @@
-"""Helpers for the tests of several tasks: a task with its model, a few steps, common claims, a command's result."""
+"""Helpers for the tests of several tasks: make and train a task's model, check batches, check a command's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORMS = config.options("norm")
 
 
 def task_and_model(*words: str) -> tuple[Any, Any]:
-    """Return the task of a command line's ``words``, with its data prepared, and its initialised model."""
+    """Return the task that a command line with these words makes, with its data prepared, and its initialised model."""
     job = config.job(list(words))
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(lambda _: None)
@@ -27,7 +27,7 @@ def task_and_model(*words: str) -> tuple[Any, Any]:
 
 
 def shake(model: nn.Module, std: float = 1.0) -> None:
-    """Add normal noise to all parameters, so that the model's results for different inputs differ."""
+    """Add normal noise with this standard deviation to all parameters, so that results differ between inputs."""
     for name, parameter in model.named_parameters():
         with torch.no_grad():
             parameter.add_(torch.empty(parameter.shape).normal_(0, std, generator=stream(0, "shake", name)))
@@ -43,7 +43,7 @@ def train(task: Any, model: nn.Module, steps: int) -> None:
 
 
 def steps_of(task: Any, epoch: int) -> range:
-    """Return the steps of an epoch."""
+    """Return the numbers of the steps of an epoch; epochs count from 0."""
     return range(epoch * int(task.steps_per_epoch), (epoch + 1) * int(task.steps_per_epoch))
 
 
@@ -52,7 +52,8 @@ def assert_batches_follow_from_seed_and_step(
 ) -> None:
     """Check that a step's batches depend neither on the norm nor on the batches that were loaded before.
 
-    ``make`` returns the task and model of overrides; ``parts`` returns the tensors of a batch.
+    Check, too, that they differ from those of other steps and of another seed. ``make`` returns the task and the model
+    for given overrides; ``parts`` returns the tensors of a batch.
     """
     epoch = len(steps_of(make()[0], 0))
     steps = [0, 1, epoch - 1, epoch, epoch + 1, 2 * epoch, 5 * epoch + 2]
@@ -71,21 +72,21 @@ def assert_batches_follow_from_seed_and_step(
 
 @dataclass(frozen=True)
 class Ended:
-    """The exit status of a command, and everything that it printed."""
+    """The exit status of a command, and what it printed to the standard output and to the standard error."""
 
     status: int
     out: str
     err: str
 
     def assert_refused(self, message: str) -> None:
-        """Check that the command refused its arguments with a message of one line, and printed nothing else."""
+        """Check that the command refused its arguments: it printed only a message of one line, and exited with 2."""
         assert (self.status, self.out) == (2, "")
         assert self.err.startswith("rmsexp: ")
         assert message in self.err
         assert self.err.count("\n") == 1
 
     def assert_failed(self, message: str) -> None:
-        """Check that the command failed with a message of one or two lines at the end, and without a traceback."""
+        """Check that the command exited with 1 or 2 after a message of one or two lines, and without a traceback."""
         assert self.status in (1, 2), self.out
         message_lines = self.err[self.err.rindex("rmsexp: ") :]
         assert message in message_lines

@@ -1,4 +1,4 @@
-"""Helpers for tensors."""
+"""A hash of tensors, to compare them."""
 
 import hashlib
 

@@ -17,17 +17,17 @@ from rmsexp.train.randomness import stream
 
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
 BATCH_NORMS = ("bn", "mean_only_bn")
-# Norms and modes in which the result for an example does not depend on the other examples of its batch.
+# (norm, mode) for which the result for an example does not depend on the other examples of its batch
 ALONE = [(name, mode) for name in NORMS for mode in ("eval", "train") if mode == "eval" or name not in BATCH_NORMS]
 Pair = tuple[Tensor, Tensor]
-# Lengths of source and target.
+# (length of the source, length of the target) of each sentence pair
 RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))
 EVEN = ((4, 5),) * 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteList(norms.LN):
-    """LN that records names of sites: ``normalised`` has the normalised sites, ``maps`` all linear layers."""
+    """LN that lists the names of a model's sites: in ``normalised`` those with LN, in ``maps`` all linear layers."""
 
     normalised: list[str] = field(default_factory=list)
     maps: list[str] = field(default_factory=list)
@@ -49,9 +49,9 @@ def parameters(model: nn.Module) -> int:
 
 
 def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
-    """Return random pairs of token sequences with these lengths of source and target.
+    """Return random sentence pairs, as token ids, with these lengths of source and target.
 
-    ``name`` chooses the random stream.
+    ``name``: the name of the random stream.
     """
     generator = stream(0, "pairs", *name)
 
@@ -62,7 +62,7 @@ def pairs(lengths: Sequence[tuple[int, int]], *name: str) -> list[Pair]:
 
 
 def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
-    """Return pairs as one batch; ``padding`` is the token at padded positions."""
+    """Return the pairs as one padded batch; ``padding`` is the token id at padded positions."""
 
     def padded(sentences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         joined = nn.utils.rnn.pad_sequence(list(sentences), batch_first=True, padding_value=padding)
@@ -75,12 +75,12 @@ def batch_of(examples: Sequence[Pair], padding: int = 0) -> Batch:
 
 
 def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
-    """Split the logits by sentence: ``(tokens of the sentence, target_size)`` for each."""
+    """Split logits ``(tokens of all sentences, target_size)`` into one tensor per sentence."""
     return list(logits.split(batch.target_mask.sum(1).tolist()))
 
 
 def learn_statistics(model: nn.Module) -> None:
-    """Run some batches in training mode, so that running statistics of batch norms differ between time steps."""
+    """Run three batches in training mode, so that batch norms have other running statistics for each time step."""
     model.train()
     with torch.no_grad():
         for index in range(3):
@@ -88,14 +88,14 @@ def learn_statistics(model: nn.Module) -> None:
 
 
 def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair]) -> None:
-    """Check that a sentence has the same logits alone, without padding, as in a batch."""
+    """Check that each sentence pair has the same logits alone, without padding, as in a batch of all pairs."""
     batch = batch_of(examples)
     for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
         close(model(batch_of([pair])), together)
 
 
 def assert_padding_has_no_part(model: nn.Module) -> None:
-    """Check that in training mode tokens on padding change no logit, no gradient and no running statistic."""
+    """Check that in training mode the token id at padded positions changes no logit, gradient or running statistic."""
     results = []
     for padding in (0, 5):
         copied = copy.deepcopy(model).train()
@@ -116,7 +116,7 @@ def read_on(model: Model, state: DecoderState, tokens: Tensor) -> tuple[Tensor, 
 
 
 def shifted(target: Tensor) -> Tensor:
-    """Return the tokens that the decoder reads when it predicts ``target``."""
+    """Return the tokens that the decoder reads when it predicts ``target``: ``FIRST``, then all but the last."""
     return torch.cat([torch.full_like(target[:, :1], FIRST), target[:, :-1]], 1)
 
 
@@ -127,7 +127,7 @@ def assert_steps_are_forward(model: Model, batch: Batch) -> None:
 
 
 def assert_select_reorders(model: Model) -> None:
-    """Check that each row that ``select`` returns continues its hypothesis, with both values of ``memory``."""
+    """Check that decoding from selected rows of a state goes on as in those rows, with both values of ``memory``."""
     batch = batch_of(pairs(EVEN))
     read = shifted(batch.target)
     whole, _ = read_on(model, model.encode(batch.source, batch.source_mask), read)

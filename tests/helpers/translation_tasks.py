@@ -8,7 +8,7 @@ from typing import Any
 from helpers.tasks import task_and_model
 
 TASKS = ("rnnsearch", "transformer")
-TRAIN = 310  # training pairs of the fixture text_root
+TRAIN = 310  # number of training pairs in the data set of the fixture text_root
 SIZES = {
     "rnnsearch": ("model.embedding=8", "model.hidden=12", "batch_size=20", "pool=3"),
     "transformer": (
@@ -16,7 +16,7 @@ SIZES = {
         *("tokens=200", "pool=100", "accumulate=2"),
     ),
 }
-SHORT = ("data.max_length=16", "data.overlong=drop")  # limits the number of steps in tests that decode step by step
+SHORT = ("data.max_length=16", "data.overlong=drop")  # short sentences, for tests that decode step by step
 SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2")
 
 

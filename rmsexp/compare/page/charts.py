@@ -14,7 +14,7 @@ from rmsexp.compare.plots import panels, style
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 
-DASH_UNIT = 2  # pixels
+DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
 
 
 def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str, Any]]:
@@ -31,9 +31,9 @@ def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str,
 
 
 def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each series' name, colours on light and dark background, dashes and number of seeds.
+    """Return, for each series, its name, label, number of seeds, dashes, and colours on light and dark background.
 
-    Series of the paper that we have not trained have no seeds.
+    Norms of the paper's curves for the task are included; those that we have not trained have 0 seeds.
     """
     curves, seeds = paper.curves(), Counter(runs["series"])
     all_series = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
@@ -46,7 +46,7 @@ def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _dash(dash: style.Dash) -> str:
-    """Return dashes in the notation of SVG and plotly."""
+    """Return dashes in the notation of SVG and plotly, such as "14px,3px", or "solid"."""
     return "solid" if dash == "-" else ",".join(f"{length * DASH_UNIT:g}px" for length in dash[1])
 
 
@@ -60,7 +60,7 @@ def _chart(chart: panels.Chart) -> dict[str, Any]:
 
 
 def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
-    """Return the lines of a series: one per seed, then their mean; or the paper's line alone."""
+    """Return the lines of a curve: one per seed and then the mean; for a curve of the paper, that curve alone."""
     lines = [
         _line(curve.series, seed) | {"seed": seed.number, "diverged": seed.diverged, **_points(seed.x, seed.y)}
         for seed in curve.seeds
@@ -81,6 +81,6 @@ def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) ->
 
 
 def _numbers(values: statistics.Array | pd.Series) -> list[float]:
-    """Return the values with six significant digits, whole numbers as integers. This halves the size of the page."""
+    """Return the values with six significant digits, and whole numbers as integers, which halves the page's size."""
     rounded = (float(f"{value:.6g}") for value in values)
     return [int(value) if value.is_integer() else value for value in rounded]

@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib import colors
 
 DARK = "#16181d"  # the dark background
-CONTRAST = 4.0  # the minimal contrast ratio of a line on it
+CONTRAST = 4.0  # the minimal contrast ratio between a line and the dark background
 
 
 def on_dark(colour: str) -> str:
-    """Return the colour, mixed with just enough white to have the minimal contrast to the dark background."""
+    """Return the colour, mixed with as little white as gives it the contrast ratio ``CONTRAST`` to ``DARK``."""
     rgb = np.array(colors.to_rgb(colour))
     tints = (rgb + (1 - rgb) * share for share in np.linspace(0, 1, 51))
     return next(colors.to_hex(tint) for tint in tints if contrast(colors.to_hex(tint), DARK) >= CONTRAST)

@@ -12,17 +12,18 @@ from rmsexp.compare.records.load import Records
 
 @dataclass(frozen=True)
 class SettingReport:
-    """The report of one setting below one root.
+    """The contents of the report of one setting.
 
     Attributes:
-        task, setting: the names of its folders.
-        root: the folder that contains the task's folder; the results of two machines are two roots.
+        task: the task, which is the name of a folder in ``root``.
+        setting: the setting, which is the name of a folder in the task's folder.
+        root: the folder that contains the task's folder; results of two machines have different roots.
         records: the records of this setting; their ``problems`` list what could not be read or compared.
         tables: readable tables (all cells are text) by title; their first column is the norm.
         sentences: the findings in words (:mod:`rmsexp.compare.tables.findings`).
-        notes: the caveats that belong to every figure: data, machine, reasons for caution.
+        notes: the caveats, as lines of text: data, machine, reasons for caution.
         figures: paths of PNG files by title.
-        summary: the numbers of the first table (:func:`rmsexp.compare.tables.summary.table`).
+        summary: the summary as numbers (:func:`rmsexp.compare.tables.summary.table`).
     """
 
     task: str
@@ -37,5 +38,5 @@ class SettingReport:
 
     @property
     def folder(self) -> Path:
-        """The folder of the setting's figures and tables."""
+        """The folder to which the setting's figures and tables are written."""
         return Path(self.root, self.task, self.setting, "comparison")

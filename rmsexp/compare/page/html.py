@@ -1,7 +1,7 @@
 """The report as one HTML page that makes no network requests.
 
-This module computes the curves, the warnings and the table of runs. ``page.html.j2`` is the template, ``page.js`` has
-the controls. Plotly draws the curves; its JavaScript is part of the page.
+This module collects the curves, the warnings and the table of runs. ``page.html.j2`` is the template, ``page.js`` has
+the controls. Plotly draws the curves in the browser; the page contains Plotly's JavaScript.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import NO_VALUE
 
 LIMITS = panels.Limits(seed=300, mean=1000)
-# For each quantity, the page has at most this many points of seeds, and of means: browsers still draw them quickly.
+# Limit for one quantity and one x axis, summed over all settings: points in the curves of seeds, and also points in the
+# means. Browsers draw so many quickly.
 POINTS = 100_000
 RUN_COLUMNS = {
     "label": "norm",
@@ -73,7 +74,7 @@ def page(reports: Sequence[SettingReport]) -> str:
 
 
 def _names(reports: Sequence[SettingReport]) -> list[str]:
-    """Return each setting's name, followed by its root if its task has several settings of that name."""
+    """Return each setting's name, followed by its root if another report has the same task and setting."""
     count = Counter((report.task, report.setting) for report in reports)
     return [report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1) for report in reports]
 
@@ -95,7 +96,7 @@ def _setting(report: SettingReport, name: str, limits: panels.Limits) -> dict[st
 
 
 def _warnings(records: Records) -> list[str]:
-    """Return a few words per reason for caution. The notes below the charts have the details."""
+    """Return a few words for each reason for caution; the page's notes have the details."""
     runs = records.runs
     states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
@@ -112,7 +113,7 @@ def _warnings(records: Records) -> list[str]:
 
 
 def _runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of runs as text: the status, the data, the machine and the folder of each run."""
+    """Return the table of runs as text: status, data, machine, folder and the other ``RUN_COLUMNS`` of each run."""
     order = runs["series"].map(names.in_order(runs["series"]).index)
     table = runs.assign(label=runs["series"].map(names.label), order=order).sort_values(["order", "seed"])
     table = table[list(RUN_COLUMNS)].rename(columns=RUN_COLUMNS)

@@ -14,13 +14,14 @@ from rmsexp.compare.tables import markup
 def overview(
     reports: Sequence[SettingReport], problems: Sequence[str], savings: Sequence[Path], paper: Sequence[Path], to: Path
 ) -> str:
-    """Return the text of all settings. Problems come first, so that a missing file is not overlooked.
+    """Return the report of all settings as Markdown. Problems come first, so that a missing file is not overlooked.
 
     Args:
         reports: the reports of the settings.
         problems: problems with the records, one line each.
-        savings, paper: paths of the figures of the savings and of the paper's curves, in the folder ``to``.
-        to: the folder of the text.
+        savings: paths of the figures of savings, in the folder ``to``.
+        paper: paths of the figures of the paper's curves, in the folder ``to``.
+        to: the folder to which the text will be written.
     """
     parts = ["# Report"]
     if problems:
@@ -33,7 +34,7 @@ def overview(
 
 
 def setting(report: SettingReport, to: Path, level: int = 1) -> str:
-    """Return the text of one setting; links to figures are relative to the folder ``to``."""
+    """Return the report of one setting as Markdown, with headings of this level; links are relative to ``to``."""
     heading = "#" * level
     parts = [f"{heading} {report.task}, {report.setting} ({report.root})", *report.sentences]
     parts += [f"![{title}]({_link(Path(path), to)})" for title, path in report.figures.items()]
@@ -52,12 +53,12 @@ def _image(path: Path) -> str:
 
 
 def _link(path: Path, folder: Path) -> str:
-    """Return a relative link. Names of settings contain characters that are special in links, such as "+"."""
+    """Return a link to ``path``, relative to ``folder`` and quoted, because names may contain special characters."""
     return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 
 def latex(report: SettingReport) -> str:
-    """Return all tables of a setting as LaTeX; their captions name the setting."""
+    """Return all tables of a setting as LaTeX; each caption names the task, the setting and the table."""
     tables = [
         markup.latex(table, f"{report.task}, {report.setting}: {title}") for title, table in report.tables.items()
     ]

@@ -1,5 +1,5 @@
 "use strict";
-// The form's controls and the norms' checkboxes hold the state of the view; the URL's hash is a copy of it.
+// The form's controls and the norms' checkboxes hold the state of the view; the URL's hash is a copy of this state.
 
 const form = document.getElementById("controls");
 const sections = [...document.querySelectorAll("section.setting")];
@@ -28,7 +28,7 @@ function readHash() {
   for (const series of parameters.getAll("hide")) hidden.add(series);
 }
 
-/** Set a control to a value from the hash; invalid values are ignored. */
+/** Set a control to a value from the hash; a missing or invalid value changes nothing. */
 function choose(control, value) {
   if (value === null) return;
   const isKnown = control.type === "range" ? value >= 0 : [...(control.options ?? control)].some((option) => option.value === value);
@@ -201,7 +201,8 @@ function sort(button) {
   body.append(...rows);
 }
 
-/** Compare by the numbers at the start of both cells; cells without a number, such as a dash, come last. */
+/** Compare by the numbers at the start of both cells. Cells without a number come last, in both directions; two of them
+ * are compared as text. */
 function compare(a, b, direction) {
   const [first, second] = [parseFloat(a), parseFloat(b)];
   if (Number.isNaN(first) !== Number.isNaN(second)) return Number.isNaN(first) ? 1 : -1;

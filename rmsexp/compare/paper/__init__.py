@@ -2,7 +2,7 @@
 
 ``numbers.csv`` has one row per number in the paper's tables and text, including numbers that it cites; its column
 ``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures.
-:mod:`rmsexp.compare.paper.matching` says which of our results they are comparable with.
+:mod:`rmsexp.compare.paper.matching` says with which of our results these numbers and curves are comparable.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def numbers() -> pd.DataFrame:
     Columns: ``table``, ``task``, ``framework``, ``norm``, ``metric``, ``data``, ``value``, ``spread``, ``unit``,
         ``hardware``, ``note``.
 
-    ``norm`` is the name of a series. Metrics and units are those of our records: errors and recalls are fractions,
-    times are ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set of the
-    evaluation. ``spread``: the standard deviation over three runs, NaN if not given. The frame is cached: do not
-    change it.
+    ``table`` is the source, such as "Table 2" or "Abstract". ``norm`` is the name of a series in lower case. Metrics
+    that our records have, too, have the same names and units as there: errors and recalls are fractions, times are
+    ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set on which the
+    number was measured. ``spread``: the printed standard deviation of a time, NaN if there is none. The frame is
+    cached: do not change it.
     """
     text = ("framework", "norm", "data", "unit", "hardware", "note")
     return pd.read_csv(HERE / "numbers.csv").fillna(dict.fromkeys(text, ""))
@@ -38,13 +39,13 @@ def select(task: str, metric: str) -> pd.DataFrame:
 
 
 def savings(task: str) -> pd.DataFrame:
-    """Return the fractions of LN's time that norms save: columns ``framework``, ``norm``, ``saving``, ``table``."""
+    """Return the paper's savings on a task, fractions of LN's time: ``framework``, ``norm``, ``saving``, ``table``."""
     return select(task, "saving_vs_ln").rename(columns={"value": "saving"})[["framework", "norm", "saving", "table"]]
 
 
 @cache
 def curves() -> pd.DataFrame:
-    """Return all curves.
+    """Return the points of all curves.
 
     Columns: ``figure``, ``task``, ``norm``, ``x``, ``x_unit`` ("step" or "minutes"), ``metric``, ``y``.
 

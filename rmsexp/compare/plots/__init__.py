@@ -1,5 +1,5 @@
-"""The curves of each chart, and all matplotlib figures.
+"""The curves of each chart, and the matplotlib figures of reports, timing records and benchmarks.
 
-``panels`` computes the curves, for the figures here and for the HTML page. Figures are made of matplotlib's objects,
-without pyplot: they need no global state and no display.
+``panels`` computes the curves, for the figures here and for the HTML page. Figures are made with matplotlib's classes
+instead of pyplot, so they need no global state and no display.
 """

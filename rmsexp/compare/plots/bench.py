@@ -15,11 +15,14 @@ from rmsexp.compare.records.benchmarks import Measured, contention
 from rmsexp.compare.tables import formats
 
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
-PANEL = (3.0, 0.24)  # inches: the width of a panel, and the height of a layer's line
+PANEL = (3.0, 0.24)  # in inches: the width of a panel, and the height of each layer's line in it
 
 
 def draw(cases: Sequence[Measured], title: str, lines: Sequence[str]) -> Figure:
-    """Return a figure of one panel per shape: the ratio of each layer to the reference, with its interval."""
+    """Return a figure with a panel per case: the ratio of each layer's time to the reference's, with its interval.
+
+    ``cases``: cases with the same layers. ``lines``: the caption.
+    """
     layers = [row.layer for row in cases[0].rows]
     columns = min(3, len(cases))
     rows = math.ceil(len(cases) / columns)
@@ -55,7 +58,7 @@ def _shared_axes(axes: Axes, layers: Sequence[str]) -> None:
     axes.set_yticks([-line for line in range(len(layers))], layers)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.45), max(high, 2.2))  # at least the ticks 0.5, 1 and 2
+    axes.set_xlim(min(low, 0.45), max(high, 2.2))  # the axis has at least the ticks 0.5, 1 and 2
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -17,9 +17,9 @@ from rmsexp import record
 
 DPI = 150
 PANEL = (4.3, 3.1)  # width and height of the axes
-GAP = (0.8, 0.65)  # between axes, for tick labels and axis titles
+GAP = (0.8, 0.65)  # space to the left of and below each panel, for tick labels and axis titles
 LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of the legend
-# Text in SVG files stays text, and the same records give the same file.
+# Text in SVG files is stored as text, and drawing the same records twice gives identical files.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 
 
@@ -33,13 +33,16 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels side by side, below a title and the lines of a caption."""
+    """Return a figure with a title, the ``lines`` of a caption and, below them, panels side by side; and the panels."""
     lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(panels)]
     return _figure(lefts, PANEL, lefts[-1] + PANEL[0] + 0.2, title, lines)
 
 
 def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[Figure, Axes]:
-    """Return a figure of one panel with a horizontal line per label, and room for the labels and for a legend."""
+    """Return a figure with one panel, and this panel, whose y axis has a tick at 0, 1, … for each label.
+
+    There is room for the labels on the left, and for a legend on the right.
+    """
     left, width, legend = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0], 2.4
     figure, (axes,) = _figure([left], (width, 0.3 + 0.4 * len(labels)), left + width + legend, title, lines)
     axes.set_yticks(range(len(labels)), labels)
@@ -50,7 +53,7 @@ def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[
 def _figure(
     lefts: list[float], size: tuple[float, float], width: float, title: str, lines: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of this width, with panels of one size at these distances from its left edge."""
+    """Return a figure of this width and its panels, whose left edges are at ``lefts`` and whose size is ``size``."""
     caption = wrapped(lines, width)
     height = 0.65 + LINE * len(caption) + size[1] + GAP[1]
     figure = Figure(figsize=(width, height))
@@ -64,18 +67,18 @@ def _figure(
 
 
 def add_grid(axes: Axes) -> None:
-    """Draw a light grid, and only the left and the lower spine."""
+    """Draw a light grid, and hide the upper and the right spine."""
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def wrapped(lines: Sequence[str], width: float) -> list[str]:
-    """Return the lines, wrapped for a figure of this width."""
+    """Return the lines of a caption, wrapped to fit a figure of this width in inches."""
     return [part for line in lines for part in textwrap.wrap(line, int(width * 14), subsequent_indent="   ")]
 
 
 def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
-    """Write the title and the wrapped lines of the caption at the top of a figure."""
+    """Draw the title and, below it, the caption at the top of a figure. ``lines``: the caption, already wrapped."""
     width, height = figure.get_size_inches()
     # captions may quote error messages with dollar signs, which are no formula
     layout: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}

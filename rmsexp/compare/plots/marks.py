@@ -1,4 +1,4 @@
-"""Marks of figures of horizontal lines: our values with their intervals, and the paper's savings below them."""
+"""Marks in figures with one row per norm: our values with their intervals, and the paper's savings below them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from matplotlib.axes import Axes
 from rmsexp.compare import paper
 from rmsexp.compare.plots.style import GREY
 
-FRAMEWORKS = "sD^vP"  # markers of the paper's frameworks
+FRAMEWORKS = "sD^vP"  # matplotlib markers, one per framework of the paper
 
 
 def interval(axes: Axes, y: float, middle: float, low: float, high: float, colour: str, marker: str = "o") -> None:
-    """Draw a point with its interval at height ``y``."""
+    """Draw a point at ``(middle, y)`` with the horizontal interval from ``low`` to ``high``."""
     axes.errorbar([middle], [y], xerr=[[middle - low], [high - middle]], color=colour, fmt=marker, capsize=4)
 
 
 def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "") -> int:
-    """Draw the paper's savings in percent, in grey; return the number of frameworks that were drawn.
+    """Draw the paper's savings in percent, in grey; return the number of frameworks that have a point.
 
     Args:
         task: the task whose savings are drawn.
-        heights: norm and height of each line of the figure; several lines may have the same norm.
-        marker: one marker for all frameworks. By default each framework has another marker, named in the legend.
+        heights: (norm, height) of each row of the figure; several rows may have the same norm.
+        marker: one marker for all frameworks, without legend entry. By default each framework has a marker of its own
+            and an entry in the legend.
     """
     drawn = 0
     for framework_marker, (framework, rows) in zip(
@@ -39,7 +40,7 @@ def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], m
 
 
 def zero_line(axes: Axes, x: float = 0) -> None:
-    """Draw the vertical line at which a norm is as fast as the reference."""
+    """Draw the vertical line where a norm is as fast as the reference: ``x`` is 0 for savings, 1 for ratios."""
     axes.axvline(x, color=GREY, linewidth=0.8)
 
 

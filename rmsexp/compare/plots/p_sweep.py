@@ -1,4 +1,4 @@
-"""The figure of quality and time against p, the fraction of units in the mean of pRMSNorm (the paper's Figure 3)."""
+"""The figure of quality and time against p, the fraction of units in pRMSNorm's mean square (the paper's Figure 3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ CAPTION = "points: seeds; hollow: time excluded; lines: means over the filled po
 def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
     """Return a figure with two panels, the headline metric and the seconds per 1k steps against p.
 
-    Points are seeds. Times that are not clear are hollow and excluded from means. A line joins the means of pRMSNorm,
-    and a horizontal line is the mean of RMSNorm. ``table``: see :func:`rmsexp.compare.tables.p_sweep.table`.
+    Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
+    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. ``table``: see
+    :func:`rmsexp.compare.tables.p_sweep.table`.
     """
     headline = statistics.headline(target)
     figure, (quality, time) = canvas.row(2, title, [CAPTION])

@@ -1,7 +1,8 @@
 """The curves of each chart, computed once for the matplotlib figures and for the HTML page.
 
 A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
-were changed. In each panel it has a line per seed, the mean over seeds, and a band around the mean.
+were changed. In each panel, a series has a line per seed, a line of the mean over seeds and, from three seeds on, a
+band: the 95 % t-interval of the mean.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from rmsexp.compare.plots.style import PAPER, TIME_EXCLUDED, Dash
 from rmsexp.compare.records import curves, names, speed, statistics
 from rmsexp.compare.records.load import Records
 
-DECADES = 100  # the axis of a loss that spans more than this factor is logarithmic
+DECADES = 100  # the axis of a loss is logarithmic if its largest value is more than this times its smallest
 
 Axis = Literal["step", "time"]
 
 
 class Limits(NamedTuple):
-    """The maximal number of points of the curve of a seed, and of that of a mean."""
+    """The maximal numbers of points: ``seed`` in the curve of a seed, ``mean`` in the curve of a mean."""
 
     seed: int
     mean: int
 
 
 class Quantity(NamedTuple):
-    """A metric on a split; ``loss_unit`` is its unit if the metric is the loss."""
+    """A metric on a split. ``loss_unit`` is used only if the metric is the loss: its unit."""
 
     split: str
     metric: str
@@ -49,7 +50,10 @@ class Quantity(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """The curve of one run, thinned; ``time_excluded``: x is time, and the run's time is not clear."""
+    """The thinned curve of one run, whose seed is ``number``.
+
+    ``time_excluded``: whether x is time, and the time of the run is not clear.
+    """
 
     number: int
     x: statistics.Array
@@ -59,7 +63,7 @@ class Seed(NamedTuple):
 
     @property
     def dash(self) -> Dash | None:
-        """The dashes of the line; None if it has those of its series."""
+        """The dashes of the line; None stands for the dashes of its series."""
         return TIME_EXCLUDED if self.time_excluded else None
 
 
@@ -69,9 +73,9 @@ class Curve(NamedTuple):
     Attributes:
         series: the name of the series.
         seeds: the curve of each run; empty for a curve of the paper.
-        mean: columns ``x``, ``mean``, ``low``, ``high``, thinned; ``low``, ``high``, the band, are NaN below three
-            seeds.
-        time_excluded: whether x is time, and the mean covers runs whose time is not clear because no others are left.
+        mean: the thinned mean, columns ``x``, ``mean``, ``low``, ``high``. The band is from ``low`` to ``high``, which
+            are NaN below three seeds and for curves of the paper.
+        time_excluded: whether x is time, and the mean includes runs whose time is not clear, for lack of others.
         from_paper: whether ``mean`` is a curve of the paper.
     """
 
@@ -83,7 +87,7 @@ class Curve(NamedTuple):
 
     @property
     def dash(self) -> Dash | None:
-        """The dashes of the mean; None if it has those of its series."""
+        """The dashes of the mean; None stands for the dashes of its series."""
         return PAPER if self.from_paper else TIME_EXCLUDED if self.time_excluded else None
 
     @property
@@ -92,7 +96,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Curves against one x axis with this title."""
+    """The curves against one x axis, and the title of this axis."""
 
     x_title: str
     curves: list[Curve]
@@ -104,7 +108,7 @@ class Chart(NamedTuple):
     Attributes:
         title: the title of the y axis.
         log: whether the y axis is logarithmic.
-        panels: the panels by x axis.
+        panels: the panels, by x axis ("step" or "time").
         source: the figure of the paper that the curves were read from, such as "Figure 1"; empty for our curves.
     """
 
@@ -126,7 +130,10 @@ def quantities(records: Records) -> list[Quantity]:
 
 
 def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
-    """Return the chart of a quantity. In the paper's setting, the training loss has the paper's curves, too."""
+    """Return the chart of a quantity, with curves thinned to ``limits``.
+
+    In the paper's setting, the training loss against steps has the paper's curves, too.
+    """
     rows = records.metrics[records.metrics["split"] == quantity.split]
     rows = rows.reindex(columns=["folder", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
     rows[quantity.metric] *= names.scale_and_unit(quantity.metric)[0]
@@ -152,7 +159,10 @@ def _is_logarithmic(metric: str, values: pd.Series) -> bool:
 
 
 def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits, timed: bool) -> list[Curve]:
-    """Return a curve per series; the mean covers the runs of :func:`rmsexp.compare.records.curves.averaged`."""
+    """Return a curve per series, whose mean is over the runs of :func:`rmsexp.compare.records.curves.averaged`.
+
+    ``points``: the points of each run by its folder; other runs are left out. ``timed``: whether x is time.
+    """
     runs = runs[runs["folder"].isin(list(points))]
     time_excluded = (runs["time_state"] != "clear") & timed
     result = []
@@ -173,7 +183,10 @@ def _seed(run: dict[Hashable, Any], points: curves.Points, limit: int) -> Seed:
 
 
 def paper_charts(task: str) -> list[Chart]:
-    """Return a chart per figure and metric of the paper's curves for a task; Figure 1 is against steps and time."""
+    """Return a chart for each figure and metric of the paper's curves for a task, or an empty list.
+
+    Figures 1a and 1b are the panels of one chart, against steps and against time.
+    """
     points = paper.curves()
     charts: dict[tuple[str, str], Chart] = {}
     for (figure, metric, unit), rows in points[points["task"] == task].groupby(["figure", "metric", "x_unit"]):
@@ -186,6 +199,6 @@ def paper_charts(task: str) -> list[Chart]:
 
 
 def _paper_curves(rows: pd.DataFrame) -> list[Curve]:
-    """Return a curve per norm; ``rows``: of :func:`rmsexp.compare.paper.curves`, with the same axes."""
+    """Return a curve per norm. ``rows``: rows of :func:`rmsexp.compare.paper.curves` for one pair of axes."""
     lines = rows.rename(columns={"y": "mean"}).reindex(columns=["norm", "x", "mean", "low", "high"])
     return [Curve(norm, [], lines[lines["norm"] == norm], from_paper=True) for norm in names.in_order(rows["norm"])]

@@ -11,7 +11,7 @@ from rmsexp.compare.plots.setting_curves import draw_panel
 
 
 def figures(task: str) -> dict[str, Figure]:
-    """Return figures of the paper's curves for a task, by the name that they have there, such as "Figure 1"."""
+    """Return figures of the paper's curves for a task, by the name of the paper's figure, such as "Figure 1"."""
     result = {}
     for name, charts in groupby(panels.paper_charts(task), key=lambda chart: chart.source):
         parts = [(chart, panel) for chart in charts for panel in chart.panels.values()]

@@ -11,14 +11,15 @@ from rmsexp.compare import paper
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names
 
-PAPER_OFFSET = 0.22  # distance of the paper's marks below ours, relative to the distance between lines
+PAPER_OFFSET = 0.22  # distance of the paper's marks below ours, relative to the distance between rows
 
 
 def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figure:
-    """Return a figure with one line per series: our saving and the paper's.
+    """Return a figure with one row per series: our saving and the paper's.
 
-    A paired saving is a filled point with its interval; an unpaired one is a hollow point.
-    ``table``: see :func:`rmsexp.compare.tables.savings.table`.
+    A paired saving is a filled point with its interval; an unpaired one is a hollow point. The reference is left out,
+    and so are series for which neither we nor the paper have a saving. ``table``: see
+    :func:`rmsexp.compare.tables.savings.table`.
     """
     rows = table[table["saving"].notna() | table["series"].isin(paper.savings(task)["norm"])]
     rows = rows[rows["kind"] != "reference"].iloc[::-1].reset_index(drop=True)

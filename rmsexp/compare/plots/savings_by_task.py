@@ -8,16 +8,16 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, timing_records
 
-OFFSET = 0.2  # vertical distance between the marks of two machines on one line
-MACHINES = "os^vXP"  # matplotlib markers, one per machine that we measured on
-PAPER = "D"  # the marker of the paper
+OFFSET = 0.2  # distance between the marks of two machines in one row, relative to the distance between rows
+MACHINES = "os^vXP"  # matplotlib markers of our savings, one per machine
+PAPER = "D"  # matplotlib marker of the paper's savings
 
 
 def rows(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the figure, from each machine's newest record of each task and setting.
+    """Return the savings in the figure, from each machine's newest record of whole steps for each task and setting.
 
-    Records whose reference is not LayerNorm are left out. So are the rows of the reference, of models without norm, and
-    of norms with another implementation than the reference, since their saving is not due to the norm alone.
+    Records whose reference is not LayerNorm are left out. So are the reference itself, models without norm, and norms
+    with another implementation than the reference, whose saving would not be due to the norm alone.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
@@ -29,7 +29,7 @@ def rows(timings: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(timings: pd.DataFrame) -> Figure:
-    """Return a figure with one line per task, setting and norm: our savings with 95 % intervals, and the paper's."""
+    """Return a figure with one row per task, setting and norm: our savings with 95 % intervals, and the paper's."""
     table = rows(timings).iloc[::-1].reset_index(drop=True)
     table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(names.label)
     machines = sorted(table["device"].unique())

@@ -17,12 +17,12 @@ from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 
-PIXELS = int(canvas.DPI * canvas.PANEL[0])  # the width of a panel
-LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its minimum and maximum in every two pixels
+PIXELS = int(canvas.DPI * canvas.PANEL[0])  # width of a panel in a PNG
+LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extremes in every two pixels
 
 
 def save(records: Records, folder: Path) -> None:
-    """Write one figure per quantity, and ``curves`` with all of them, each as PNG and SVG."""
+    """Write a figure per quantity, such as ``train_loss``, and ``curves`` with all quantities, each as PNG and SVG."""
     quantities = panels.quantities(records)
     charts = [panels.chart(records, quantity, LIMITS) for quantity in quantities]
     for quantity, chart in zip(quantities, charts, strict=True):
@@ -31,7 +31,7 @@ def save(records: Records, folder: Path) -> None:
 
 
 def draw(records: Records, quantities: list[Quantity]) -> Figure:
-    """Return a figure with one row of two panels per quantity, the caption above them and the legend to the right."""
+    """Return a figure with a row of two panels per quantity, a caption above them and a legend to the right of them."""
     return _draw(records, [panels.chart(records, quantity, LIMITS) for quantity in quantities])
 
 
@@ -47,9 +47,9 @@ def _draw(records: Records, charts: list[Chart]) -> Figure:
 
 
 def _layout(records: Records, rows: int) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with caption and legend, and the axes of each row.
+    """Return a figure with caption and legend, and the two panels of each row.
 
-    All parts are placed in inches, which is much faster than a layout engine.
+    Positions are computed in inches, which is much faster than a layout engine.
     """
     series = names.in_order(records.runs["series"])
     legend = 1.4 + 0.075 * max(len(names.label(name)) for name in series)
@@ -71,7 +71,7 @@ def _layout(records: Records, rows: int) -> tuple[Figure, list[list[Axes]]]:
 def _caption(records: Records) -> list[str]:
     seeds = records.runs.groupby("series").size().max()
     band = f"; band: {statistics.CONFIDENCE:.0%} t-interval of the mean (from 3 seeds on)" if seeds > 2 else ""
-    return [*caveats(records), f"thin: one seed; thick: mean over seeds, up to where the shortest ends{band}"]
+    return [*caveats(records), f"thin: one seed; thick: mean over seeds, up to where the shortest curve ends{band}"]
 
 
 def _legend(figure: Figure, records: Records, series: list[str], corner: tuple[float, float]) -> None:
@@ -110,7 +110,7 @@ def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str])
 
 
 def _draw_curve(axes: Axes, curve: panels.Curve, dash: style.Dash) -> None:
-    """Draw a thin line per seed, a cross where a seed diverged, and the thick mean with its band if it has one."""
+    """Draw a thin line per seed, a cross where a diverged seed ends, and the thick mean with its band, if any."""
     colour, mean = style.colour(names.norm_of(curve.series)), curve.mean
     for seed in curve.seeds:
         axes.plot(seed.x, seed.y, color=colour, linestyle=seed.dash or dash, linewidth=style.THIN, alpha=0.5)

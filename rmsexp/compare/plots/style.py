@@ -9,7 +9,7 @@ from rmsexp.compare.records.names import norm_of
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # for matplotlib: offset, then lengths of dashes and gaps
 
-COLOURS = {  # the palette of Okabe and Ito, which colour-blind readers can tell apart, and a few of Paul Tol's
+COLOURS = {  # from the palettes of Okabe & Ito and of Paul Tol, which colour-blind readers can tell apart
     "none": "#7f7f7f",
     "ln": "#0072B2",
     "rms": "#D55E00",
@@ -20,10 +20,10 @@ COLOURS = {  # the palette of Okabe and Ito, which colour-blind readers can tell
     "nonparametric_ln": "#332288",
     "mean_only_bn": "#999933",
 }
-OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # for the users' own norms
+OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # of norms that users have added
 GREY = "#777777"  # the vertical line of the reference, and the paper's savings
-THIN, THICK = 0.8, 1.8  # widths of lines of seeds and of means
-TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against a time that is excluded from savings
+THIN, THICK = 0.8, 1.8  # line widths: of the curves of seeds, and of means
+TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against time of runs whose time is excluded from savings
 PAPER: Dash = (0, (4, 1, 1, 1))  # curves of the paper
 VARIANTS: tuple[Dash, ...] = (
     "-",
@@ -35,11 +35,14 @@ VARIANTS: tuple[Dash, ...] = (
 
 
 def colour(norm: str) -> str:
-    """Return the colour of a norm. The colour of a user's norm is computed from its name, so all figures agree."""
+    """Return the colour of a norm. For a norm not in ``COLOURS`` it is computed from the name, so all figures agree."""
     return COLOURS.get(norm) or OTHER_COLOURS[zlib.crc32(norm.encode()) % len(OTHER_COLOURS)]
 
 
 def dash_of(series: str, all_series: list[str]) -> Dash:
-    """Return the dashes of a series. The series of one norm have its colour and differ in their dashes."""
+    """Return the dashes of a series. Series of the same norm in ``all_series`` share a colour and differ in dashes.
+
+    Beyond five of them, dashes repeat.
+    """
     variants = [other for other in all_series if norm_of(other) == norm_of(series)]
     return VARIANTS[variants.index(series) % len(VARIANTS)]

@@ -12,7 +12,7 @@ from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
 
-PAPER_OFFSET = 0.25  # distance of the paper's marks below ours, relative to the distance between lines
+PAPER_OFFSET = 0.25  # distance of the paper's marks below ours, relative to the distance between rows
 
 
 def draw(timings: pd.DataFrame) -> Figure:
@@ -33,7 +33,7 @@ def draw(timings: pd.DataFrame) -> Figure:
     frameworks = _paper_savings(savings, timings, heights)
     for axes in (times, savings):
         axes.set_yticks(heights, [""] * len(heights))
-        legend = 0.35 * frameworks * max(1.0, len(heights) / 4)  # the height of the legend, below the lines
+        legend = 0.35 * frameworks * max(1.0, len(heights) / 4)  # the height of the legend, below the last row
         axes.set_ylim(heights[-1] - 0.6 - legend, 0.6)
     for y, name in zip(heights, timing_records.labels(timings), strict=True):
         times.text(0.015, y + 0.12, name, transform=times.get_yaxis_transform(), size=9)
@@ -45,7 +45,7 @@ def draw(timings: pd.DataFrame) -> Figure:
 
 
 def _paper_savings(axes: Axes, timings: pd.DataFrame, heights: list[float]) -> int:
-    """Draw the paper's savings with their legend, if they are comparable; return the number of frameworks."""
+    """Draw the paper's savings and a legend, where they are comparable; return the number of frameworks drawn."""
     if not matching.savings_are_comparable(timings):
         return 0
     lines = zip(timings["norm"], heights, timing_records.has_reference_impl(timings), strict=True)

@@ -16,12 +16,12 @@ from rmsexp.compare.records.ratios import Interval, paired_ratio
 
 @dataclass(frozen=True)
 class Summary:
-    """Describes a table of ratios of times, with one line per shape and one column per pair of layers.
+    """Describes a table of ratios of times, with a line per shape and a column per pair of layers.
 
     Attributes:
         passes: the measured passes, such as "forward".
-        pairs: layer and reference of each ratio.
-        elements: the smallest input, in elements, that the table includes.
+        pairs: (layer, reference) of each ratio of times.
+        elements: shapes whose input has fewer elements are left out.
     """
 
     passes: str
@@ -30,7 +30,13 @@ class Summary:
 
 
 class Row(NamedTuple):
-    """The result of a layer: 10, 50 and 90 % quantiles of its milliseconds per call, and its ratio to the reference."""
+    """The times of one layer in one case.
+
+    Attributes:
+        layer: the name of the layer.
+        milliseconds: the 10, 50 and 90 % quantiles, over rounds, of the milliseconds per call.
+        relative: the ratio of its time to that of the reference layer, paired by round.
+    """
 
     layer: str
     milliseconds: tuple[float, float, float]
@@ -38,14 +44,17 @@ class Row(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A measured case: its entry in the stored record, and one row per layer."""
+    """A measured case. ``stored``: its entry in the benchmark's record; ``rows``: one row per layer."""
 
     stored: dict[str, Any]
     rows: list[Row]
 
 
 def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
-    """Return one row per layer; ``seconds``: the seconds per call in each round, by layer."""
+    """Return one row per layer.
+
+    ``seconds``: by layer, the seconds per call in each round. ``reference``: the layer to which ratios are taken.
+    """
     return [
         Row(layer, tuple(1000 * np.quantile(times, [0.1, 0.5, 0.9])), paired_ratio(times, seconds[reference]))
         for layer, times in seconds.items()
@@ -53,7 +62,10 @@ def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Return the caption of a record's tables and figures, as lines: data type, machine, and method."""
+    """Return the caption of a benchmark's tables and figures: a line on data type and machine, and one on the method.
+
+    ``content``: the content of the benchmark's record.
+    """
     session = content["session"]
     versions, date = session["versions"], session["started"][:10]
     return [
@@ -68,6 +80,6 @@ def heading(stored: Mapping[str, Any]) -> str:
 
 
 def contention(stored: Mapping[str, Any]) -> str:
-    """Return " (contended)" or " (unknown)" if it is not known that the machine was idle, else an empty string."""
+    """Return an empty string if the machine was otherwise idle, " (contended)" if not, " (unknown)" if not known."""
     state = stored["contention"]["state"]
     return "" if state == "clear" else f" ({state})"

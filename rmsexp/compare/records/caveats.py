@@ -9,12 +9,16 @@ import pandas as pd
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 
-LISTED = 4  # a line names at most this many runs, then the number of the others
-WIDTH = 90  # most characters of the remark in parentheses after a run's name
+LISTED = 4  # a line names at most this many runs, and then says how many more there are
+WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened
 
 
 def caveats(records: Records) -> list[str]:
-    """Return a line on the data, a line on the machine, and a line per reason for caution."""
+    """Return a line on the data, one on the machine, one per reason for caution, and one on the step of the tables.
+
+    Raises:
+        ValueError: no run names a target metric.
+    """
     runs, step = records.runs, statistics.common_step(records)
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
@@ -22,11 +26,15 @@ def caveats(records: Records) -> list[str]:
         _data(runs),
         _machine(runs),
         _run_list(
-            "diverged (marked x; excluded from means if other runs are left)",
+            "diverged (marked x; excluded from means in tables, and in curves if the norm has other runs)",
             runs[status == "diverged"],
             "at step {step}",
         ),
-        _run_list("failed (excluded from means if other runs are left)", runs[status == "failed"], "{error}"),
+        _run_list(
+            "failed (excluded from means in tables, and in curves if the norm has other runs)",
+            runs[status == "failed"],
+            "{error}",
+        ),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
             "time excluded from savings (dashed)",
@@ -41,7 +49,7 @@ def caveats(records: Records) -> list[str]:
 def _data(runs: pd.DataFrame) -> str:
     datasets = ", ".join(_distinct(runs["dataset"])) or "unknown data"
     if runs["builtin"].eq(True).any():
-        return f"built-in data ({datasets}); the paper's setting: scale=paper"
+        return f"built-in data ({datasets}); the paper's setting is scale=paper"
     return f"data: {datasets}"
 
 
@@ -61,7 +69,10 @@ def _distinct(values: pd.Series) -> list[str]:
 
 
 def _run_list(heading: str, runs: pd.DataFrame, template: str) -> str:
-    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more", or an empty string without runs."""
+    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty.
+
+    ``template``: the format of the remark in parentheses; its fields are columns of ``runs``.
+    """
     listed = [
         f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(template.format_map(run), WIDTH)})"
         for run in runs.head(LISTED).to_dict("records")

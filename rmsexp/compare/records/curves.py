@@ -1,4 +1,4 @@
-"""Compute curves: the points of a run, the mean over seeds, and a smaller set of points with the same shape."""
+"""Compute curves: the points of a run, the mean over seeds, and a selection of points that keeps a curve's shape."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ Points = tuple[Array, Array]  # x and y
 
 
 def curve(rows: pd.DataFrame, x: str, y: str) -> Points:
-    """Return the points of one run, from its rows that have both values."""
+    """Return the values of the columns ``x`` and ``y``, from the rows of one run in which neither is NaN."""
     points = rows[[x, y]].dropna().to_numpy(float)
     return points[:, 0], points[:, 1]
 
 
 def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
-    """Return the points of each run by its folder; runs without any row that has both values are missing."""
+    """Return the points of each run by its folder, from rows in which neither column is NaN.
+
+    Runs without such a row are left out.
+    """
     points = rows[["folder", x, y]].dropna()
     xs, ys = points[x].to_numpy(float), points[y].to_numpy(float)
     indices = points.groupby("folder", observed=True).indices
@@ -26,10 +29,10 @@ def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
 
 
 def mean_curve(curves: list[Points]) -> pd.DataFrame:
-    """Return the mean over seeds and its t-interval: columns ``x``, ``mean``, ``low``, ``high``.
+    """Return the mean over seeds: columns ``x``, ``mean``, ``low``, ``high``.
 
-    The curve covers the range of x that all seeds have. All seeds are interpolated to the union of their x, since they
-    may have been logged at different x.
+    ``low`` and ``high`` bound the 95 % t-interval of the mean; they are NaN below three seeds. The curve covers the
+    range of x that all seeds have. Its points are at every x of any seed in this range; the others are interpolated.
     """
     start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.unique(np.concatenate([x for x, _ in curves]))
@@ -41,9 +44,11 @@ def mean_curve(curves: list[Points]) -> pd.DataFrame:
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:
-    """Return the indices of at most ``limit`` (at least 4) points that keep the shape of a curve.
+    """Return the sorted indices of at most ``limit`` values that keep the shape of a curve; ``limit`` is at least 4.
 
-    These are its two ends, and the minimum and the maximum of each of (limit - 2) // 2 intervals of equal length.
+    These are the indices of all values if there are at most ``limit``. Otherwise the values are divided into
+    (limit - 2) // 2 blocks of equal length. The indices are those of both ends of the curve, and of the minimum and the
+    maximum of each block.
     """
     count = len(values)
     if count <= limit:
@@ -57,10 +62,10 @@ def thinned(values: Array, limit: int) -> NDArray[np.int64]:
 
 
 def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
-    """Return the runs of one series that its mean covers, and False if they had to include excluded runs, else True.
+    """Return the runs of one series that enter its mean, and whether they are all fit for it.
 
-    Runs that diverged or failed are excluded; with ``timed``, runs whose time state is not "clear" are, too. If no run
-    is left, the mean covers all runs that neither diverged nor failed. If all diverged or failed, it covers all runs.
+    Runs that diverged or failed are unfit. With ``timed``, so are runs whose time state is not "clear". Unfit runs
+    enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
     """
     lost, time_excluded = runs["status"].isin(LOST), (runs["time_state"] != "clear") & timed
     included, not_lost = runs[~lost & ~time_excluded], runs[~lost]

@@ -27,7 +27,7 @@ RUN_COLUMNS = (
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
 Numbers = NDArray[np.float64]
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # errors that a damaged file can cause
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a missing or damaged file can raise
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Records:
 
     Attributes:
         runs: one row per run, columns ``RUN_COLUMNS``.
-        metrics: one row per line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric. ``time``
-            is the sum of the seconds in the clock's buckets data and train.
-        problems: lines of text that name a file and why it could not be read.
+        metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
+            ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
+        problems: lines of text, each of which names a file or folder and what is wrong with it.
     """
 
     runs: pd.DataFrame
@@ -47,11 +47,11 @@ class Records:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Task and setting of the first run; all runs of one setting share them."""
+        """The task and the setting of the first run. If ``runs`` are of one setting, they are those of all runs."""
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
 
     def select(self, task: str, setting: str) -> Records:
-        """Return the records of one setting; their frames are empty if it has no runs."""
+        """Return the runs and metrics of one task and setting, which may be none, together with all ``problems``."""
         runs, metrics = (
             frame[(frame["task"] == task) & (frame["setting"] == setting)].reset_index(drop=True)
             for frame in (self.runs, self.metrics)
@@ -59,7 +59,7 @@ class Records:
         return Records(runs, metrics, self.problems)
 
     def settings(self) -> dict[Path, Records]:
-        """Return the records of each setting by its folder ``<root>/<task>/<setting>``, with the folder's problems."""
+        """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""
         folder_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
         setting_of_run, folders = pd.factorize(folder_of_run, sort=True)
         setting_of_row = setting_of_run[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
@@ -74,7 +74,7 @@ class Records:
 
 
 def load(root: str | Path, pool: Executor | None = None) -> Records:
-    """Load every run below ``root``, by default one after the other; with ``pool``, several at the same time."""
+    """Load every run below ``root``, one after the other or, if ``pool`` is given, several at the same time."""
     folders = list(record.find_runs(Path(root)))
     loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
     runs = pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS))
@@ -90,9 +90,9 @@ class _LoadedRun(NamedTuple):
 
     Attributes:
         run: the row of the run in ``Records.runs``.
-        columns: the lines of its ``metrics.jsonl``, as one array per numeric column of ``Records.metrics``.
-        splits: the split of each line, categorical.
-        problems: the lines for ``Records.problems``.
+        columns: the readable lines of its ``metrics.jsonl``, as one array per numeric column of ``Records.metrics``.
+        splits: the split of each of these lines, categorical.
+        problems: the lines of text that the run adds to ``Records.problems``.
     """
 
     run: dict[str, Any]
@@ -120,14 +120,15 @@ def _read(folder: Path) -> _LoadedRun:
 
 
 def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
-    """Return ``Records.metrics``, without rows that have no step.
+    """Return ``Records.metrics``, without rows whose step is NaN.
 
-    The columns of names are categorical, since many rows share few names.
+    The columns of text are categorical, since many rows share few values.
 
     Args:
         runs: ``Records.runs``.
-        tables: the columns of each run, in the order of ``runs``. All columns are removed from them to save memory.
-        splits: the split of each row of all runs, in the same order.
+        tables: the columns of each run, in the order of ``runs``. This function empties these dictionaries, to save
+            memory.
+        splits: the split of each row of ``tables``, run after run.
     """
     lengths = np.array([len(table["step"]) for table in tables], dtype=int)
     columns: dict[str, Any] = {}
@@ -147,7 +148,10 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """Return the row of a run. Without a readable ``run.json``, its identity comes from the names of its folders."""
+    """Return the row of a run in ``Records.runs``. Add a line to ``problems`` for each file that cannot be read.
+
+    If ``run.json`` cannot be read, the task, setting, series and seed come from the names of the folders.
+    """
     task, setting, series, seed = folder.absolute().parts[-4:]
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
@@ -165,7 +169,7 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _description(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a run that come from its ``run.json``."""
+    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``."""
     target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     return {key: stored[key] for key in identity} | {
@@ -185,8 +189,10 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
 def _time_state(sessions: list[dict[str, Any]]) -> str:
     """Return the state of a run's time, from its sessions (the processes that trained it).
 
-    "mixed": sessions ran under different conditions; "contended": a session shared the processors with other work;
-    "clear": no session did; "unknown": this was not recorded for all sessions. Only clear times enter savings.
+    It is the first of these that holds. "mixed": a session is marked as not comparable, mostly because the machine,
+    the software or the code changed during the run; "contended": a session shared the processors with other work;
+    "clear": no session did; "unknown": the contention of a session is not recorded. Savings that are computed from runs
+    need clear times.
     """
     if not all(session.get("comparable", True) for session in sessions):
         return "mixed"
@@ -208,7 +214,7 @@ def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
 
 
 def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
-    """Return the rows of a run as one array of numbers per column."""
+    """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
     columns = {"step": np.empty(0)} | _arrays(rows)
     stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
     seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
@@ -217,7 +223,7 @@ def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
 
 
 def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
-    """Return one array per key, except split and seconds; NaN for rows without the key.
+    """Return one array of shape ``(rows,)`` per key except split and seconds, with NaN for rows without the key.
 
     Rows with the same keys are transposed together, which is faster than going through all values one by one.
     """
@@ -233,7 +239,7 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
 
 
 def _numbers(values: tuple[Any, ...]) -> Numbers:
-    """Return the values as floats, and NaN for all but finite numbers; records store infinity and NaN as null."""
+    """Return the values as floats, with NaN for each that is not a finite number; records store inf and NaN as null."""
     if set(map(type, values)) <= {int, float, NoneType}:
         numbers = np.array(values, dtype=float)
         return np.where(np.isfinite(numbers), numbers, math.nan)

@@ -19,7 +19,7 @@ NAMES = {
     "mean_only_bn": "mean-only BN",
 }
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
-FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are shown in percent
+FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
 
 
@@ -35,13 +35,13 @@ def label(series: str) -> str:
 
 
 def is_plain_ln(series: str) -> bool:
-    """Return whether a series is LN with at most ``impl`` changed. Savings are relative to such a series."""
+    """Return whether a series is LN with no changed option, except perhaps ``impl``. Savings are relative to these."""
     norm, *overrides = series.split("+")
     return norm == "ln" and all(override.startswith("impl=") for override in overrides)
 
 
 def in_order(series: Iterable[str]) -> list[str]:
-    """Return the distinct series: first those of the norms in ``NAMES``, in that order, then all others by name."""
+    """Return the distinct series, sorted by norm in the order of ``NAMES`` (other norms last), and then by name."""
     rank = {norm: index for index, norm in enumerate(NAMES)}
     return sorted(set(series), key=lambda name: (rank.get(norm_of(name), len(rank)), name))
 
@@ -52,8 +52,8 @@ def metric_label(metric: str) -> str:
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:
-    """Return the factor from stored to displayed values of a metric, and their unit.
+    """Return (factor, unit): a metric's stored value times the factor is the displayed value, in this unit.
 
-    The unit is empty for metrics without unit, and for the loss, whose unit depends on the task.
+    The unit is "%" or empty. It is empty for the loss, too, whose unit depends on the task.
     """
     return (100.0, "%") if metric in FRACTIONS else (1.0, "")

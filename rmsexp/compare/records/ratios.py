@@ -12,7 +12,7 @@ RESAMPLES = 2000
 
 
 class Interval(NamedTuple):
-    """A ratio of times with its 95 % interval; below 1, the norm is faster than the reference."""
+    """A ratio of times and its 95 % interval. A ratio below 1 means faster than the reference."""
 
     ratio: float
     low: float
@@ -29,14 +29,15 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
     The ratio is exp of the interquartile mean of log(seconds / reference). This mean leaves out the lowest and the
     highest quarter of the rounds, so a few disturbed rounds hardly change it, and it has less variance than the median.
 
-    Percentile intervals of few rounds are too narrow. Both sides are therefore multiplied by the quantile of Student's
-    t over that of the normal distribution; the degrees of freedom are those of the half of the rounds that the mean
-    covers. In 6,000 simulated measurements that stopped as soon as the interval was narrow enough, with and without
-    disturbance, 94 to 97 % of the intervals contained the true ratio.
+    Percentile intervals of few rounds are too narrow. The distances of both ends from the mean (of the logarithms) are
+    therefore multiplied by the 97.5 % quantile of Student's t divided by that of the normal distribution. The degrees
+    of freedom are max(1, rounds // 2 - 1), because the mean covers half of the rounds. In 6,000 simulated measurements
+    that stopped as soon as the interval was narrow enough, with and without disturbance, 94 to 97 % of the intervals
+    contained the true ratio.
 
     Args:
-        seconds: the seconds per step of the norm in each round, ``(rounds,)``.
-        reference: the seconds per step of the reference in the same rounds, ``(rounds,)``.
+        seconds: the time of a norm or layer in each round, ``(rounds,)``.
+        reference: the time of the reference in the same rounds, ``(rounds,)``.
     """
     logarithms = np.log(np.asarray(seconds, float) / np.asarray(reference, float))
     if np.ptp(logarithms) < 1e-12:  # no variation, as for the reference relative to itself

@@ -15,7 +15,10 @@ from rmsexp.compare.records.statistics import Array
 
 
 def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
-    """Return the seconds per 1k steps between each pair of consecutive training rows of a run."""
+    """Return the seconds per 1k steps between consecutive training rows of the same run, as one array for all runs.
+
+    Pairs of rows without a time, or whose step does not increase, are left out.
+    """
     train = metrics[metrics["split"] == "train"]
     between = train.groupby("folder", observed=True)[["step", "time"]].diff().dropna()
     between = between[between["step"] > 0]
@@ -23,14 +26,17 @@ def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
 
 
 def run_seconds_per_1k_steps(records: Records, folders: Sequence[str]) -> pd.Series:
-    """Return the median seconds per 1k steps of each of these runs, by folder. Runs that took no steps are left out."""
+    """Return the median seconds per 1k steps of each of these runs, by folder.
+
+    Runs without two consecutive training rows that have a time are left out.
+    """
     rows = records.metrics[records.metrics["folder"].isin(folders)]
     values = {folder: seconds_per_1k_steps(run) for folder, run in rows.groupby("folder", observed=True)}
     return pd.Series({folder: np.median(times) for folder, times in values.items() if len(times)}, dtype=float)
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """Return the unit in which times up to ``longest`` seconds are shown, and its length in seconds."""
+    """Return the unit in which to show times of up to ``longest`` seconds, and the length of this unit in seconds."""
     if longest > 3 * 3600:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
@@ -40,10 +46,13 @@ class Speed(NamedTuple):
     """Seconds per 1k steps of a series, over its runs whose time is clear, or over all its runs if there are none.
 
     Attributes:
-        machine: the combinations of device, threads and torch version that these runs have.
-        is_clear: whether these runs have clear times.
-        state: the number of runs of the series in each time state, such as "1 clear, 2 contended".
-        median, low, high: the median and the quartiles.
+        series: the name of the series.
+        impl: the implementation of its norm.
+        machine: the set of (device, threads, torch version) of the runs used.
+        is_clear: whether the runs used have clear times, at least one of which was measured.
+        state: the number of all runs of the series in each time state, such as "1 clear, 2 contended".
+        median, low, high: the median, the lower and the upper quartile of the seconds per 1k steps; NaN if no time was
+            measured.
     """
 
     series: str
@@ -62,7 +71,7 @@ class Speed(NamedTuple):
 
 
 def speed(records: Records, series: str) -> Speed:
-    """Return the speed of a series."""
+    """Return the speed of a series; ``records`` are those of one setting."""
     runs = records.runs[records.runs["series"] == series]
     clear = runs[runs["time_state"] == "clear"]
     used = runs if clear.empty else clear
@@ -80,9 +89,11 @@ def impl_of(runs: pd.DataFrame) -> str:
 
 
 def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
-    """Return the fraction of LN's time that a series saves, and "reference" or "unpaired"; or NaN and the reason.
+    """Return the fraction of LN's time per step that a series saves, with a note; NaN if it cannot be computed.
 
-    The saving compares the medians of separate runs, of the same implementation and machine. It is unpaired.
+    The note is "reference" for the LN series itself, "unpaired" for a saving, and otherwise the reason for NaN. A
+    saving compares the medians of separate runs, with the same implementation, on the same machine. ``speeds``: those
+    of all series of the setting, among which LN is looked up.
     """
     reference = next((other for other in speeds if other.impl == series.impl and is_plain_ln(other.series)), None)
     if reference is None:

@@ -1,7 +1,7 @@
 """The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
-All functions take the records of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Results per run are
-series indexed by the run's folder.
+``records`` are always those of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Values per run are
+returned as a pandas Series, whose index is the run's folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds; ``sd`` is NaN below two seeds, ``interval`` (half of the t-interval's width) below three."""
+    """A mean over seeds.
+
+    Attributes:
+        mean: the mean; NaN without seeds.
+        sd: the standard deviation over seeds; NaN below two seeds.
+        interval: half the width of the mean's 95 % t-interval; NaN below three seeds.
+    """
 
     mean: float
     sd: float
@@ -34,7 +40,8 @@ class Target(NamedTuple):
     """The metric that a setting reports.
 
     Attributes:
-        split, metric: the reported metric and the split on which it is evaluated.
+        split: the split on which the metric is reported.
+        metric: the name of the metric.
         mode: "min" or "max", the better direction.
         selection: the split on which the best evaluation of a run is chosen.
         loss_unit: the unit of the loss.
@@ -48,7 +55,7 @@ class Target(NamedTuple):
 
 
 def target(records: Records) -> Target:
-    """Return the target of the setting's runs.
+    """Return the target of the setting, from the first run that names one.
 
     Raises:
         ValueError: no ``run.json`` of the setting names a target metric.
@@ -61,15 +68,16 @@ def target(records: Records) -> Target:
 
 
 def headline(reported: Target) -> Literal["final", "best"]:
-    """Return which evaluation is a run's result: "best" on the selection split, or "final", the last evaluation.
+    """Return which evaluation is a run's result: "best" on the selection split, or "final", at the common step.
 
-    It is "final" if the selection split is the reported split, whose best evaluation would be too optimistic.
+    It is "final" if the selection split is also the reported split. To choose the best evaluation on the reported split
+    would be too optimistic.
     """
     return "final" if reported.selection == reported.split else "best"
 
 
 def estimate(values: Array) -> Estimate:
-    """Return mean, standard deviation and t-interval of the finite values."""
+    """Return the mean of the finite values, their standard deviation, and half the width of the mean's t-interval."""
     values = values[np.isfinite(values)]
     if not len(values):
         return Estimate(math.nan, math.nan, math.nan)
@@ -78,15 +86,18 @@ def estimate(values: Array) -> Estimate:
 
 
 def t_factor(seeds: int) -> float:
-    """Return half the width of the mean's t-interval divided by the standard deviation; NaN below three seeds.
+    """Return the factor t / sqrt(seeds): half the width of the mean's 95 % t-interval over the standard deviation.
 
-    With two seeds the interval would be too wide to be of use.
+    It is NaN below three seeds: with two seeds the interval would be too wide to be of use.
     """
     return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) / math.sqrt(seeds) if seeds > 2 else math.nan
 
 
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
-    """Return evaluations of runs that neither diverged nor failed: ``folder``, ``series``, ``step``, ``value``."""
+    """Return the values of a metric on a split ("train" gives training rows), one row per run and step.
+
+    Columns: ``folder``, ``series``, ``step``, ``value``. Runs that diverged or failed are left out, and so are NaN.
+    """
     rows = records.metrics
     if metric not in rows:
         return pd.DataFrame(columns=["folder", "series", "step", "value"])
@@ -97,9 +108,9 @@ def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
 
 
 def common_step(records: Records) -> int | None:
-    """Return the last step at which all runs with evaluations were evaluated, leaving out diverged and failed runs.
+    """Return the last step at which every run has a value of the target metric; None if there is no such step.
 
-    None if there is no such step.
+    Runs that diverged, failed or were never evaluated are left out.
     """
     reported = target(records)
     steps = evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set)
@@ -108,16 +119,20 @@ def common_step(records: Records) -> int | None:
 
 
 def final_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric at ``step``; empty if ``step`` is None. ``split``: by default the target's."""
+    """Return each run's target metric at ``step``; empty if ``step`` is None.
+
+    Runs that diverged, failed or were not evaluated at this step are left out. ``split``: by default the target's.
+    """
     reported = target(records)
     rows = evaluations(records, split or reported.split, reported.metric)
     return rows[rows["step"] == step].groupby("folder")["value"].last()
 
 
 def best_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric at its best evaluation on the selection split, up to ``step``.
+    """Return each run's target metric on ``split``, at the step where it is best on the selection split.
 
-    Empty if ``step`` is None. ``split``: the split on which the metric is reported, by default the target's.
+    Only steps up to ``step`` are searched; the result is empty if ``step`` is None. Runs that diverged or failed are
+    left out. ``split``: by default the target's.
     """
     if step is None:
         return pd.Series(dtype=float)
@@ -130,6 +145,6 @@ def best_metric(records: Records, step: int | None, split: str | None = None) ->
 
 
 def headline_metric(records: Records, step: int | None) -> pd.Series:
-    """Return each run's result: :func:`final_metric` or :func:`best_metric`, as :func:`headline` says."""
+    """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
     metric = final_metric if headline(target(records)) == "final" else best_metric
     return metric(records, step)

@@ -1,7 +1,8 @@
-"""Records of ``python -m rmsexp.timing``: interleaved step times of several norms, as paired ratios.
+"""Records of ``python -m rmsexp.timing``: step times of several norms, measured in turns, and their ratios.
 
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds the seconds per step of each
-block of steps; quantiles and ratios are computed from them here. A series is a norm with the options that were changed.
+A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds, for each series, the seconds per
+step in each round (one block of steps); quantiles and ratios paired by round are computed here. A series is a norm with
+the options that were changed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COLUMNS = (
 
 
 def new_folder(parent: Path, kind: str) -> Path:
-    """Return the first ``<kind><number>`` in a folder that does not exist yet, so that no record is replaced."""
+    """Return the path ``<parent>/<kind><number>`` with the lowest number from 0 on that does not exist yet."""
     folders = (parent / f"{kind}{number}" for number in itertools.count())
     return next(folder for folder in folders if not folder.exists())
 
@@ -39,9 +40,10 @@ def new_folder(parent: Path, kind: str) -> Path:
 def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
 
-    Times are in seconds per 1k steps. The times of the parts of a step (``PARTS``) come from separate blocks.
-    ``ratio``, ``low``, ``high``: :func:`rmsexp.compare.records.ratios.paired_ratio` to the reference, 1 for the
-    reference itself. For each record that cannot be read, a line is added to ``problems``.
+    Times are in seconds per 1k steps. ``q25``, ``q75``: the quartiles. ``PARTS``: the times of the parts of a step,
+    which were measured separately; NaN for a part that was not measured. ``ratio``, ``low``, ``high``: the ratio of
+    times to the reference and its interval (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
+    Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
     loaded: list[dict[str, Any]] = []
     for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):
@@ -54,16 +56,16 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
 
 def newest(timings: pd.DataFrame, kind: str = "steps", *, per: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
-    """Return the rows of the newest record of this kind for each combination of the columns ``per``."""
+    """Return the rows of the record of this kind that was started last, for each combination of the columns ``per``."""
     candidates = timings[timings["kind"] == kind]
     last = candidates.groupby(list(per))["started"].transform("max")
     return candidates[candidates["started"] == last].reset_index(drop=True)
 
 
 def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
-    """Return one row per series that a record has timed, with the columns ``COLUMNS``.
+    """Return one row per series of a record; the keys of a row are those of ``COLUMNS`` that the record has.
 
-    ``stored``: the content of the record's JSON file. ``folder``: the path of its folder.
+    ``stored``: the content of ``timing.json``. ``folder``: the path of the folder that contains it.
     """
     session = stored["session"]
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
@@ -91,12 +93,12 @@ def _row(series: dict[str, Any], seconds: np.ndarray, reference: np.ndarray) -> 
 
 
 def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
-    """Return the fraction of the reference's time that a row's norm saves, with its interval: (saving, low, high)."""
+    """Return (saving, low, high): the fraction of the reference's time that a row's norm saves, and its interval."""
     return 1 - row["ratio"], 1 - row["high"], 1 - row["low"]
 
 
 def labels(timings: pd.DataFrame) -> list[str]:
-    """Return the name of each row's norm, with its implementation if the rows have several."""
+    """Return the name of each row's series; the implementation is part of it only if the rows have several."""
     mixed = timings["impl"].nunique() > 1
     plain = [
         label("+".join(part for part in series.split("+") if not part.startswith("impl=")))
@@ -106,9 +108,9 @@ def labels(timings: pd.DataFrame) -> list[str]:
 
 
 def notes(timings: pd.DataFrame) -> list[str]:
-    """Return the caption of one record's table and figure, as lines: method, machine, data and caveats."""
+    """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
-    data = "built-in data; the paper's setting: scale=paper" if row["builtin"] else "real data"
+    data = "built-in data; the paper's setting is scale=paper" if row["builtin"] else "real data"
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {row['rounds']} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
@@ -117,15 +119,15 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
         ""
         if row["time_state"] == "clear"
-        else f"time state {row['time_state']}: other work may have slowed the times; paired ratios are less affected",
+        else f"time state {row['time_state']}: other work may have slowed the steps; paired ratios are less affected",
     ]
     return [line for line in lines if line]
 
 
 def has_reference_impl(timings: pd.DataFrame) -> pd.Series:
-    """Return whether each row has the same implementation as the reference of its record.
+    """Return, for each row, whether its implementation is that of its record's reference.
 
-    Only then is the saving due to the norm alone. The paper compares norms of one implementation.
+    Only then is the saving due to the norm alone, as in the paper, which compares norms of one implementation.
     """
     reference_impl = timings[timings["series"] == timings["reference"]].set_index("folder")["impl"]
     return timings["folder"].map(reference_impl) == timings["impl"]

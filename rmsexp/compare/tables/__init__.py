@@ -1,4 +1,5 @@
-"""One module per table. ``table`` returns numbers as stored, ``readable`` the same as text for people.
+"""The tables, one module each: ``table`` returns numbers as stored, ``readable`` the table's cells as text.
 
-``formats`` has every number format, ``markup`` writes a readable table as Markdown or LaTeX.
+``findings`` returns sentences instead. ``formats`` has the number formats that tables share, and ``markup`` writes a
+table of text as Markdown or LaTeX.
 """

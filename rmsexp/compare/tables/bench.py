@@ -13,7 +13,7 @@ from rmsexp.compare.tables import formats
 
 
 def readable(case: Measured) -> pd.DataFrame:
-    """Return the table of one case as text: each layer's milliseconds per call, and its ratio to the reference."""
+    """Return the table of one case as text: each layer's milliseconds per call, and their ratio to the reference's."""
     reference = case.stored["reference"]
     return pd.DataFrame(
         {
@@ -26,7 +26,10 @@ def readable(case: Measured) -> pd.DataFrame:
 
 
 def summaries(requested: Sequence[Summary], measured: Sequence[Measured]) -> dict[str, pd.DataFrame]:
-    """Return the requested tables that have cases, by heading: the ratios per shape, and their geometric mean."""
+    """Return a table for each requested summary that applies to a measured case, by heading.
+
+    A table has a row of ratios of times for each shape, and a row with their geometric means.
+    """
     tables = {}
     for summary in requested:
         cases = [

@@ -1,4 +1,4 @@
-"""The comparison of the paper's Figure 1 in words: the training losses of norms when the baseline reaches its end."""
+"""The comparison of the paper's Figure 1 in words: the norms' training losses when the baseline ends its training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ BASELINE, SECOND = "none", "ln"
 
 
 def figure_1(records: Records) -> list[str]:
-    """Return a sentence on training losses after the same steps and after the same time, and one on the method.
+    """Return two sentences, or an empty list if there is nothing to compare.
 
-    The baseline is the model without norm, or LN if all runs without norm are missing, diverged or failed. It is
-    compared with runs of the same implementation only. If there is nothing to compare, the list is empty.
+    The first gives the training losses of all norms after as many steps as the baseline was trained, and after as much
+    time; the second describes the method. The baseline is the model without norm, or LN if every run without norm is
+    missing, diverged or failed. It is compared only with runs of the same implementation.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
@@ -39,7 +40,10 @@ def figure_1(records: Records) -> list[str]:
 
 
 def _smoothed(rows: pd.DataFrame, window: float) -> pd.DataFrame:
-    """Return columns ``step``, ``time``, ``loss`` of a run; a loss is the mean over the last ``window`` steps."""
+    """Return the columns ``step``, ``time``, ``loss`` of a run's training rows, with smoothed losses.
+
+    A smoothed loss is the mean of the losses at steps above ``step - window`` and up to ``step``.
+    """
     rows = rows[["step", "time", "loss"]].dropna(subset=["step", "loss"]).reset_index(drop=True)
     step, total = rows["step"].to_numpy(), np.concatenate([[0.0], rows["loss"].cumsum()])
     first = np.searchsorted(step, step - window, side="right")
@@ -72,7 +76,10 @@ def _name(baseline: str) -> str:
 
 
 def _value_at(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str, position: float, y: str) -> float:
-    """Return the mean over a series' runs of ``y`` at ``x = position``; NaN unless all of them reach it."""
+    """Return ``y`` at ``x = position``, interpolated and averaged over runs; NaN if a run does not cover ``position``.
+
+    ``runs``: those of one series, of which the mean covers :func:`averaged`. ``smoothed``: the curve of each folder.
+    """
     averaged_runs, _ = averaged(runs, timed="time" in (x, y))
     curves = [smoothed[folder].dropna(subset=[x, y]) for folder in averaged_runs["folder"]]
     values = [np.interp(position, curve[x], curve[y], left=np.nan, right=np.nan) for curve in curves]
@@ -84,7 +91,10 @@ def _end(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str) -> float
 
 
 def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
-    """Return a sentence on how the losses were computed, and on their caveats."""
+    """Return a sentence on how losses and times were obtained, which runs are left out, and other caveats.
+
+    ``used``: the runs of the baseline and of the norms compared with it.
+    """
     unit = statistics.target(records).loss_unit
     remarks = [
         f"Training loss ({unit}), mean over seeds, each smoothed by a trailing mean over {WINDOW * 100:.0f} % of the "

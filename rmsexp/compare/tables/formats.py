@@ -1,4 +1,4 @@
-"""The number formats of all tables. Arguments are values as stored; metrics that are fractions are shown in percent."""
+"""Number formats that tables share. Arguments are values as stored; metrics that are fractions are shown in percent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ NO_VALUE = "\N{EN DASH}"
 
 
 def four_digits(value: float) -> str:
-    """Return a number with at least four significant digits; below 1e-4 at most four, perhaps with an exponent."""
+    """Return a number with at least four significant digits.
+
+    If its absolute value is below 1e-4, it has at most four, perhaps with an exponent, such as "2e-05".
+    """
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
@@ -21,7 +24,10 @@ def number(value: float) -> str:
 
 
 def quality(value: float, metric: str, interval: float = math.nan, sd: float = math.nan) -> str:
-    """Return a metric with half its interval and its standard deviation, if known: "9.512 ± 0.2 (sd 0.1) %"."""
+    """Return a metric, with half its interval and its standard deviation if they are not NaN.
+
+    Example: "9.512 ± 0.2 (sd 0.1) %". If the value is NaN, return ``NO_VALUE``.
+    """
     factor, unit = scale_and_unit(metric)
     if math.isnan(value):
         return NO_VALUE
@@ -34,29 +40,32 @@ def quality(value: float, metric: str, interval: float = math.nan, sd: float = m
 
 
 def two_decimals(value: float, metric: str) -> str:
-    """Return a metric with its unit: "9.51 %"."""
+    """Return a metric with two decimals and its unit, such as "9.51 %", or ``NO_VALUE`` for NaN."""
     factor, unit = scale_and_unit(metric)
     return NO_VALUE if math.isnan(value) else f"{value * factor:.2f} {unit}".rstrip()
 
 
 def difference(value: float, metric: str, form: str) -> str:
-    """Return the difference of two values of a metric, without unit: "+0.51" for the format "+.2f"."""
+    """Return the difference of two values of a metric, without unit, such as "+0.51" for the ``form`` "+.2f".
+
+    The difference of fractions is in percentage points. Return ``NO_VALUE`` for NaN.
+    """
     return NO_VALUE if math.isnan(value) else f"{value * scale_and_unit(metric)[0]:{form}}"
 
 
 def median_and_range(median: float, low: float, high: float, remark: str = "") -> str:
-    """Return "50.12 (49.90 to 51.00)", with the remark before the closing bracket."""
+    """Return "50.12 (49.90 to 51.00, remark)" for median, low, high and remark; ``NO_VALUE`` if the median is NaN."""
     if math.isnan(median):
         return NO_VALUE
     return f"{four_digits(median)} ({four_digits(low)} to {four_digits(high)}{f', {remark}' if remark else ''})"
 
 
 def ratio(interval: Interval) -> str:
-    """Return "0.900 (0.890 to 0.910)"."""
+    """Return a ratio and its interval, such as "0.900 (0.890 to 0.910)"."""
     return f"{interval.ratio:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Return a saving of time and its interval, if known: "20.0 % (17.0 to 22.0 %)"."""
+    """Return a saving of time, and its interval if ``low`` is not NaN, such as "20.0 % (17.0 to 22.0 %)"."""
     interval = "" if math.isnan(low) else f" ({low * 100:.1f} to {high * 100:.1f} %)"
     return f"{fraction * 100:.1f} %{interval}"

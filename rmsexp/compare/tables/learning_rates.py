@@ -1,6 +1,6 @@
-"""Quality of each norm at the recipe's learning rate and at the best of all tried rates (``sweep=lr``).
+"""The quality of each norm at the recipe's learning rate and at the best of all tried rates (``sweep=lr``).
 
-The recipe's rate is that of the task's config, which is used if the command line does not change it.
+The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", 
 
 
 def family(folder: Path) -> Path:
-    """Return the folder of the setting that has the recipe's learning rate and is the same otherwise."""
+    """Return the folder of the setting that differs from this setting at most in having the recipe's learning rate."""
     return folder.with_name(RATE.sub("", folder.name))
 
 
 def table(settings: dict[Path, Records]) -> pd.DataFrame:
-    """Return one row per series and rate, for settings (by folder) that differ in the learning rate alone.
+    """Return one row per series and learning rate; ``settings``, by folder, differ in the learning rate alone.
 
-    Columns ``COLUMNS``, metrics as stored. ``rate``: NaN for a recipe's rate that no config file has; ``kept``: the
-    number of runs that neither diverged nor failed; ``chosen_by``: the mean over these runs of the best value on the
-    selection split; ``value``, ``interval``: the mean of the headline metric and half of its 95 % t-interval.
+    Columns ``COLUMNS``, metrics as stored. ``rate``: the learning rate; NaN for the recipe's rate if no run's config
+    file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number of runs. ``kept``: the number of
+    those that neither diverged nor failed. ``chosen_by``: the mean over these of a run's best value on the selection
+    split. ``value``, ``interval``: the mean of the headline metric and half of its 95 % t-interval.
     """
     rows: list[list[Any]] = []
     for folder, records in settings.items():
@@ -61,7 +62,10 @@ def _recipe_rate(folders: pd.Series) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per series as text: quality at the recipe's rate and at the rate chosen on the selection split."""
+    """Return one row per series as text: the headline metric at the recipe's rate and at the best rate.
+
+    The best rate is the one with the best ``chosen_by``.
+    """
     metric = f"{target.split} {names.metric_label(target.metric)}"
     selection = f"{target.selection} {names.metric_label(target.metric)}"
     rows = []

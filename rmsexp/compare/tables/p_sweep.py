@@ -1,4 +1,4 @@
-"""Quality and time against p, the fraction of units in the mean of pRMSNorm (the paper's Figure 3)."""
+"""Quality and time against p, the fraction of units in pRMSNorm's mean square (the paper's Figure 3)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
-    """Return one row per run of RMSNorm (p = 1) and of pRMSNorm that differs in p alone, sorted by p and seed.
+    """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
 
-    Columns ``COLUMNS``. ``p``: a fraction. ``final``, ``best``: the target metric as stored, at the common step and at
-    the best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the
-    median. Runs with unknown p are left out.
+    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Columns ``COLUMNS``.
+    ``p``: a fraction. ``final``, ``best``: the target metric as stored, at the common step and at the best evaluation
+    on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median over the run.
     """
     records = records.select(task, setting)
     runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]
@@ -41,7 +41,7 @@ def _differs_in_p_alone(series: str) -> bool:
 
 
 def _p(folder: Path, series: str) -> float:
-    """Return p from the name of the series, else from the run's config, else NaN."""
+    """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
     if series == WHOLE:
         return 1.0
     _, separator, value = series.partition("+p=")
@@ -52,7 +52,7 @@ def _p(folder: Path, series: str) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per p as text: means over seeds, and the median time per step."""
+    """Return one row per p and norm as text: mean metrics over seeds, and the median of all seeds' times per step."""
     factor, unit = names.scale_and_unit(target.metric)
     metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []

@@ -1,4 +1,4 @@
-"""Time per step, and the time saved relative to LN: paired if there is a timing record, else from separate runs."""
+"""Time per step, and the time saved relative to LN, from a timing record (paired) or else from separate runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ COLUMNS = ["series", "impl", "seconds_per_1k_steps", "q25", "q75", "saving", "lo
 
 
 def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per series that was trained or timed; savings are fractions of the time per step with LN.
+    """Return one row per series that was trained or timed, with columns ``COLUMNS``.
 
-    Columns ``COLUMNS``. ``kind``: "reference"; "paired", with the interval ``low``, ``high``; "unpaired", from separate
-    runs and without an interval; or "unknown", with the reason in ``note``.
+    Savings are fractions of the time per step with LN. ``kind`` is "reference" for LN itself; "paired" for a saving
+    from a timing record, with its 95 % interval ``low``, ``high``; "unpaired" for a saving from separate runs, without
+    an interval; or "unknown" if there is no saving, with the reason in ``note``.
 
     Args:
         records: the records of one setting.
-        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`; the newest record is used.
+        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`. The newest record of whole
+            steps is used if its reference is LN.
     """
     speeds = {series: speed.speed(records, series) for series in names.in_order(records.runs["series"])}
     steps = timing_records.newest(timings) if len(timings) else timings
@@ -58,7 +60,7 @@ def _unpaired(series: speed.Speed, speeds: list[speed.Speed]) -> dict[str, Any]:
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return the table as text, with the paper's times and savings per framework."""
+    """Return the table as text, with the times and savings that the paper has for the task, in each framework."""
     rows = []
     for row in table.to_dict("records"):
         times = _paper_numbers(task, row["series"], "seconds_per_1k_steps")

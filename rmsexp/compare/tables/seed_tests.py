@@ -1,4 +1,4 @@
-"""Differences of quality to LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise."""
+"""Differences of quality from LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rmsexp.compare.records import names, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
-MIN_SEEDS = 3  # an interval and a test need this many common seeds
-EQUAL = 1e-9  # differences with a smaller standard deviation, relative to their mean, are equal up to rounding
+MIN_SEEDS = 3  # fewest common seeds for an interval and a test
+EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series that can be compared with an LN series of the same implementation; metrics as stored.
+    """Return one row per series for which there is an LN series of the same implementation; metrics as stored.
 
-    Columns ``series``, ``metric``, ``n``, ``difference``, ``interval``, ``p``: the mean difference of the headline
-    metric to LN over the ``n`` common seeds, half of its 95 % t-interval, and the p-value of the paired t-test. The
-    interval and p are NaN below three seeds; p is also NaN if all differences are equal.
+    Columns: ``series``; ``metric``; ``n``, the number of common seeds; ``difference``, the mean over them of the
+    headline metric minus LN's; ``interval``, half of its 95 % t-interval; ``p``, the p-value of the paired t-test. The
+    interval and p are NaN below three common seeds; p is also NaN if all differences are equal.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
@@ -44,7 +44,7 @@ def _difference(runs: pd.DataFrame, reference: pd.DataFrame) -> dict[str, float]
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table as text: in percentage points for metrics in percent, with the reason for a missing test."""
+    """Return the table as text. Differences of fractions are in percentage points; a missing test has its reason."""
     return pd.DataFrame([_row(row) for row in table.to_dict("records")])
 
 

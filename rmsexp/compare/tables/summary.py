@@ -17,11 +17,12 @@ SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
-    """Return one row per series, numbers as stored (fractions, seconds).
+    """Return one row per series of a setting, numbers as stored (fractions, seconds).
 
     ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: mean of ``metric`` at each run's best
     evaluation on that split up to this step; ``…_sd``: standard deviation over seeds; ``…_interval``: half of the 95 %
-    t-interval, from three seeds on; ``saving_vs_ln``: the unpaired saving; ``seconds_<bucket>``: means over runs.
+    t-interval, from three seeds on; ``saving_vs_ln``: the unpaired saving; ``seconds_<bucket>``: seconds in a bucket of
+    the clock, mean over the runs whose time is clear, or over all runs if none is.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
@@ -73,7 +74,7 @@ def _estimate(name: str, values: pd.Series, runs: pd.DataFrame) -> dict[str, flo
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the summary as text: in percent, with plus or minus, and with the reason where a saving is missing."""
+    """Return the main columns as text. Fractions are in percent; a missing saving is replaced by the reason."""
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
     step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
@@ -116,7 +117,7 @@ def _saving(row: dict[str, Any]) -> str:
 
 
 def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
-    """Return the readable summary, the seconds in each bucket of the clock, and the caveats."""
+    """Return a Markdown text: title, readable summary, seconds in each bucket of the clock, and caveats as a list."""
     buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in record.BUCKETS})
     cells = buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
     parts = [
@@ -131,7 +132,7 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
-    """Return the main columns of the summary, for the end of a sweep in a terminal; ``summary.md`` has the rest."""
+    """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
     text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
     text["s per 1k steps"] = table["seconds_per_1k_steps"].map(formats.number)

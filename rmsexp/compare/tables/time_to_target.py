@@ -1,4 +1,4 @@
-"""Steps and seconds until the evaluations of a run first reach a level that is the same for all norms."""
+"""Steps and seconds until a run's evaluations first reach a value of the metric that is the same for all norms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ COLUMNS = ["series", "runs", "reached", "steps", "seconds", "timed"]
 
 
 class Level(NamedTuple):
-    """``value`` of ``metric`` on ``split``, as stored; ``mode``: "min" or "max"; ``source``: how it was chosen."""
+    """The value to be reached.
+
+    Attributes:
+        split: the split on which runs are evaluated.
+        metric: the name of the metric.
+        mode: "min" or "max", the better direction.
+        value: the value of the metric, as stored.
+        source: how it was chosen, in words.
+    """
 
     split: str
     metric: str
@@ -25,12 +33,12 @@ class Level(NamedTuple):
 
 
 def level(records: Records) -> Level | None:
-    """Return the level: ``SHARE`` of LN's improvement from its first evaluation to the common step.
+    """Return the level: LN's first evaluation, plus ``SHARE`` of LN's improvement from there to the common step.
 
-    It is computed from means over seeds. Less than the whole improvement is required, so that norms that end slightly
-    behind LN have a time, too. Without LN, the series with the worst mean at the common step takes its place. The
-    metric is the target metric on the selection split, or on the target's split if the former was never evaluated.
-    Return None if nothing was evaluated.
+    It is computed from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach the
+    level, too. Without LN, the series with the worst mean at the common step takes its place. The metric is the target
+    metric on the selection split, or, if runs were never evaluated there, on the split on which it is reported. Return
+    None if no run was evaluated there at the common step.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     split = target.split if statistics.evaluations(records, target.selection, target.metric).empty else target.selection
@@ -47,11 +55,11 @@ def level(records: Records) -> Level | None:
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
-    """Return one row per series, columns ``COLUMNS``; ``steps`` and ``seconds`` are medians over runs.
+    """Return one row per series, with columns ``COLUMNS``.
 
-    ``reached``: the number of runs that reached the level. ``steps``: their steps at the first evaluation at or beyond
-    the level, not interpolated. ``timed``: how many of them have a clear time. ``seconds``: the times of these, in the
-    clock's buckets data and train.
+    ``runs``: the number of runs. ``reached``: the number of runs that reached the level. ``steps``: the median of
+    their steps at the first evaluation at or beyond the level, not interpolated. ``timed``: the number of runs that
+    reached it and have a clear time. ``seconds``: the median of their times (data + train) at this evaluation.
     """
     rows = records.metrics
     if goal.metric not in rows:

@@ -15,7 +15,10 @@ from rmsexp.compare.tables import formats
 
 
 def readable(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return one record's rows as text, with the paper's savings where they are comparable."""
+    """Return the rows of one record as text, with the paper's savings where they are comparable.
+
+    ``timings``: rows of :func:`rmsexp.compare.records.timing_records.load`.
+    """
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
     published = paper.savings(task if matching.savings_are_comparable(timings) else "")
     rows = []

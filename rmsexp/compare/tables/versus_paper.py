@@ -15,11 +15,11 @@ COLUMNS = ["series", "final", "best", "paper", "final_difference", "best_differe
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per number of the paper for which we have a series with evaluations; metrics as stored.
+    """Return one row per number of the paper for the target metric, if its norm was trained and its split evaluated.
 
-    Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. ``final``, ``best``:
-    means over seeds at the common step and at the best evaluation on the selection split. Differences are ours minus
-    the paper's.
+    Columns ``COLUMNS``, metrics as stored, then ``table``, ``framework``, ``data``, ``note`` of the paper's number.
+    ``final``, ``best``: our means over seeds at the common step and at the best evaluation on the selection split; NaN
+    if all runs diverged or failed. ``paper``: the paper's number. Differences are ours minus the paper's.
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
@@ -34,7 +34,10 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _means(records: Records, split: str) -> pd.DataFrame:
-    """Return columns ``series``, ``norm``, ``final``, ``best``; ``norm`` as the paper's numbers name it."""
+    """Return the means over seeds on a split: columns ``series``, ``norm``, ``final``, ``best``.
+
+    ``norm``: the series, as the paper's numbers name it.
+    """
     step, runs = statistics.common_step(records), records.runs.set_index("folder")
     values = {
         "final": statistics.final_metric(records, step, split),

@@ -1,4 +1,4 @@
-"""A page of three settings, shared by the tests of the page's content and of its controls."""
+"""Fixtures with a page of three settings, for the tests of the page's content and of its controls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from rmsexp.compare.tables.formats import NO_VALUE
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write two settings of CIFAR-10, of which the first causes warnings, and one of RNNSearch."""
+    """Write runs of three settings and return the results folder.
+
+    The settings are demo of cifar10, with a contended and a diverged run, small of cifar10, and tiny of rnnsearch.
+    """
     folder = tmp_path_factory.mktemp("results")
     for seed in range(3):
         write_run(folder, "ln", seed)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 from helpers.comparisons import mean_of, named, report
 
-SLOW = 20_000  # milliseconds; the machine may be busy
+SLOW = 20_000  # timeout in milliseconds, for a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def show(window: tuple[Page, list[str]]) -> Iterator[Callable[[str], Page]]:
 
     def view(fragment: str = "") -> Page:
         page.evaluate("fragment => { location.hash = fragment || 'x=step'; }", fragment)
-        page.evaluate("() => new Promise((done) => setTimeout(done))")  # the event hashchange comes later
+        page.evaluate("() => new Promise((done) => setTimeout(done))")  # the event hashchange is not fired at once
         visible(page).locator(".plot .xtitle").first.wait_for()
         return page
 
@@ -86,19 +86,19 @@ def axis_titles(page: Page) -> list[tuple[str, str]]:
 
 
 def lines(page: Page) -> int:
-    """Return the number of curves in the first chart."""
+    """Return the number of curves in the first chart of the shown setting."""
     return visible(page).locator(".plot").first.locator("path.js-line").count()
 
 
 def pixels(page: Page, colour: str) -> int:
-    """Return the number of pixels of the first chart that have nearly this colour."""
+    """Return the number of pixels with nearly this colour in the first chart of the shown setting."""
     screenshot = visible(page).locator(".plot").first.screenshot()
     image = np.asarray(Image.open(BytesIO(screenshot)).convert("RGB"), float)
     return int((np.abs(image - 255 * np.array(colors.to_rgb(colour))).max(axis=-1) < 30).sum())
 
 
 def rgb(colour: str) -> str:
-    """Return a colour in the notation of browsers."""
+    """Return a colour as browsers write it, such as "rgb(0, 114, 178)"."""
     return "rgb({}, {}, {})".format(*(round(255 * part) for part in colors.to_rgb(colour)))
 
 
@@ -204,10 +204,10 @@ def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None
     header, button = table.locator("thead th").nth(1), table.get_by_role("button", name="test error")
     button.click()
     assert header.get_attribute("aria-sort") == "ascending"
-    assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]  # 9.5 before 10.1: as numbers
+    assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]  # as numbers: 9.5 before 10.1
     button.press("Enter")
     assert header.get_attribute("aria-sort") == "descending"
-    assert norms.all_text_contents() == ["RMSNorm", "LayerNorm", "WeightNorm"]  # no value comes last either way
+    assert norms.all_text_contents() == ["RMSNorm", "LayerNorm", "WeightNorm"]  # a missing value is last again
     table.get_by_role("button", name="norm").press("Space")
     assert table.locator("[aria-sort]").count() == 1
     assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]
@@ -232,7 +232,7 @@ def test_the_page_works_with_the_keyboard_alone(show: Callable[[str], Page]) -> 
     page.keyboard.press("Shift+Tab")
     before = lines(page)
     page.keyboard.press("Space")
-    assert lines(page) == before - 2  # its seed and its mean
+    assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
 
 
 def test_a_view_is_restored_from_its_address_and_invalid_values_are_ignored(show: Callable[[str], Page]) -> None:

@@ -1,4 +1,4 @@
-"""Colours on the dark background."""
+"""The contrast of the norms' colours to the dark background."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ VOID = {"meta", "input", "img", "br", "link", "line"}
 
 
 class Elements(HTMLParser):
-    """Lists the elements of a page as (tag, attributes, texts directly inside), in the order of their opening tags."""
+    """Lists a page's elements in the order of their opening tags, each as (tag, attributes, texts directly inside)."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -55,7 +55,7 @@ class Elements(HTMLParser):
 
 
 def embedded(page: str) -> list[dict[str, Any]]:
-    """Return the JSON data of each setting of a page."""
+    """Return the JSON data, series and charts, that a page holds for each setting."""
     return [json.loads(text) for text in Elements(page).texts("script", type="application/json")]
 
 

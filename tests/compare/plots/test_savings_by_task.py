@@ -17,7 +17,7 @@ def record(
     device: str = "a processor",
     **ratios: float,
 ) -> pd.DataFrame:
-    """Return a timing record; ``ratios``: the ratio of each norm to the reference."""
+    """Return the rows of a timing record; ``ratios``: by norm, the ratio of its time to the reference's."""
     shared = {"task": task, "setting": "small", "kind": kind, "reference": reference, "started": started}
     shared |= {"impl": "eager", "device": device, "threads": 1.0, "torch": "2.15.0"}
     shared["folder"] = f"{device}/{task}/{kind}/{started}"

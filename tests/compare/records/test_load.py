@@ -1,4 +1,4 @@
-"""Loading records of runs, and the list of what could not be read."""
+"""Loading records of runs, and the list of files that are missing or damaged."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from rmsexp.compare.tables import findings
 
 
 def write_losses(root: Path, series: str, slope: float, seconds_per_step: float, **run: object) -> None:
-    """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a row every 10 steps."""
+    """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a training row every 10 steps."""
     folder = write_run(root, series, steps=200, **run)
     rows = [training(step, 10 - slope * step, seconds_per_step) for step in range(10, 201, 10)]
     write_rows(folder, [*rows, evaluated(200, 0.5)])

@@ -1,4 +1,4 @@
-"""The number formats of all tables."""
+"""The number formats that tables share."""
 
 from __future__ import annotations
 

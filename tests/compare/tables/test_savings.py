@@ -1,4 +1,4 @@
-"""Savings from timing records and from separate runs."""
+"""The table of savings, from timing records and from separate runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences to LayerNorm, seed by seed."""
+"""The table of differences from LayerNorm, paired by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of our quality and the paper's numbers."""
+"""The table of our quality beside the paper's numbers."""
 
 from __future__ import annotations
 
