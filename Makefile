@@ -33,7 +33,7 @@ check: setup ## lint, types and the quick tests (a minute and a half)
 
 test: setup lint types unit notebooks ## run every check that CI runs
 
-test-full: test ## run make test, then the numerical tests per set of vector instructions, with one and two threads
+test-full: test ## run make test, then the numerical tests with each set of vector instructions and one and two threads
 	for capability in default avx2 avx512; do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \

@@ -1,4 +1,4 @@
-"""A reproduction of "Root Mean Square Layer Normalization", and a bench for any normaliser."""
+"""Reproduction of "Root Mean Square Layer Normalization", and a bench that compares normalisation layers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["run"]
 def run(
     task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = (), config_dir: str | None = None
 ) -> Record:
-    """Begin or continue a run, unless it has already ended, and return its record.
+    """Begin a run or continue it, and return its record. A run that diverged or reached max_steps is not repeated.
 
-    ``overrides``: KEY=VALUE words as on the command line. ``config_dir``: a folder with your own configs.
+    ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``: a folder with your own
+    configs, as for ``--config-dir``.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
-    writes the run; KeyboardInterrupt if a signal stops it.
+    writes the run; KeyboardInterrupt if Ctrl-C or SIGTERM stops it.
     """
     from rmsexp import config, record, runner
 

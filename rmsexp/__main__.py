@@ -1,4 +1,7 @@
-"""The command ``rmsexp`` (also ``python -m rmsexp``): call the command that the first word names, or else do runs."""
+"""The command ``rmsexp`` (also ``python -m rmsexp``): call the command that the first word names, or do runs.
+
+The words are those of runs if there are none, or if the first is a flag or an override such as norm=ln.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from rmsexp.checks import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status."""
+    """Run the command line ``argv``, by default that of the process, and return its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         return app.main(words)
@@ -28,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _suggestion(word: str) -> str:
-    """Return "; did you mean X?" or "". X is GROUP=word if a group has this choice, or else a similar command."""
+    """Return "; did you mean X?" or "". X is GROUP=word if ``word`` is a choice of a group, else a similar command."""
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
     return f"; did you mean {choices[0]}?" if choices else nearest(word, app.COMMANDS)
 

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
     from rmsexp.runner import Outcome
 
-COMMANDS = {  # the commands other than runs; each names a module with a function main(argv)
+# The commands other than runs, with their help. ``rmsexp NAME`` calls main(argv) of the module rmsexp.NAME, or of
+# rmsexp.analysis.__main__.
+COMMANDS = {
     "timing": "time training steps with several norms, interleaved, to compare what the norms cost",
     "bench": "time norm layers and recurrent layers alone, interleaved",
     "report": "write tables, figures and one page about all runs below a folder",
     "analysis": "compute the paper's analyses, such as the invariances of Table 1",
     "translate": "translate lines of text with a trained model",
     "prepare": "download, verify and preprocess the data set of a run",
-    "published": "compare the files that the paper's authors published with our runs",
+    "published": "draw the authors' published logs beside our runs, or evaluate their model",
 }
 EXAMPLES = (
     ("python -m rmsexp", "RMSNorm on synthetic images like CIFAR-10's; about a minute"),
@@ -38,24 +40,24 @@ EXAMPLES = (
     ("python -m rmsexp norm=prms norm.p=0.25 optim.lr=0.001", "any value of the config can be set by its key"),
     ("python -m rmsexp scale=paper data.root=~/data", "the paper's own setting, on real data"),
 )
-PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # in the order in which they are suggested
+PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
 KEYS = (
-    ("seed", "seed of all random numbers: initial values, order of the batches, noise"),
-    ("max_steps", "the step to stop at; a larger number continues a finished run"),
+    ("seed", "seed of all random numbers: initial weights, order of the examples, noise"),
+    ("max_steps", "number of training steps; a larger number continues a finished run"),
     ("device, threads, precision", "auto, cpu or cuda; number of CPU threads; float32 or bfloat16"),
-    ("compile", "true: use torch.compile; the time axis of the curves excludes compilation"),
+    ("compile", "true: use torch.compile; the time axis of the curves excludes the warm-up, which compiles the model"),
     ("data.root", "the folder of all data sets"),
     ("results", "the folder of all results"),
     ("force", "true: start a new run and keep the old one beside it"),
-    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: one kernel per norm"),
+    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: one kernel per layer"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs of a command line and return its exit status.
 
-    The status is 0 if all runs have finished or diverged, 1 if one failed, 2 for a mistake on the command line, and
-    130 or 143 after Ctrl-C or SIGTERM.
+    The status is 0 if all runs have finished or diverged, 1 if one failed, cannot be written or is locked by another
+    process, 2 for a mistake on the command line, and 130 or 143 after Ctrl-C or SIGTERM.
     """
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if "-h" in words or "--help" in words:
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
         if sweep is None:
             return _single_run(jobs[0])
-        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # Hydra's own folder
+        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
         _hydra([*flags, *sweep])
         return _end_of_sweep(jobs)
     except config.ConfigError as error:
@@ -88,9 +90,9 @@ def expand(
 ) -> tuple[list[list[str]], list[str] | None]:
     """Return the overrides of each run of a command line, and the words that make Hydra do the runs in this order.
 
-    The words are None if the command line is not a sweep.
+    The words are None if the command line is not a sweep: it has neither ``-m`` (``multirun``) nor a choice sweep=….
 
-    Raises: ConfigError for a mistake in the overrides.
+    Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
     parsed = config.parse(overrides)
     single = [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
@@ -109,7 +111,10 @@ def expand(
 
 
 def _choices(override: Override) -> list[str]:
-    """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms."""
+    """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms.
+
+    Raises: ConfigError if Hydra cannot list the values, as for norm=glob(*).
+    """
     if not override.is_sweep_override():
         return [override.input_line or ""]
     try:
@@ -119,15 +124,18 @@ def _choices(override: Override) -> list[str]:
 
 
 def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides in an order in which a sweep varies seeds slowest and norms fastest.
+    """Return the overrides in an order in which a sweep varies the seed slowest, and norms and their options fastest.
 
-    The runs that are compared with each other then follow each other directly.
+    Runs that differ in the norm only then follow each other directly.
     """
     return sorted(overrides, key=lambda word: word.startswith("norm") - word.startswith("seed="))
 
 
 def _single_run(job: config.Job) -> int:
-    """Do one run, redraw the figures of its setting, suggest the next command, and return the exit status."""
+    """Do one run and return the exit status.
+
+    Unless the run fails or is stopped, redraw the figures of its setting and suggest a next command.
+    """
     from rmsexp import runner
 
     outcome = runner.execute(job)
@@ -164,7 +172,10 @@ def _print_outcome(job: config.Job, outcome: Outcome) -> None:
 
 
 def _next_command(job: config.Job) -> str:
-    """Return a command that runs the next of the paper's norms in this setting, or a sweep if all have been run."""
+    """Return a command that runs the first of ``PAPER_NORMS`` that has no folder in this setting.
+
+    If all have one, the command is a sweep over these norms with three seeds.
+    """
     words = [shlex.quote(word) for word in job.overrides if not word.startswith(("norm", "force", "max_steps"))]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
     norm = next((name for name in PAPER_NORMS if name not in existing), None)
@@ -175,7 +186,7 @@ def _next_command(job: config.Job) -> str:
 
 
 def draw(job: config.Job) -> Path | None:
-    """Redraw the figures of the job's setting; return the path of its curves, or None if there is nothing to draw."""
+    """Redraw the figures of a job's setting; return the path of ``curves.png``, or None if there is nothing to draw."""
     from rmsexp import compare
 
     try:
@@ -194,7 +205,12 @@ def _hydra(words: Sequence[str]) -> int:
 
 
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
-    """Do one run of a sweep and return its status. A run that fails raises no exception: that would end the sweep."""
+    """Do one run of a sweep and return its status.
+
+    A run that fails has the status "failed"; an exception would end the sweep.
+
+    Raises: SystemExit if a signal stopped the run. This ends the sweep.
+    """
     from hydra.core.hydra_config import HydraConfig
 
     from rmsexp import runner
@@ -216,7 +232,10 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
 
 
 def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
-    """Draw each setting and print its table, list the runs that did not finish, and return the exit status."""
+    """Draw each setting of a sweep, print its table, and list the runs that did not finish.
+
+    Return the exit status: 0 if all runs have finished or diverged, otherwise 1.
+    """
     from rich.console import Console
 
     from rmsexp import compare
@@ -253,7 +272,7 @@ def help_text() -> str:
         "",
         "usage: rmsexp [-m] [--config-dir DIR] [GROUP=CHOICE ...] [KEY=VALUE ...]",
         "       rmsexp COMMAND ...",
-        "  python -m rmsexp does the same. -m starts a run for every combination of comma-separated values.",
+        "  rmsexp is short for python -m rmsexp. -m does a run for every combination of comma-separated values.",
         "  --config-dir adds a folder of your own configs.",
         "",
         "commands (rmsexp COMMAND --help explains each; python -m rmsexp.COMMAND does the same):",
@@ -272,7 +291,7 @@ def help_text() -> str:
 
 
 def _groups() -> Iterator[str]:
-    """Return a line for each group and for each of its choices."""
+    """Yield a line of help for each config group and, except for recipe and pair, for each choice of the group."""
     for group, meaning in config.GROUPS.items():
         yield f"  {group}: {meaning}"
         if group not in ("recipe", "pair"):  # these follow from task, scale and norm

@@ -1,11 +1,11 @@
 """``python -m rmsexp.bench WHAT``: time layers alone, interleaved in one process on one device.
 
-norms         norm layers, eager, fused and torch's: forward with backward, and forward alone, beside a copy of the
-              input into newly allocated memory
+norms         norm layers, eager, fused and torch's: forward with backward, and forward alone. The forward pass is
+              compared with a copy of the input into newly allocated memory
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
-Prints one table per shape (norms: two). The record, its tables (Markdown) and its figures go to
-<results>/<what><number>/.
+Prints one table per shape (norms: two) and tables of ratios over all shapes. The record, its tables (Markdown) and its
+figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUMMARIES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints a mistake as one line, without the usage, and exits with status 2."""
+    """A command-line parser that prints a mistake as one line, without the usage, and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"rmsexp: {message}\n")
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command line.
 
-    Raises: SystemExit with status 2, after a line that names the mistake.
+    Raises: SystemExit with status 2, after printing a line that names a mistake, or with status 0 after --help.
     """
     parser = Parser(
         prog="python -m rmsexp.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,13 +80,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             nargs="+",
             default=shapes.default,
             metavar=shapes.form,
-            help=f"default: {' '.join(shapes.default)}",
+            help=f"shapes to time; default: {' '.join(shapes.default)}",
         )
         command.add_argument(
             "--seconds",
             type=float,
             default=10.0,
-            help=f"seconds of measuring per table, after at least {FEWEST_BENCH_ROUNDS} rounds; default: 10",
+            help=f"least seconds of measuring per table, with at least {FEWEST_BENCH_ROUNDS} rounds; default: 10",
         )
         command.add_argument(
             "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"
@@ -116,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace, command: str) -> Path:
-    """Measure all shapes, print a table for each, write the record, and return its folder."""
+    """Measure all shapes and print their tables; write the record, tables and figures to a new folder and return it."""
     import torch
 
     from rmsexp.measure import layers
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
 
 
 def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """Write the record, its tables and its figures; print the summaries."""
+    """Write the record, its tables and its figures to ``folder``; print the tables of ratios over all shapes."""
     from rmsexp.compare.plots import bench as bench_plot
     from rmsexp.compare.plots import canvas
 

@@ -1,4 +1,4 @@
-"""Checks of single values. Each raises ValueError with a message that names the key, the value and what is valid."""
+"""Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" with the known word most like ``word`` (``optim.lr`` for ``lr``), or ""."""
+    """Return "; did you mean X?", where X is the known word most like ``word`` (optim.lr for lr), or ""."""
     known = list(known)
     close = [name for name in known if name.endswith(f".{word}")] or difflib.get_close_matches(
         word, known, n=1, cutoff=0.5

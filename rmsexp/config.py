@@ -32,18 +32,18 @@ GROUPS = {
     "scale": "how large model and data are",
     "recipe": "sizes and schedule of a task at a scale; chosen by task and scale",
     "pair": "settings that one norm needs on one task; chosen by task and norm",
-    "logger": "a further place for the metrics; for several: logger=[wandb,tensorboard]",
+    "logger": "a service that the metrics are also written to; for several: logger=[wandb,tensorboard]",
     "sweep": "a prepared set of runs",
 }
-# Keys that are not part of a run's identity: they do not change what is trained, or the folder's path names them
-# elsewhere.
+# Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
+# not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
 NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
-    "norm_eps",  # norm.eps, which has the same value, is part of the identity
+    "norm_eps",  # norm.eps, which takes its value from here, is part of the identity
 }
 
-LONGEST_SUFFIX = 200  # bytes; longest text of changed keys in the name of a setting's or a series' folder
+LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 
 
 class ConfigError(ValueError):
@@ -52,7 +52,7 @@ class ConfigError(ValueError):
 
 @dataclass
 class DataConfig:
-    """The data keys of every task. ``root``: the folder that contains one folder per data set."""
+    """The key below ``data`` that every task has. ``root``: folder of all data sets and of what is made from them."""
 
     root: str = "~/.cache/rmsexp"
 
@@ -62,9 +62,11 @@ class DataConfig:
 
 @dataclass
 class RunConfig:
-    """The keys of every task's config; a task's ``Config`` adds its own. Intervals are in steps.
+    """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
 
     ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
+
+    Raises: ValueError for invalid values.
     """
 
     task: str = MISSING
@@ -101,8 +103,9 @@ class RunConfig:
 class Job:
     """A run to be done: its checked config, its norm, and the folder of its record.
 
-    ``setting``: the scale, with the other keys that were changed. ``series``: the norm, with its changed options.
-    ``resolved``: the config as plain values, for the record.
+    ``setting``: the scale and the keys, except those of the norm, that were changed, as in demo+batch_size=8.
+    ``series``: the norm and its options that were changed, as in prms+p=0.5. ``resolved``: the config as nested dicts
+    of plain values, for the record.
     """
 
     overrides: tuple[str, ...]
@@ -142,7 +145,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 def read(path: Path) -> tuple[Any, Any]:
     """Return the task's config and the norm of a run from its ``config.yaml``.
 
-    Raises: ConfigError if the file cannot be read or is not valid.
+    Raises: ConfigError if the file cannot be opened or has invalid values; yaml.YAMLError if it is not YAML.
     """
     try:
         return _typed(OmegaConf.load(path))  # type: ignore[arg-type]
@@ -153,7 +156,8 @@ def read(path: Path) -> tuple[Any, Any]:
 def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
     """Return the composed config; with ``hydra``, including Hydra's own part.
 
-    Raises: ConfigError for overrides that do not parse and for unknown groups, choices and keys.
+    Raises: ConfigError for overrides that do not parse, for unknown groups, choices and keys, and if ``config_dir`` is
+    no folder.
     """
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
@@ -208,7 +212,7 @@ def expand_home(word: str) -> str:
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
-    """Return the choices of a group, which are the names of its files."""
+    """Return the choices of a config group, sorted: the names of its files in the package and in ``config_dir``."""
     return sorted(_files(group, config_dir))
 
 
@@ -270,13 +274,13 @@ def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) 
 
 
 def _typed(composed: DictConfig) -> tuple[Any, Any]:
-    """Return the config as an instance of its task's schema, and its norm."""
+    """Return a composed config as an instance of its task's schema, and the norm that the config describes."""
     content = OmegaConf.create(_plain(composed))
     return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.norm)
 
 
 def task_module(name: str) -> ModuleType:
-    """Return the module of a task, ``rmsexp.tasks.<name>``; it is imported only here, because it imports torch.
+    """Return the module of a task, ``rmsexp.tasks.<name>``. It is imported only when needed, because it imports torch.
 
     Raises: ConfigError if there is no such module.
     """

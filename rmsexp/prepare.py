@@ -1,7 +1,7 @@
 """``python -m rmsexp.prepare task=cifar10 scale=small``: download, verify and preprocess the data set of a run.
 
-It takes the GROUP=CHOICE and KEY=VALUE arguments of one run, without ``-m`` and ``--config-dir``. The run then uses the
-prepared data and needs no network.
+It takes the GROUP=CHOICE and KEY=VALUE arguments of one run, without ``-m`` and ``--config-dir``. A run with the same
+arguments then uses the prepared data and needs no network.
 """
 
 from __future__ import annotations

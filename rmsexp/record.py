@@ -1,12 +1,13 @@
 """The record of a run: its files, and how they are written and read. This module imports only the standard library.
 
-The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/`` and holds
+The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides files of its task and loggers it holds
 
 - ``config.yaml``: the resolved config;
-- ``run.json``: identity, data set, parameter counts and one entry in ``sessions`` per process that worked on the run;
-- ``metrics.jsonl``: one row per line, append-only (see :meth:`RunFolder.append`);
+- ``run.json``: identity, data set, parameter counts and ``sessions``, one entry per process whose steps are in it;
+- ``metrics.jsonl``: one row per line (see :meth:`RunFolder.append`);
 - ``status.json``: status and step, replaced atomically;
-- ``checkpoints/``.
+- ``checkpoints/``;
+- ``traceback.txt``: the traceback of an unexpected error, if there was one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
-BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # names of the clock's buckets
+BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
 TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 
 
@@ -65,7 +66,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run's lock, which the kernel also releases when the process ends, for whatever reason.
+        """Hold the run's lock inside the context. If the process dies, the kernel releases the lock.
 
         Raises: RunLockedError if another process holds it.
         """
@@ -86,7 +87,7 @@ class RunFolder:
             yield
 
     def is_locked(self) -> bool:
-        """Return whether a living process holds the run's lock."""
+        """Return whether a living process, possibly this one, holds the run's lock."""
         if not self.lock_path.exists():
             return False
         with self.lock_path.open() as file:
@@ -97,7 +98,7 @@ class RunFolder:
         return False
 
     def move_aside(self) -> None:
-        """Rename the folder, if it exists, to ``<name>.old<number>``."""
+        """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number."""
         if not self.path.exists():
             return
         number = 0
@@ -106,7 +107,7 @@ class RunFolder:
         self.path.rename(target)
 
     def remove_temporaries(self) -> None:
-        """Remove files of processes that were killed inside :func:`write_atomic`. The caller must hold the lock."""
+        """Remove the files that processes killed inside :func:`write_atomic` left. The caller must hold the lock."""
         for path in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
             path.unlink()
 
@@ -131,10 +132,11 @@ class RunFolder:
     def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
-        Keys of a row: ``step, epoch, examples, split`` (train, valid or test), ``loss`` (mean per prediction, in nats),
-        ``objective`` (the training objective; training rows only), the task's metrics, ``lr, grad_norm`` (training
-        rows only) and ``seconds`` (in each bucket of the clock, since the run began). A training row has means over the
-        steps since the previous training row.
+        Keys of a row: ``step, epoch, examples`` (since the run began), ``split`` (train, valid or a test set), ``loss``
+        (mean per prediction), the task's other metrics, and ``seconds`` (in each bucket of the clock, since the run
+        began). Training rows also have ``objective`` (the training objective), ``grad_norm`` (norm of the gradient
+        before clipping) and ``lr``. They have means over the steps since the previous training row, except ``lr``, the
+        rate of the last step.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         with self.metrics_path.open("ab") as file:

@@ -27,16 +27,20 @@ from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
-EXPECTED = (DataError, CheckpointError, ValueError)  # their messages say what to do, without a traceback
+EXPECTED = (DataError, CheckpointError, ValueError)  # errors that are reported by their message, without a traceback
 
 
 class RefusedError(ValueError):
-    """The run in the folder was begun with another config or other data than the job's. The folder is not changed."""
+    """The run in the folder was begun with another config or other data than the job's. That run is left as it was."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``signum``: the signal that stopped it. ``already``: it had ended before this process."""
+    """How a run ended.
+
+    ``error``: why it diverged, failed or was interrupted. ``signum``: the number of the signal that stopped it, or
+    None. ``already``: whether it had ended before this process, which then did nothing.
+    """
 
     status: record.Status
     step: int
@@ -47,7 +51,7 @@ class Outcome:
 
 @dataclass
 class StatusFile:
-    """Writes ``status.json``. ``step``: the run's current step; the runner updates it."""
+    """Writes ``status.json``. ``step``: the step to write; the runner sets it after each checkpoint and at the end."""
 
     folder: record.RunFolder
     step: int
@@ -58,7 +62,11 @@ class StatusFile:
 
 @dataclass(frozen=True)
 class RunFile:
-    """Writes ``run.json``. ``sessions``: one entry per process that worked on the run; the last is this process's."""
+    """Writes ``run.json``.
+
+    ``identity``: the content except ``sessions``. ``sessions``: one entry per process whose steps are part of the run;
+    the last is this process's, to which the contention is added.
+    """
 
     folder: record.RunFolder
     identity: dict[str, Any]
@@ -72,7 +80,7 @@ class RunFile:
 
 
 def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
-    """Begin or continue the run of a job, unless it has already ended.
+    """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
     ``n_jobs``: the number of runs that share the machine.
 
@@ -92,7 +100,10 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
 
 
 def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
-    """Return the status that the last process wrote. Without a readable one, rely on the checkpoints: "interrupted"."""
+    """Return the status that the last process wrote, or "interrupted" at step 0 if there is no readable one.
+
+    In both cases the checkpoints decide at which step an unfinished run continues.
+    """
     try:
         return record.read_json(folder.status_path)
     except (FileNotFoundError, ValueError):
@@ -100,7 +111,10 @@ def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
 
 
 def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str, Any], n_jobs: int) -> Outcome:
-    """Run the job, turn exceptions into an outcome, and write the outcome to the status."""
+    """Run the job and return its outcome, also after an exception.
+
+    Write the outcome to ``status.json``, unless the run is refused.
+    """
     interrupt, status = Interrupt(), StatusFile(folder, earlier["step"])
     try:
         with interrupt.install():
@@ -122,7 +136,7 @@ def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str
 
 
 def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int) -> Outcome:
-    """Load the data, make the model, restore the last checkpoint if there is one, and train."""
+    """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, folder = job.config, status.folder
     device = set_up_device(cfg, n_jobs)
     task = tasks.make(job, device)
@@ -181,12 +195,16 @@ def _headline(job: config.Job, task: Task) -> str:
 def _sessions(
     earlier: Sequence[dict[str, Any]], device: torch.device, step: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return the earlier sessions that began before ``step``, where the run continues, and this process's session."""
+    """Return the earlier sessions that began before ``step``, where the run continues, and this process's session.
+
+    ``comparable`` in this session is false if a key of ``provenance.DECISIVE``, such as code or threads, has changed
+    since the session before. Such changes, and the step of a continued run, are reported.
+    """
     sessions = [session for session in earlier if session["from_step"] < step]
     current = provenance.session(device, step)
     changed = provenance.changed(sessions[-1], current) if sessions else []
     if changed:
-        report(f"warning: changed since the run's last process: {', '.join(changed)}; figures exclude this run's time")
+        report(f"warning: changed since the run's last process: {', '.join(changed)}; savings of time exclude this run")
     if step:
         report(f"continuing at step {step}")
     return [*sessions, current | {"comparable": not changed}]
@@ -221,9 +239,9 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
 
 
 def _earlier_sessions(folder: record.RunFolder, digest: str) -> list[dict[str, Any]]:
-    """Return the sessions of the processes that worked on this run before.
+    """Return the sessions in ``run.json``, or an empty list if there is no such file.
 
-    Raises: RefusedError if their data set had another digest.
+    Raises: RefusedError if the run's data set has another digest than ``digest``, that of the job's data set.
     """
     if not folder.run_path.exists():
         return []
@@ -238,7 +256,10 @@ def _earlier_sessions(folder: record.RunFolder, digest: str) -> list[dict[str, A
 
 
 def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> None:
-    """Raises: RefusedError if the run was begun with a config that differs in a key of its identity."""
+    """Compare the job's config with the one that the run was begun with.
+
+    Raises: RefusedError if they differ in a key of the run's identity.
+    """
     if not folder.config_path.exists():
         return
     changed = config.differences(resolved, yaml.safe_load(folder.config_path.read_text()))
@@ -252,7 +273,7 @@ def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> No
 
 
 def _message(error: Exception, folder: record.RunFolder) -> str:
-    """Return a message that says what was wrong; write the traceback of an unexpected error to a file."""
+    """Return the message about an error that ended a run; write an unexpected one's traceback to a file."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"

@@ -2,13 +2,13 @@
 
     norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
-    timing.reference=ln   the norm that the others are compared with
+    timing.reference=ln   the norm, with its options, that the others are compared with
     timing.layers=false   true: time only the norm layers, with the calls that training steps make
-    timing.target_width   stop when no 95 % interval of a ratio is wider than this (0.02)
-    timing.budget         stop after this many seconds of measuring (120)
+    timing.target_width   stop when no 95 % interval of a ratio is wider than this (0.02), after at least 20 rounds
+    timing.budget         stop after this many seconds of measuring in any case (120)
 
 All norms are timed in one process. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
-record goes to results/<task>/<setting>/timing/.
+record goes to a new folder in results/<task>/<setting>/timing/.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rmsexp import config, record
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
-OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # of this command; other words are config overrides
+OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
 @dataclass
 class Options:
-    """The options of this command."""
+    """The options of this command, which the help above explains."""
 
     norms: list[str] = field(default_factory=lambda: ["none", "ln", "rms", "prms"])
     impl: list[str] = field(default_factory=lambda: ["eager"])
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
-    """Return the options of a command line, and its jobs by series (the norm with its changed options).
+    """Return the options of a command line, and a job for each norm and implementation, by series (see config.Job).
 
     Raises: ConfigError for a mistake in the words.
     """
@@ -108,7 +108,7 @@ def _write(content: dict[str, Any], parent: Path) -> Path:
 
 
 def _show(folder: Path) -> None:
-    """Write the table and the figure of a record beside it; print the table and the paths."""
+    """Write table and figure of the record in ``folder`` beside it; print the table, the paths and a next command."""
     import pandas as pd
 
     from rmsexp.compare.plots import canvas

@@ -25,7 +25,8 @@ def load(
 ) -> Trained:
     """Return the task and the model of the run in ``folder``.
 
-    ``kind``: the class that the task must have. ``which``: the checkpoint, "best" or "last".
+    ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long.
+    ``which``: the checkpoint, "best" or "last".
 
     Raises: config.ConfigError if the folder holds no run of such a task; checkpoint.CheckpointError if the checkpoint
     is missing or damaged; data.DataError or ValueError if the data are missing or have changed.

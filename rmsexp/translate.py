@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         "--checkpoint",
         choices=("best", "last"),
         default="best",
-        help="the best on the validation set, or the last (default: %(default)s)",
+        help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
     )
     parser.add_argument("--beam", type=int, help="beam size, 1 for greedy search (default: as in the run's config)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -45,8 +45,8 @@ def _parser() -> argparse.ArgumentParser:
 def _translate(arguments: argparse.Namespace) -> None:
     """Translate the lines of standard input, and write one line for each to standard output.
 
-    Raises: ConfigError, CheckpointError, DataError, ValueError or OSError if the run cannot be loaded;
-    UnicodeDecodeError if the input is not UTF-8.
+    Raises: ConfigError for a beam size below 1; ConfigError, CheckpointError, DataError, ValueError or OSError if the
+    run cannot be loaded; UnicodeDecodeError if the input is not UTF-8.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Kill one run again and again with SIGKILL, and check that its result is bit-identical to an uninterrupted run.
+"""Kill one run again and again with SIGKILL, and check that it ends bit-identical to an uninterrupted run.
 
     python scripts/chaos.py [--kills 20] [--norm bn] [--steps N] [--data-root DIR] [OVERRIDE ...]
 
@@ -26,13 +26,14 @@ from typing import Any
 
 from rmsexp import record
 
-# For each place of a kill: how many of 20 kills hit it, and the range of counts to draw from. The counts are small
-# enough for the kill to come before the run ends, and large enough for most children to make progress.
+# SHARES: how many of 20 kills hit each place. COUNTS: a child is killed when it reaches its place for the n-th time,
+# with n drawn between these numbers. They are small enough for the kill to come before the run ends, and large enough
+# for most children to make progress.
 SHARES = {"checkpoint": 3, "rename": 2, "metrics": 4, "evaluation": 4, "warmup": 3}
 COUNTS = {"checkpoint": (1, 2), "rename": (1, 2), "metrics": (3, 4), "evaluation": (1, 2), "warmup": (1, 1)}
 COUNTS["random"] = (2, 36)  # steps that a child computes before the kill, including three of warm-up
 CHECKPOINT_EVERY = 10
-STEP, KILLED = "chaos: step", "chaos: killed"
+STEP, KILLED = "chaos: step", "chaos: killed"  # beginnings of lines that a child prints
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Child:
-    """How a child ended: its exit status, the first and last step that it computed, and where it was killed."""
+    """How a child ended: exit status, first and last step that it began (warm-up included), and where it was killed."""
 
     status: int
     first_step: int | None
@@ -54,7 +55,10 @@ class Child:
 
 
 def plan(kills: int, rng: random.Random) -> list[Kill]:
-    """Draw kills in random order. The first one comes before the first checkpoint if such a kill was drawn."""
+    """Draw ``kills`` kills in random order.
+
+    If one in the warm-up, the metrics or an evaluation is drawn, such a kill is the first, before any checkpoint.
+    """
     shares = [point for point, share in SHARES.items() for _ in range(share)]
     points = (shares + ["random"] * kills)[:kills] if kills >= len(shares) else rng.sample(shares, kills)
     rng.shuffle(points)
@@ -160,7 +164,7 @@ def compare(reference: Path, other: Path) -> list[str]:
 
 
 def run_content(results: Path) -> dict[str, Any]:
-    """Return what must be equal in two repetitions of the single run in ``results``: no times and no file sizes."""
+    """Return the content of the only run in ``results``, without times and file sizes, which differ in repetitions."""
     import torch
 
     (folder,) = map(record.RunFolder, record.find_runs(results))
@@ -195,9 +199,9 @@ def differences(a: Any, b: Any, place: str = "") -> list[str]:
 
 
 def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rng: random.Random) -> list[str]:
-    """Run the reference, then the killed run until its last child ends, in ``root``.
+    """Do an uninterrupted run as reference, then the killed run: one child per kill, and a last one that ends the run.
 
-    Prints a line per kill and returns a line for each error or difference.
+    Both runs are in ``root``. Prints a line per kill and returns a line for each error or difference.
     """
     log, errors = root / "log.txt", []
     reference, killed = ([*words, f"results={root / name}"] for name in ("reference", "killed"))
@@ -225,7 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="number of kills (20)")
     parser.add_argument("--norm", default="bn", help="norm of the run (bn)")
-    parser.add_argument("--steps", type=int, help="length of the run (default: enough for all kills)")
+    parser.add_argument("--steps", type=int, help="number of steps of the run (default: enough for all kills)")
     parser.add_argument("--data-root", type=Path, help="folder of the data (data.root)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the plan of kills (0)")
     parser.add_argument("--child", metavar="POINT:COUNT", help=argparse.SUPPRESS)

@@ -4,9 +4,9 @@
 
 BEFORE and AFTER are checkouts of two commits; after -- come overrides as on the command line of ``python -m rmsexp``.
 There are three contestants, each a process with its own model: BEFORE and AFTER with these overrides, and AFTER with
-norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round, each contestant takes a
-block of the same steps, in random order. Prints the median milliseconds per step (with 10 % and 90 % quantiles) and the
-speed-up over BEFORE, paired by round, with 95 % intervals.
+norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round, the contestants take the
+same block of steps, one after another in random order. Prints the median milliseconds per step (with 10 % and 90 %
+quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def print_table(seconds: dict[str, list[float]], reference: str) -> None:
-    """Print a row per contestant; ``seconds`` has its seconds per step in each round."""
+    """Print a row per contestant; ``seconds``: seconds per step in each round, by contestant."""
     print("| contestant | ms per step, median (10 % to 90 %) | speed-up over before (95 % interval) |")
     print("| --- | --- | --- |")
     for name, values in seconds.items():

@@ -1,6 +1,6 @@
 """Draw the import contracts of pyproject.toml as a Mermaid diagram in docs/architecture.md.
 
-The diagram replaces the text between the two marker lines of the document. A test fails if it is out of date.
+The diagram replaces the text between the two marker lines of the document. A test fails if the document is out of date.
 
     python scripts/draw_architecture.py
 """
@@ -32,7 +32,7 @@ def contracts(path: Path) -> list[Contract]:
 
 
 def updated(document: str, rules: Sequence[Contract]) -> str:
-    """Return the document with its drawing replaced.
+    """Return the document with the text between its markers replaced by a drawing of the rules.
 
     Raises: ValueError if the document does not have the two markers once each.
     """

@@ -1,8 +1,9 @@
 """Compute the features of a folder of images for order-embedding, and write them to a .npy file.
 
-The file has float32 numbers of shape (images, 4096), in the order of ``--names`` or of the sorted file names.
+The file has float32 numbers of shape (images, 4096), in the order of ``--names`` or of the sorted file names; each row
+has unit length.
 
-After an interruption, the same command continues at the last shard of 500 images.
+After an interruption, the same command continues at the first shard of 500 images that is missing.
 
     python scripts/extract_image_features.py ~/data/coco/val2014 features.npy --kind vgg19 --names val.txt
 """

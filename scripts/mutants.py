@@ -4,8 +4,8 @@
 
 COVERAGE is the data file that ``pytest --cov=rmsexp --cov-branch --cov-context=test`` writes; JUNIT.xml is written by
 its option ``--junitxml``. The seed determines which faults are drawn from the areas in ``AREAS``. Each fault is planted
-in a separate checkout of HEAD. Then the tests that executed its line run, quickest first, until one fails or 60 seconds
-have passed. With ``--suite``, the whole suite runs if they detect nothing.
+in a temporary worktree of HEAD. Then the tests that executed the changed line run, quickest first, until one fails or
+60 seconds have passed. With ``--suite``, the whole suite runs if these tests detect nothing.
 
 Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ and
 Triton kernels are tested with all tests of these kernels.
@@ -33,7 +33,7 @@ from xml.etree import ElementTree
 
 import coverage
 
-SECONDS = 60.0
+SECONDS = 60.0  # time limit of the tests that are selected for a fault
 # An area's share of the faults, relative to the other areas, and a pattern of its files. Some patterns name files of
 # older commits, for --tree.
 AREAS = {
@@ -50,7 +50,9 @@ AREAS = {
     "kernels": (5, r"kernels/(\w+/)?(?!__init__)\w+\.py"),
     "C++": (3, r"kernels/cpp/\w+\.cpp"),
 }
+# kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
+# functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 
 
@@ -133,7 +135,7 @@ def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
 
 
 def cpp_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
-    """Yield changes of operators and eps in a C++ file: on indented lines, outside comments and template headers."""
+    """Yield a fault for each match of ``CPP`` in a C++ file: indented lines, no comments and no template headers."""
     position = 0
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         code = line.split("//")[0]
@@ -228,7 +230,7 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
 
 
 def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite: bool) -> None:
-    """Plant a fault, run its tests, restore the file, and store the result in ``mutant``."""
+    """Plant a fault, run its tests, restore the file, and set ``tests``, ``result`` and ``test`` of ``mutant``."""
     path = root / mutant.file
     original = path.read_bytes()
     path.write_bytes(original[: mutant.start] + mutant.new.encode() + original[mutant.end :])

@@ -25,7 +25,8 @@ from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, Stepper
 
-# An operator belongs to the first kind with a prefix of its name in the "aten" library of PyTorch.
+# Kinds of operators, and prefixes of their names in PyTorch's library "aten". An operator belongs to the first kind
+# that has a prefix of its name.
 KINDS = {
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",
@@ -38,6 +39,7 @@ KINDS = {
     "activations and their gradients": "tanh sigmoid threshold relu clamp",
     "other elementwise": "add mul sub div pow rsqrt where lerp masked_fill",
 }
+# how the table names these parts
 PARTS = {"forward": "forward and loss", "update": "norm of the gradient, clipping, update"}
 OTHER = "the rest (Python, autograd, views)"
 
@@ -63,7 +65,7 @@ def main() -> None:
 
 
 def part_seconds(stepper: Stepper, step: int) -> dict[str, float]:
-    """Take one training step and return the seconds of each of its parts."""
+    """Take one training step and return the seconds of each part, by name, and of the rest of the step."""
     seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager

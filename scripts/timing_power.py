@@ -20,7 +20,7 @@ from rmsexp.train.device import set_up_device
 
 
 class Slowed:
-    """A contestant that takes each step of another one, and then idles for a share of the step's time."""
+    """A contestant that takes each step of another contestant, and then idles for a share of the step's time."""
 
     def __init__(self, contestant: Contestant, share: float) -> None:
         self._contestant, self._share = contestant, share
@@ -59,7 +59,10 @@ def main() -> None:
 
 
 def run_trial(seed: int, share: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time two models, the second slowed by ``share``; return their ratio, its interval and the number of rounds."""
+    """Time two models, the second slowed by ``share``.
+
+    Return the ratio second / first with its interval, the number of rounds, and why the measuring stopped.
+    """
     job = config.job([*map(config.expand_home, arguments.overrides), "norm=rms"])
     options = TimingConfig(reference="first", target_width=arguments.target_width, budget=arguments.budget)
     jobs, device = {"first": job, "second": job}, set_up_device(job.config)

@@ -2,7 +2,7 @@
 
 Each pair is a block of steps of the trainer and a block of the plain loop, in random order, in one process. Warm-up and
 evaluation are excluded. The trainer's time includes work that the plain loop does not do: noise that depends on the
-step, the norm of the gradient, the clock, the records and one checkpoint per block.
+step, the norm of the gradient, the clock, the records and the checkpoints.
 
     python scripts/trainer_overhead.py --pairs 30 --steps 60 scale=demo norm=rms
 """

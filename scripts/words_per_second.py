@@ -16,7 +16,7 @@ from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS
 
-STEPS = 60
+STEPS = 60  # number of timed steps, after the warm-up
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 @pytest.fixture(autouse=True)
 def threads_of_torch() -> Iterator[None]:
-    """Set one thread, because with small tensors threads wait for each other longer than they compute.
+    """Make torch use one thread, because with small tensors threads wait for each other longer than they compute.
 
-    ``make test-full`` sets RMSEXP_TEST_THREADS to 2 to see that results do not depend on the number.
+    RMSEXP_TEST_THREADS sets another number. ``make test-full`` tests with 1 and 2 threads.
     """
     import torch
 
@@ -58,7 +58,7 @@ def text_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text_root(text_cache: Path) -> Iterator[Path]:
-    """Return a ``data.root``, and make the built-in translation corpus small for a module: 310, 16 and 16 pairs."""
+    """Return a ``data.root``; for a module's tests, shrink the built-in translation corpus to 310, 16 and 16 pairs."""
     from rmsexp.data.synthetic import phrases
     from rmsexp.tasks import translation
 
@@ -70,7 +70,7 @@ def text_root(text_cache: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def small_synthetic_data() -> Iterator[None]:
-    """Make built-in data small for a module: 74 and 13 cloze questions, and 46, 12 and 14 images with captions."""
+    """Shrink built-in data for a module's tests: 74 and 13 cloze questions, and 46, 12 and 14 images with captions."""
     from rmsexp.data.synthetic import scenes, stories
     from rmsexp.tasks import attentive_reader, order_embedding
 
@@ -83,12 +83,15 @@ def small_synthetic_data() -> Iterator[None]:
 
 @pytest.fixture
 def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
-    """Return a function that runs command lines in this process, with results and data in the test's folder."""
+    """Return a function that runs command lines in this process, by default for two steps and without figures.
+
+    Results and data are in the test's folder.
+    """
     from helpers.tasks import Ended
 
     from rmsexp import app
 
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
     folders = (f"results={tmp_path / 'results'}", f"data.root={tmp_path / 'data'}")
     edges = ("max_steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", "threads=1", "device=cpu")
 

@@ -1,7 +1,7 @@
 """Interleaved timing: contestants in one process take blocks of the same steps, in a new random order in every round.
 
-Separate runs on a shared machine differ by more than what a norm costs. Within a round all contestants meet the same
-conditions and the same batches, so the ratio of two blocks of one round can be trusted.
+Times of separate runs on a shared machine differ by more than what a norm costs. Within a round all contestants meet
+almost the same conditions and the same batches, so the ratio of two times of one round varies little.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS, Batches, Part, synchronise
 
-BLOCK_SECONDS = 0.1  # shortest block of the slowest contestant; reading the clock takes little time beside it
+BLOCK_SECONDS = 0.1  # least duration of a block of the slowest contestant, so that reading the clock hardly adds to it
 
 
 class Contestant(Protocol):
-    """A model, or layers alone, whose steps are timed."""
+    """Something whose steps are timed: a model in training, or layers alone."""
 
     def take(self, step: int, batches: Batches, part: Part = nullcontext) -> object:
-        """Compute one step; if it has named parts, each of them inside the context manager ``part(name)``."""
+        """Compute one step. If the step has named parts, each of them runs in the context manager ``part(name)``."""
 
 
 class Round(NamedTuple):
-    """Seconds per step of each contestant, and ``data_seconds`` per step for loading the batches."""
+    """The times of a round: seconds per step of each contestant, and seconds per step for loading the batches."""
 
     seconds: list[float]
     data_seconds: float
@@ -72,7 +72,7 @@ class InterleavedTimer:
             number += 1
 
     def parts(self, blocks: int) -> list[dict[str, float]]:
-        """Return the median seconds per step of each part, by name, for each contestant.
+        """Return for each contestant the seconds per step of each part, by name: the median over ``blocks`` blocks.
 
         The device is synchronised before and after each part.
         """
@@ -98,7 +98,7 @@ class InterleavedTimer:
         ]
 
     def _next_block(self) -> tuple[int, list[Batches], float]:
-        """Return the first step of the next block, its batches, and the seconds per step that loading them took."""
+        """Return the first step of the next block, the block's batches, and the seconds per step for loading them."""
         first, watch = self._next_step, Stopwatch()
         self._next_step += self.steps_per_block
         batches = [self._batches(step) for step in range(first, self._next_step)]

@@ -24,7 +24,11 @@ IMPLS = ("eager", "fused")
 
 
 class LayerPass:
-    """A call of a layer on ``x``: forward and, if ``gradient`` (with respect to the output) is given, backward."""
+    """A call of a layer on ``x``: the forward pass and, if ``gradient`` is given, the backward pass.
+
+    ``gradient``: the gradient with respect to the output. After the backward pass the gradients with respect to ``x``
+    and ``parameters`` are deleted.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
-    ``what``: a key of ``CASES``. ``budget``: seconds for each case, after at least ``FEWEST_BENCH_ROUNDS`` rounds.
+    ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
+    ``FEWEST_BENCH_ROUNDS`` rounds.
     """
     for number, shape in enumerate(shapes, 1):
         for case in CASES[what](shape, dtype, device):
@@ -91,7 +96,10 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
 
 
 def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
-    """Time rounds until the budget is spent, and return the seconds per call of each layer in each round."""
+    """Time rounds for ``budget`` seconds, at least ``FEWEST_BENCH_ROUNDS``.
+
+    Return the seconds per call as one list per round, with one number per layer.
+    """
     watch, rounds = Stopwatch(), []
     for timed in timer.rounds():
         rounds.append(timed.seconds)
@@ -101,9 +109,9 @@ def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
 
 
 def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
-    """Return two cases of norm layers on ``ROWSxFEATURES``: both passes, and the forward pass alone.
+    """Return two cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, and the forward pass alone.
 
-    The statistics are over the features.
+    The statistics are over the features. The forward pass is also compared with a copy of the input.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}

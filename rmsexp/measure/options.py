@@ -1,4 +1,4 @@
-"""Options of the measuring commands. This module does not import torch, so that mistakes are reported at once."""
+"""Options of the measuring commands, without importing torch, so that mistakes in them are reported at once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from rmsexp import checks
 
-BOTH, FORWARD = "forward + backward", "forward"  # the passes of a benchmark
-FEWEST_BENCH_ROUNDS = 6  # the interval of a ratio from fewer rounds is meaningless
+BOTH, FORWARD = "forward + backward", "forward"  # the passes that a case of a benchmark times
+FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
 LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
 SIZE = "[1-9][0-9]*"  # regular expression of a dimension
 
 
 @dataclass
 class TimingConfig:
-    """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
+    """The keys below ``timing.`` of ``python -m rmsexp.timing``, which its --help explains."""
 
     layers: bool = False
     reference: str = "ln"

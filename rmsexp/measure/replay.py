@@ -15,7 +15,7 @@ from rmsexp.train.step import Part
 
 
 class LayerCall(NamedTuple):
-    """A layer, the shape and type of its input, and its keyword arguments, such as a mask."""
+    """A recorded call: the layer, the shape and dtype of its input, and the keyword arguments, such as a mask."""
 
     layer: nn.Module
     shape: torch.Size
@@ -47,7 +47,7 @@ class Replay:
     """Repeats recorded calls, forward and backward, on random values of the same shapes.
 
     ``calls``: the calls of each recorded step; step ``i`` of the replay repeats those of entry ``i % len(calls)``.
-    ``draw``: returns random values of a given shape and type.
+    ``draw``: returns random values of a given shape and dtype.
     """
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
@@ -61,7 +61,7 @@ class Replay:
                 self._gradients[key] = draw(*key)
 
     def take(self, step: int, batches: object, part: Part = nullcontext) -> None:  # noqa: ARG002
-        """Repeat all calls of one recorded step, then compute the gradients of all of them."""
+        """Repeat all calls of one recorded step, then run the backward pass of all of them and delete the gradients."""
         calls = self._calls[step % len(self._calls)]
         with part("forward"):
             outputs = [call.layer(self._inputs[call.shape, call.dtype], **call.keywords) for call in calls]

@@ -23,9 +23,11 @@ from rmsexp.train.randomness import standard_normal
 from rmsexp.train.step import Batches, Settings, Stepper
 from rmsexp.train.task import Dataset
 
-FEWEST_ROUNDS = 20  # an interval from fewer rounds is unreliable
-PARTS_BLOCKS = 9  # of each contestant, to time the parts of a step
-REPLAYED_STEPS = range(0, 63, 7)  # spread out, because neighbouring batches may have similar lengths
+# least number of rounds, unless the budget is spent before; intervals from fewer rounds are unreliable
+FEWEST_ROUNDS = 20
+PARTS_BLOCKS = 9  # number of blocks of each contestant in which the parts of a step are timed
+# steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
+REPLAYED_STEPS = range(0, 63, 7)
 
 Report = Callable[[str], None]
 
@@ -39,7 +41,7 @@ class Contestants(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """All rounds, the ratio of each series to the reference, and why the measuring stopped."""
+    """All rounds, the ratio of each series' time to the reference's, and why the measuring stopped."""
 
     rounds: list[Round]
     ratios: dict[str, Interval]
@@ -49,8 +51,8 @@ class Measurement(NamedTuple):
 def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> dict[str, Any]:
     """Time the jobs and return the content of the record. ``jobs``: by series, the norm with its changed options.
 
-    Raises: ValueError if the norm layers of the reference are to be timed alone and it has none; data.DataError if data
-    are missing or damaged.
+    Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
+    has none; data.DataError if data are missing or damaged.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     job = next(iter(jobs.values()))
@@ -137,7 +139,7 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
 
 
 def _replay(stepper: Stepper, batches: Callable[[int], Batches]) -> replay.Replay | None:
-    """Return a replay of the norm layers' calls in ``REPLAYED_STEPS``; None if a step has no such calls."""
+    """Take the steps ``REPLAYED_STEPS``; return a replay of their norm layers' calls, or None if a step has none."""
     calls = []
     for step in REPLAYED_STEPS:
         with replay.record_calls(stepper.model) as calls_of_step:
@@ -154,7 +156,8 @@ def measure_ratios(
 ) -> Measurement:
     """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
 
-    The widths are checked ever less often: checks after each round would stop at an interval that is narrow by chance.
+    Intervals are narrow enough only after ``FEWEST_ROUNDS`` rounds; a spent budget stops from two rounds on. The widths
+    are checked ever less often: checks after each round would stop at an interval that is narrow by chance.
     """
     watch, next_check = Stopwatch(), FEWEST_ROUNDS
     rounds: list[Round] = []

@@ -1,4 +1,4 @@
-"""Checkpoints are written atomically. If the last one is damaged, the one before it is read."""
+"""Write checkpoints atomically, and read the newest one that is not damaged."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def save_best(folder: Path, payload: Payload) -> None:
 
 
 def load(folder: Path) -> tuple[Payload | None, str | None]:
-    """Return the newest undamaged checkpoint (None if there is none yet), and a warning if a newer one is damaged.
+    """Return the newest undamaged checkpoint, and a warning if a newer one is damaged. Each is None if there is none.
 
-    If ``last.pt`` is damaged, it is renamed: otherwise the next :func:`save` would replace ``previous.pt`` by it.
+    The checkpoints are ``last.pt`` and, older, ``previous.pt``. If only ``last.pt`` is damaged, it is renamed to
+    ``damaged.pt``; otherwise the next :func:`save` would replace ``previous.pt`` by it.
 
-    Raises: CheckpointError if all checkpoints are damaged.
+    Raises: CheckpointError if there are checkpoints and all of them are damaged.
     """
     damaged = []
     for name in (LAST, PREVIOUS):
@@ -65,7 +66,7 @@ def read(path: Path) -> Payload:
     """Return the content of a checkpoint. Raises: CheckpointError if the file is missing or damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # torch does not check checksums
+            broken = archive.testzip()  # torch.load does not check the checksums
         if broken is not None:
             raise ValueError(f"the checksum of {broken} is wrong")
         payload: Payload = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""Stopwatch, clock and date. No other module reads the time."""
+"""Stopwatch, clock and date. No other module of the package reads the time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
 
     @contextmanager
     def bucket(self, name: str) -> Iterator[None]:
-        """Add the time spent inside the context to a bucket, also if an exception ends it."""
+        """Add the time spent inside the context to the bucket ``name``, also if an exception ends the context."""
         watch = Stopwatch()
         try:
             yield
@@ -42,7 +42,7 @@ class Clock:
 
     @property
     def time(self) -> float:
-        """Return the value of the time axis of every curve, in seconds."""
+        """Return the seconds in the buckets ``TIMED``, which are the time axis of every curve."""
         return sum(self.seconds[name] for name in TIMED)
 
 

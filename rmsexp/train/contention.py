@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-# Largest time that threads may wait for a core, relative to their CPU time. Measured: 0.005 alone, 0.64 beside one busy
-# process.
+# A run is contended if its threads wait for a core for more than WAITED_LIMIT times their CPU time (measured: 0.005
+# without other busy processes, 0.64 beside one), or if the host of a virtual machine takes away more than STEAL_LIMIT
+# of the time of all cores.
 WAITED_LIMIT = 0.05
-STEAL_LIMIT = 0.02  # largest share of the virtual machine's time that its host may take away
+STEAL_LIMIT = 0.02
 
 
 def _schedstat() -> dict[str, tuple[int, int]]:
-    """Return the nanoseconds (on a core, waiting for a core) of each thread of this process."""
+    """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of this process."""
     times = {}
     for path in Path("/proc/self/task").glob("*/schedstat"):
         try:
@@ -38,7 +39,7 @@ def _machine() -> tuple[int, int]:
 def _gpu_shared() -> bool | None:
     """Return whether another process computes on a GPU of this machine; None if that is unknown.
 
-    This process computes on a GPU, too. If nvidia-smi does not list it, as in a container, its list is ignored.
+    This process computes on a GPU, too. If nvidia-smi does not list it, as in a container, the answer is None.
     """
     try:
         answer = subprocess.run(
@@ -55,7 +56,7 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Adds up how long the threads waited for a core and how much time the host took away, inside :meth:`watch`.
+    """Adds up how long this process's threads waited for a core and how much time the host took, inside :meth:`watch`.
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
@@ -70,7 +71,7 @@ class Contention:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Include the work inside the context."""
+        """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown."""
         try:
             threads, machine = _schedstat(), _machine()
         except (OSError, ValueError, IndexError):
@@ -87,8 +88,12 @@ class Contention:
         self._ticks += ticks - machine[1]
 
     def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown) and the two relative times that the limits apply to."""
-        if self._on_gpu and not self._gpu_shared:  # a GPU that was shared once stays contended
+        """Return ``state`` (clear, contended or unknown), ``waited`` and ``steal``.
+
+        ``WAITED_LIMIT`` and ``STEAL_LIMIT`` apply to ``waited`` and ``steal``; both are None if the state is unknown.
+        On a GPU this also asks nvidia-smi whether another process uses a GPU now.
+        """
+        if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None}

@@ -12,11 +12,12 @@ from rmsexp.train import memory
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
-    """Set threads, determinism and the reuse of memory (:mod:`.memory`), and return the config's device.
+    """Set threads, determinism on CUDA, and the reuse of memory (:mod:`.memory`); return the config's device.
 
-    ``n_jobs``: the number of runs that share the CPU cores.
+    ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
+    ``threads``.
 
-    Raises: ValueError if this machine has no such device.
+    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -33,9 +34,9 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
 
 
 def compile_model(model: nn.Module, cfg: RunConfig) -> None:
-    """Let the model be compiled at its first call if ``cfg.compile`` is set. It must be initialised before.
+    """If ``cfg.compile`` is set, make torch compile the model at its first call. Initialise the model before.
 
-    Compiling in place keeps the parameters' names. With ``dynamic`` one compilation serves batches of all shapes.
+    Compiling in place keeps the parameters' names. With ``dynamic`` one compilation serves batches of different shapes.
     """
     if cfg.compile:
         model.compile(dynamic=True)

@@ -12,7 +12,8 @@ from types import FrameType
 class Interrupted(Exception):
     """A signal asked the process to stop. ``signum``: the signal's number; the exit status is 128 + signum.
 
-    ``torn``: a second signal interrupted work that must not be interrupted, so the state may be inconsistent.
+    ``torn``: whether this was the second signal. It may have interrupted work that must not be interrupted, so the
+    state may be inconsistent.
     """
 
     def __init__(self, signum: int, torn: bool = False) -> None:
@@ -21,7 +22,7 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """While it is installed, a signal raises :class:`Interrupted`: at once, or at the end of :meth:`deferred`."""
+    """While installed, SIGINT and SIGTERM raise :class:`Interrupted`: at once, or at the end of :meth:`deferred`."""
 
     def __init__(self) -> None:
         self._deferred = 0
@@ -41,7 +42,7 @@ class Interrupt:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Raise the exception for a signal only at the end of the context; for a second signal at once."""
+        """Delay the exception for a signal to the end of the outermost such context. A second signal raises at once."""
         self._deferred += 1
         try:
             yield

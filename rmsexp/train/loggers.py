@@ -24,7 +24,7 @@ def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping
 
     ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
 
-    Raises: ValueError for unknown loggers and options.
+    Raises: ValueError for unknown loggers and options, and if TensorBoard is needed but not installed.
     """
     kinds = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
     for name, settings in options.items():

@@ -24,15 +24,15 @@ from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
 
 @dataclass
 class State:
-    """The progress of a run, as in a checkpoint. ``pending``: values of the steps since the last training row.
+    """The progress of a run, as in a checkpoint.
 
-    The values of a step are its objective, the sum of each of its ``metrics``, the norm of its gradient, and the number
-    of its predictions.
+    ``pending``: for each step since the last training row, a list of its objective, the sum of each of ``metrics``, the
+    norm of the gradient, and the number of predictions. ``metrics_bytes``: the length of ``metrics.jsonl``.
     """
 
-    step: int = 0
-    examples: int = 0
-    evaluated: int = -1  # the step of the last evaluation
+    step: int = 0  # number of steps taken
+    examples: int = 0  # number of training examples used
+    evaluated: int = -1  # the step of the last evaluation, or -1 before the first
     best: float | None = None  # best value so far of the metric that selects the best checkpoint
     pending: list[list[float]] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class State:
 
 
 class Diverged(Exception):
-    """The training objective is not finite, for the first time in the given step."""
+    """The training objective is not finite. ``step``: the first step, counted from 0, in which this happened."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"the training objective of step {step} is not finite")
@@ -60,7 +60,8 @@ def restore(stepper: Stepper, folder: record.RunFolder) -> Start:
 
     Without a checkpoint, initialise the model and drop all metrics.
 
-    Raises: checkpoint.CheckpointError if all checkpoints are damaged.
+    Raises: checkpoint.CheckpointError if all checkpoints are damaged; ValueError if metrics of the checkpoint's steps
+    are missing.
     """
     payload, warning = checkpoint.load(folder.checkpoints)
     if payload is None:
@@ -96,9 +97,10 @@ class Trainer:
         self._recent: list[tuple[Tensor, int, int]] = []  # per step: values (on the device), predictions, examples
 
     def run(self) -> None:
-        """Train up to ``max_steps``.
+        """Train up to ``max_steps``. Log, evaluate and save checkpoints at their intervals and at the end.
 
-        Raises: Diverged; Interrupted, after a checkpoint unless the state may be inconsistent.
+        Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint
+        unless the state may be inconsistent.
         """
         state, settings = self.state, self.settings
         try:
@@ -127,7 +129,7 @@ class Trainer:
         return min(self.settings.max_steps, *((self.state.step // every + 1) * every for every in intervals))
 
     def _warm_up(self) -> None:
-        """Take some steps, so that later steps' times exclude compilation and cold caches; then restore the state."""
+        """Take the next step a few times, so that times exclude compilation and cold caches; then restore the state."""
         if self.state.step >= self.settings.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -143,7 +145,7 @@ class Trainer:
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Train up to step ``edge``, then fetch the values of these steps; only then the host waits for the device."""
+        """Train up to step ``edge``, then fetch the values of these steps. The host waits for the device only then."""
         state = self.state
         with self._contention.watch():
             while state.step < edge:
@@ -164,7 +166,7 @@ class Trainer:
         return result.values, result.predictions
 
     def _collect(self) -> None:
-        """Fetch the values of the latest steps from the device.
+        """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
 
         Raises: Diverged at the first step whose objective is not finite, after logging the steps before it.
         """
@@ -184,7 +186,7 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Write a training row: means over the steps since the previous training row."""
+        """Write and show a training row: means over the pending steps, and the last step's learning rate."""
         state = self.state
         with self.clock.bucket("log"), self._interrupt.deferred():
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
@@ -200,7 +202,7 @@ class Trainer:
             self._display.update(row, steps_per_second)
 
     def _evaluate(self) -> None:
-        """Evaluate the model, write one row per split and the task's files, and save the best model."""
+        """Evaluate the model; write a row per split and the task's files; save the model if it is the best so far."""
         with self.clock.bucket("eval"):
             self.model.eval()
             try:
@@ -221,7 +223,7 @@ class Trainer:
             self._save_best(results[target.selection][target.metric])
 
     def _save_best(self, value: float) -> None:
-        """Save the model if the target's metric has a new best value."""
+        """Save the model if ``value``, the target's metric on the selection split, is finite and the best so far."""
         state, target = self.state, self.task.target
         sign = 1 if target.mode == "min" else -1
         if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):

@@ -14,14 +14,14 @@ _keeps_freed = False
 
 
 def keep_freed() -> None:
-    """Let this process keep freed memory from now on. Without glibc this does nothing."""
+    """Make this process keep the memory that it frees from now on, for reuse. Without glibc this does nothing."""
     global _keeps_freed
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # all memory comes from the heap, and the heap never shrinks
+        # take all memory from the heap, and never shrink the heap
         _keeps_freed = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def keeps_freed() -> bool:
-    """Return whether this process keeps freed memory, for the record."""
+    """Return whether this process keeps the memory that it frees. The record has this value."""
     return _keeps_freed

@@ -1,4 +1,4 @@
-"""Clipping, and variants of Adam, as in the code that the paper's experiments used."""
+"""Gradient clipping and variants of Adam, each as in code that the paper's experiments used."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def clip_global(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
 
 
 def clip_per_tensor(gradients: list[Tensor], limit: float, norm: Tensor) -> None:  # noqa: ARG001
-    """Scale each gradient in place, so that its own norm becomes at most ``limit`` (order-embedding)."""
+    """Scale each gradient in place, so that its own norm becomes at most ``limit``, as in order-embedding's code."""
     for gradient, tensor_norm in zip(gradients, torch._foreach_norm(gradients), strict=True):
         gradient.mul_((limit / tensor_norm).clamp(max=1.0))
 
 
 def clip_by_root(gradients: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Scale all gradients in place: a total norm above limit^2 becomes limit * sqrt(norm) (attentive reader).
+    """Scale all gradients in place by one factor: a total ``norm`` above limit^2 becomes limit * sqrt(norm).
 
-    The published code compares the norm itself, not its square, with limit^2.
+    The published code of the attentive reader does this, because it uses the norm where the squared norm is meant.
     """
     torch._foreach_mul_(gradients, torch.where(norm > limit**2, limit / norm.sqrt(), 1.0))
 
@@ -37,7 +37,7 @@ CLIPPING = {"global": clip_global, "per_tensor": clip_per_tensor, "by_root": cli
 
 @dataclass
 class AdamConfig:
-    """Options of Adam. ``clip``: the limit of the gradients' norm, or None. ``clipping``: a key of :data:`CLIPPING`."""
+    """Options of Adam. ``clip``: the limit for clipping; None: do not clip. ``clipping``: a key of :data:`CLIPPING`."""
 
     lr: float
     beta2: float
@@ -56,7 +56,7 @@ class AdamConfig:
 
 @dataclass
 class TensorFlowAdamConfig(AdamConfig):
-    """Options of :class:`TensorFlowAdam`. beta1 is an option, not a schedule."""
+    """Options of :class:`TensorFlowAdam`. ``beta1`` is an option here; for :class:`Adam` the schedule sets it."""
 
     beta1: float = 0.9
 
@@ -71,10 +71,11 @@ class TensorFlowAdamConfig(AdamConfig):
 class TensorFlowAdam(torch.optim.Adam):
     """Adam with eps added to the root of the uncorrected v: ``p -= lr * c_t * m / (sqrt(v) + eps)``.
 
-    ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``. TensorFlow and the published Theano code do this. With ``swapped``,
-    each beta in c_t is replaced by 1 - beta, as in the published code of order-embedding; c_t is then close to 1 after
-    a few steps. PyTorch's Adam computes the update, with eps divided by ``sqrt(1 - beta2^t)`` and, if ``swapped``,
-    another learning rate.
+    m and v are the running averages of the gradient and its square, and ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``
+    corrects their bias at step t, from 1. TensorFlow and the published Theano code do this. With ``swapped``, each beta
+    in c_t is replaced by 1 - beta, as in the published code of order-embedding; c_t is then close to 1 after a few
+    steps. PyTorch's Adam computes the update, with eps divided by ``sqrt(1 - beta2^t)`` and, if ``swapped``, another
+    learning rate.
     """
 
     def __init__(
@@ -99,14 +100,15 @@ class TensorFlowAdam(torch.optim.Adam):
 
 
 def _correction(beta1: float, beta2: float, t: int) -> float:
-    """Return c_t, which corrects the bias of m and v, because these averages start at zero."""
+    """Return ``c_t = sqrt(1 - beta2^t) / (1 - beta1^t)``, which corrects that the averages m and v start at zero."""
     return math.sqrt(1 - beta2**t) / (1 - beta1**t)
 
 
 class Adam(torch.optim.Optimizer):
-    """Adam with eps inside the root: ``p -= lr * m_hat / sqrt(v_hat + eps)`` (as in the weight_norm code).
+    """Adam with eps inside the root: ``p -= lr * m_hat / sqrt(v_hat + eps)``, as in Salimans & Kingma's code.
 
-    ``lr`` and ``beta1`` are read from the parameter groups at every step, because a schedule may change them.
+    m_hat and v_hat are the bias-corrected averages of the gradient and its square, as in Adam. ``lr`` and ``beta1`` are
+    read from the parameter groups at every step, because a schedule may change them.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float) -> None:
@@ -130,7 +132,7 @@ class Adam(torch.optim.Optimizer):
             torch._foreach_lerp_(first, grads, 1 - beta1)
             torch._foreach_mul_(second, beta2)
             torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-            # lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + eps), with the corrections outside the tensors
+            # lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + eps), with the corrections moved into scalar factors
             corrections = [1 - beta2 ** s["step"] for s in states]
             denominator = torch._foreach_add(second, [group["eps"] * correction for correction in corrections])
             torch._foreach_sqrt_(denominator)

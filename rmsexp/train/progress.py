@@ -11,7 +11,7 @@ from rmsexp.record import Row, metrics_text
 
 
 class ProgressDisplay:
-    """Shows step, loss, speed and the remaining time."""
+    """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error."""
 
     def __init__(self, label: str, steps: int) -> None:
         self._label, self._steps = label, steps

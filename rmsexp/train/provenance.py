@@ -1,4 +1,4 @@
-"""The code, versions and machine that computed a run."""
+"""Determine which code, versions and machine compute a run, for its record."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
-SOURCES = (".py", ".cpp", ".h")  # suffixes
+SOURCES = (".py", ".cpp", ".h")  # suffixes of source files
 # Keys of a session whose change may change results or times.
 DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
-    """Return this process's entry of ``sessions`` in ``run.json``."""
+    """Return this process's entry of ``sessions`` in ``run.json``. ``from_step``: the step at which it begins."""
     return {
         "started": now(),
         "from_step": from_step,
@@ -40,7 +40,7 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the keys that differ between two sessions and may change results or times."""
+    """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks."""
     return [key for key in DECISIVE if before.get(key) != after[key]]
 
 

@@ -1,4 +1,4 @@
-"""Random numbers from named streams, each of which depends on a seed and its name, not on earlier draws elsewhere."""
+"""Random numbers from named streams. The numbers of a stream depend only on its seed and name, not on other draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def choices(n: int, options: int, seed: int, *name: str | int) -> Tensor:
 
 
 def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torch.device | str = "cpu") -> Tensor:
-    """Return float32 values of mean 0 and variance 1."""
+    """Return a float32 tensor of the given shape with normally distributed values of mean 0 and variance 1."""
     return torch.empty(shape, device=device).normal_(generator=stream(seed, *name, device=device))
 
 
@@ -61,7 +61,7 @@ class StreamNoise:
         return x * _like(mask, x).to(x.dtype).mul_(1 / (1 - p))
 
     def _draw(self, x: Tensor, std: float | None) -> Tensor:
-        """Return float32 values of the shape of ``x``: normal with deviation ``std``, or uniform in [0, 1) for None."""
+        """Return float32 values, shaped as ``x``: normal with deviation ``std``, or uniform in [0, 1) if it is None."""
         if torch.compiler.is_compiling():
             return _draw_compiled(x.detach(), self._handle, std)
         values = torch.empty(x.shape, device=x.device)
@@ -70,9 +70,10 @@ class StreamNoise:
         return values.normal_(0, std, generator=self._generator)
 
     def seed_default(self, device: torch.device) -> None:
-        """Seed torch's default generator on ``device``, with a seed that depends on the name and the number of calls.
+        """Seed torch's default generator on ``device``.
 
-        The host computes the seed, so it does not wait for the device.
+        The seed depends on the stream and on how often this method was called on it. The host computes the seed, so it
+        does not wait for the device.
         """
         self._seeded += 1
         cuda = device.type == "cuda"
@@ -80,8 +81,8 @@ class StreamNoise:
         default.manual_seed(seed_of(*self._name, "default", self._seeded))
 
 
-# A compiled graph cannot contain a generator. It contains an operator, which looks up the stream by its handle.
-# Declaring the handle as mutated prevents torch.compile from reordering the draws.
+# A compiled graph cannot contain a generator. It calls the operator rmsexp::draw, which looks up the StreamNoise by its
+# handle, a tensor with its id(). Declaring the handle as mutated prevents torch.compile from reordering the draws.
 _ALIVE: WeakValueDictionary[int, StreamNoise] = WeakValueDictionary()
 
 

@@ -12,8 +12,8 @@ class HoldThenDecay:
     """A constant rate in the first half of training, then a linear decrease towards zero; beta1 drops in the middle.
 
     The ``steps`` of training are divided into E periods of ``period`` steps, each with a constant rate (in the paper, a
-    period is an epoch). Period e (from 0) has the factor ``min(1, 2 - 2 e / E)``; from ``E / 2`` on ``beta1`` is
-    ``late_beta1`` (Salimans & Kingma 2016, section 5.1).
+    period is an epoch). Period e (from 0) has the factor ``min(1, 2 - 2 e / E)``. From period E / 2 on, ``late_beta1``
+    replaces ``beta1`` (Salimans & Kingma 2016, section 5.1).
     """
 
     steps: int
@@ -28,7 +28,7 @@ class HoldThenDecay:
         checks.probability("schedule.late_beta1", self.late_beta1)
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the factor on the learning rate, and beta1, at a step (from 0); later steps get those of the last."""
+        """Return the factor on the learning rate, and beta1, at a step (from 0); after the last they stay."""
         period = min(step, self.steps - 1) // self.period
         half = self.steps / self.period / 2
         return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}
@@ -52,7 +52,8 @@ class Constant:
 class WarmUp:
     """A linear increase over ``warmup`` steps, then a decrease with step^-0.5 (Vaswani et al. 2017, section 5.3).
 
-    The factor is 1 at its peak, where the rate is ``optim.lr``. In that paper it is ``width^-0.5 * warmup^-0.5`` there.
+    The factor is 1 at its peak, where the rate is ``optim.lr``. In that paper the rate at the peak is
+    ``width^-0.5 * warmup^-0.5``.
     """
 
     steps: int

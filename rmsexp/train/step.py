@@ -15,15 +15,15 @@ from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
 
-WARMUP_STEPS = 3  # steps before training or timing, excluded from the measured times
+WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
 
 Batches = Sequence[Any]  # the micro-batches of a step
-Part = Callable[[str], AbstractContextManager[object]]  # context manager for a named part of a step
+Part = Callable[[str], AbstractContextManager[object]]  # from the name of a part to a context in which the part runs
 
 
 class Schedule(Protocol):
     def at(self, step: int) -> dict[str, float]:
-        """Return ``lr``, the factor on the learning rate, and other values for the optimiser's groups."""
+        """Return by name the values of the optimiser's groups at a step (from 0); ``lr`` is a factor on the rate."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class Settings:
 class StepResult(NamedTuple):
     """The values of one step.
 
-    ``values``, on the device: the objective, the sum of each metric in ``metrics``, and the norm of the gradient before
-    clipping. ``predictions``: the number of predictions in each sum.
+    ``values``, on the device, ``(len(metrics) + 2,)``: the objective (mean over the micro-batches), the sum of each
+    metric in ``metrics``, and the norm of the gradient before clipping. ``predictions``: the number of predictions in
+    each sum.
     """
 
     values: Tensor
@@ -63,7 +64,7 @@ class StepResult(NamedTuple):
 
 
 class Stepper:
-    """A model with its optimiser, and the training step of both."""
+    """A model with its task, optimiser and schedule, and the training step."""
 
     def __init__(
         self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, settings: Settings
@@ -72,7 +73,7 @@ class Stepper:
         self.schedule, self.settings = schedule, settings
 
     def take(self, step: int, batches: Batches, part: Part = nullcontext) -> StepResult:
-        """Do one step, with ``part("forward")``, ``part("backward")`` and ``part("update")`` around its parts."""
+        """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``."""
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
             group.update(rates | {"lr": self.settings.lr * rates["lr"]})

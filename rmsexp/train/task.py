@@ -23,11 +23,15 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Target:
-    """The metric by which runs are compared, and its split. ``selection``: the split that chooses the best model."""
+    """The metric by which runs are compared, and its split.
+
+    ``mode``: whether the smallest ("min") or largest ("max") value is best. ``selection``: the split on which the best
+    model of a run is chosen by this metric. ``loss_unit``: the unit of the loss.
+    """
 
     split: str
     metric: str
-    mode: str  # "min" or "max"
+    mode: str
     selection: str
     loss_unit: str = "nats"
 
@@ -36,7 +40,8 @@ class Target:
 class Objective:
     """The objective of a micro-batch: ``loss``, the scalar to be minimised.
 
-    ``sums``: each metric, including "loss", summed over ``count`` predictions.
+    ``sums``: each metric, including "loss", summed over ``count`` predictions. The metric "loss" may differ from the
+    objective, for example by having no label smoothing.
     """
 
     loss: Tensor
@@ -45,7 +50,7 @@ class Objective:
 
 
 class Task(Protocol):
-    """A task is made from its config and a device; this also loads its data set.
+    """Interface of tasks. A task is constructed from its config and a device, which also opens its data set.
 
     ``notes``: remarks on the metrics, for the record. ``files``: texts from the last evaluation that are written to the
     run's folder, by file name.
@@ -58,7 +63,7 @@ class Task(Protocol):
     files: Mapping[str, str]
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        """Preprocess the data, or load them from the cache; ``report`` prints a line about anything that takes long."""
+        """Preprocess the data or load them from the cache. ``report`` prints a line. Call this before other methods."""
 
     def build(self, norm: Any) -> nn.Module:
         """Return the model, on the device; :meth:`initialise` draws its weights."""
@@ -79,4 +84,4 @@ class Task(Protocol):
         """Return the objective of a micro-batch."""
 
     def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return the metrics of each evaluation split. The caller puts the model into evaluation mode."""
+        """Return the metrics of each evaluation split, by name. The caller puts the model into evaluation mode."""

@@ -1,4 +1,4 @@
-"""``python -m rmsexp.bench``: command lines, rows and summaries of ratios, and records of tiny shapes."""
+"""``python -m rmsexp.bench``: command lines, rows of layers, tables of ratios, and records of tiny shapes."""
 
 from __future__ import annotations
 

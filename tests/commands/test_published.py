@@ -1,4 +1,4 @@
-"""``python -m rmsexp.published``: files in the authors' layout are read, drawn with our runs, and evaluated."""
+"""``python -m rmsexp.published``: logs in the authors' layout are drawn with our runs, a stored model is evaluated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 
 def statistics(**changed: Any) -> dict[str, Any]:
-    """Return the statistics that attentive_reader.py stores: the lists that we read, and one more."""
+    """Return statistics as attentive_reader.py stores them: the lists that we read, one more, and ``changed``."""
     values = defaultdict(list)
     for index in range(3):
         values["train_err_ave"].append(np.float64(0.9 - index / 10))
@@ -397,7 +397,7 @@ def test_mistakes_give_an_error_message_and_write_nothing(
 
 
 def published_ranks(stored: dict[str, np.ndarray], captions: list[str], features: np.ndarray) -> list[list[float]]:
-    """Return R@1, R@5, R@10, mean and median rank of captions and of images, as in the authors' evaluation.py."""
+    """Return R@1, R@5, R@10, mean and median rank for captions, then for images, as in the authors' evaluation.py."""
     ids = [[WORD_IDS.get(word, 1) for word in caption.split()] for caption in captions]
     vectors = np.stack([published_caption(stored, "rms", [*words, 0]) for words in ids])
     images = features @ stored["ff_image_W"] + stored["ff_image_b"]

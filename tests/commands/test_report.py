@@ -32,7 +32,7 @@ def write_setting(root: Path, seeds: int = 3, series: Sequence[str] = SERIES, **
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write results of one setting on two machines, one of which has another learning rate, too. Do not change them."""
+    """Write results of two machines; the second also has another learning rate. Tests must not change the files."""
     root = tmp_path_factory.mktemp("results")
     write_setting(root / "first")
     write_setting(root / "second", seeds=1)
@@ -42,7 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
-    """Return a copy of these results with all reports written."""
+    """Return a copy of ``results`` in which all reports are written."""
     copy = results.with_name("written")
     shutil.copytree(results, copy)
     assert [path.name for path in report.run(copy, None, None)] == [
@@ -53,7 +53,7 @@ def written(results: Path) -> Path:
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
-    """Return a list that collects the settings of each page. No page is rendered, since that takes a second."""
+    """Return a list to which the settings of each page are added. Pages are empty, since rendering takes a second."""
     reports: list[SettingReport] = []
 
     def page(settings: list[SettingReport]) -> str:

@@ -79,7 +79,7 @@ def test_several_implementations_need_labels() -> None:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None) -> Path:  # noqa: ARG001
-    """Return a setting's folder with two timing records of a tiny order-embedding: of steps, and of layers alone."""
+    """Return a setting's folder with two timing records of a tiny order-embedding model: of steps, and of layers."""
     root = tmp_path_factory.mktemp("timing")
     words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.budget=0.2", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:

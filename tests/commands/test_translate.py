@@ -35,7 +35,7 @@ LEARNT = {  # options with which a run learns a little in seconds
 
 
 def train(root: Path, results: Path, task: str, *more: str) -> Path:
-    """Train a run, and return its folder."""
+    """Do a run of ``task`` with the options ``LEARNT``, and return its folder."""
     options = [f"data.root={root}", f"results={results}", *EDGES]
     job = config.job([*tiny(task), *LEARNT[task], *SEARCH, *options, *more])
     assert runner.execute(job).status == "finished"
@@ -228,7 +228,7 @@ def test_scores_in_bfloat16_equal_those_of_the_run_s_evaluation(
 
 @pytest.mark.slow
 def test_input_and_output_are_utf8_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, run as a process, reads and writes UTF-8 whatever the terminal's encoding."""
+    """The command, in a process of its own, reads and writes UTF-8 although Python's streams are set to Latin-1."""
     monkeypatch.chdir(tmp_path)
     lines = [" ".join(letters) for letters in itertools.product("äöü", repeat=3)]
     for split in ("train", "valid", "test"):

@@ -83,7 +83,7 @@ class Bench:
 def bench(
     tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Bench:
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # Hydra's main reads it, and the app sets it
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
     return Bench(tmp_path, data_root, capsys, monkeypatch)
 
 
@@ -114,7 +114,7 @@ def assert_same_end(bench: Bench, undisturbed: Path) -> None:
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], object]) -> None:
-    """Call ``action`` when the batches of a step are fetched."""
+    """Call ``action`` whenever the batches of ``step`` are fetched."""
     fetch = Task.batches
 
     def batches(self: Task, k: int) -> Any:
@@ -295,7 +295,7 @@ def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
 
 
 def run_on_cifar10(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
-    """Do a run on CIFAR-10 (not on synthetic images), and return its outcome and its status."""
+    """Do a run on the CIFAR-10 files in ``root``; return how the command ended and the content of the run's status."""
     done = bench("scale=small", f"data.root={root}")
     (status,) = bench.results.rglob(record.STATUS)
     return done, record.RunFolder(status.parent).read_status()
@@ -329,7 +329,10 @@ class Command:
 
 
 def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch, more: Any = None) -> Path:
-    """Write a training and a test batch of two images whose digests are the expected ones; return their folder."""
+    """Write a training and a test file of two images each, with digests as expected, and return their folder.
+
+    ``more``: a further object in both files.
+    """
     folder = root / "cifar10" / CIFAR10.base_folder
     folder.mkdir(parents=True)
     content = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], "more": more}, protocol=2)
@@ -494,7 +497,7 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
     bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
     done = bench("max_steps=8")
     assert done.status == 0
-    assert "warning: changed since the run's last process: code; figures exclude this run's time" in done.err
+    assert "warning: changed since the run's last process: code; savings of time exclude this run" in done.err
     sessions = record.read(bench.folder()).run["sessions"]
     assert [session["comparable"] for session in sessions] == [True, False]
     assert_same_end(bench, undisturbed)
@@ -505,7 +508,7 @@ def test_a_damaged_file_of_the_record_gives_no_traceback(file: str, bench: Bench
     bench()
     (bench.folder() / file).write_text("{")
     done = bench("max_steps=8")
-    assert done.status == int(file != record.STATUS)  # without a status the checkpoints are enough
+    assert done.status == int(file != record.STATUS)  # a damaged status does not matter: the checkpoints have the step
     assert "Traceback" not in done.err
 
 
@@ -727,7 +730,7 @@ def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
 
 
 def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
-    """The launcher starts new processes, in which the patches of this process have no effect."""
+    """Of two runs at a time, each uses half of the cores. They run in new processes, without this process's patches."""
     from joblib.externals.loky import get_reusable_executor
 
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")

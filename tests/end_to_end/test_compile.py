@@ -1,4 +1,4 @@
-"""``compile=true`` gives the same training, in the folder of another setting."""
+"""Training with ``compile=true`` equals eager training up to rounding; the run has another setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EDGES = ("max_steps=4", "log_every=1", "eval_every=4", "checkpoint_every=4", "th
 
 @pytest.fixture
 def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make torch.compile trace and differentiate graphs as usual, but run them with eager operators, without code."""
+    """Make torch.compile trace and differentiate graphs as usual, but run eager operators instead of compiling code."""
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager"))
 

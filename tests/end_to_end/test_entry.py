@@ -1,4 +1,4 @@
-"""The command ``rmsexp``: its first word names a command, or all words belong to runs."""
+"""The command ``rmsexp``: its first word names another command, or all words describe runs."""
 
 from __future__ import annotations
 

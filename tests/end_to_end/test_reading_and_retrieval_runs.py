@@ -52,7 +52,7 @@ def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, mor
     [("attentive_reader", "bn", 30), ("order_embedding", "rms", 20)],
 )
 def test_a_stopped_run_ends_like_an_undisturbed_run(name: str, norm: str, size: int, tmp_path: Path) -> None:
-    """The runs have two steps per epoch, and the reader has dropout."""
+    """The runs have two steps per epoch, so they stop in different epochs, and the reader has dropout."""
     options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}"]
     assert_stopping_changes_nothing(options, tmp_path)
 

@@ -74,7 +74,7 @@ def test_a_run_continues_after_a_crash(
     [
         *(("_update", nth) for nth in (2, *range(WARMUP + 1, WARMUP + 8 + 1))),
         *(("_collect", nth) for nth in (1, 2)),
-        ("isfinite", 5),  # in _collect; the first evaluation makes three calls
+        ("isfinite", 5),  # a call in _collect, because the first evaluation makes only three
         *((method, nth) for method in ("_log", "_evaluate", "_checkpoint") for nth in (1, 3)),
     ],
 )
@@ -112,7 +112,7 @@ def test_sigterm_twice_does_not_save_half_a_step(
 def test_continuing_a_finished_run_and_warming_up(
     norm: str, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run goes to step 4, then to step 8. Both warm-ups restore the state."""
+    """A run to step 4 that is continued to step 8 equals an uninterrupted run. Both warm-ups restore the state."""
     warm_up, warmed_up = Trainer._warm_up, []
 
     def full_state(trainer: Trainer) -> list[Any]:
@@ -140,7 +140,7 @@ def test_continuing_a_finished_run_and_warming_up(
 def test_translation_runs_continue_after_a_crash_and_sigterm(
     task: str, norm: str, text_root: Path, tmp_path: Path
 ) -> None:
-    """The runs have two kinds of dropout and an end of an epoch; the Transformer has two micro-batches per step."""
+    """The runs include dropout and the end of an epoch; the Transformer has two micro-batches per step."""
     task_options = {
         "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
         "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
@@ -194,7 +194,7 @@ def flip_a_bit(content: bytes) -> bytes:
 def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    """At the end ``last.pt`` is missing, as if the process had been killed before it wrote the new file."""
+    """In the end ``last.pt`` is deleted, as if the process had been killed before it wrote the new file."""
     values = [{"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
     for value in values[:2]:
         checkpoint.save(tmp_path, value)
@@ -234,7 +234,7 @@ def test_differences_compares_values_and_types_exactly() -> None:
 
 
 def test_a_run_continues_after_sigkill(data_root: Path, tmp_path: Path) -> None:
-    """Two processes are killed. ``python scripts/chaos.py`` kills many more."""
+    """Two processes of the run are killed; the third finishes it. ``python scripts/chaos.py`` kills many more."""
     log = tmp_path / "log.txt"
     deaths = [
         chaos.run(words(data_root, tmp_path / "killed", "norm=bn"), log, chaos.Kill(point, count))

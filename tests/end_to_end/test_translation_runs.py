@@ -133,7 +133,7 @@ def write(prefix: Path, sources: list[str], targets: list[str]) -> None:
 
 @pytest.fixture
 def user_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Write files with 42 training pairs, one with an empty side and one too long; return the overrides to use them."""
+    """Write files with 42 training pairs, one with an empty side and one too long; return overrides that use them."""
     corpus = phrases.phrases(40, 6, 6)
     monkeypatch.chdir(tmp_path)
     for split, read in corpus.splits.items():

@@ -12,7 +12,7 @@ def test_all_contestants_take_the_same_steps_in_a_random_order(monkeypatch: pyte
     seconds = (0.02, 0.03, 0.04)
     timer, log = simulated_timer(monkeypatch, [itertools.repeat(value) for value in seconds], data_seconds=0.001)
     timer.warm_up()
-    assert timer.steps_per_block == 3  # a block of the slowest contestant lasts at least a tenth of a second
+    assert timer.steps_per_block == 3  # of 0.04 s, so that a block of the slowest contestant lasts at least 0.1 s
     assert [(name, step) for name, step, _ in log] == [(name, step) for name in "abc" for step in range(3)]
     log.clear()
     for timed in itertools.islice(timer.rounds(), 12):
@@ -31,7 +31,7 @@ def test_all_contestants_take_the_same_steps_in_a_random_order(monkeypatch: pyte
 
 def test_seconds_of_parts_are_summed_by_name_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, _ = simulated_timer(monkeypatch, [itertools.cycle([0.1, 0.2, 0.6]), itertools.repeat(0.4)])
-    parts = timer.parts(3)  # the median of 0.1, 0.2 and 0.6
+    parts = timer.parts(3)  # steps of 0.1, 0.2 and 0.6 s, of which the median is used
     assert [list(seconds) for seconds in parts] == [["forward", "backward"]] * 2
     assert [seconds["forward"] for seconds in parts] == pytest.approx([0.05, 0.1])
     assert [seconds["backward"] for seconds in parts] == pytest.approx([0.15, 0.3])

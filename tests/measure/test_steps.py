@@ -16,7 +16,7 @@ from rmsexp.measure.steps import Measurement, measure_ratios
 
 
 def noisy(seconds: float, deviation: float, seed: int) -> Iterator[float]:
-    """Yield normally distributed seconds, with a standard deviation relative to the mean."""
+    """Yield normally distributed times of mean ``seconds``; ``deviation`` is the relative standard deviation."""
     rng = np.random.default_rng(seed)
     return (seconds * float(1 + deviation * rng.standard_normal()) for _ in itertools.count())
 

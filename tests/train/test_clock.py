@@ -61,7 +61,7 @@ def test_an_outer_bucket_includes_the_time_of_an_inner_one(ticking: list[float])
 
 def test_a_clock_continues_from_saved_seconds(ticking: list[float]) -> None:
     before = Clock()
-    ticking += [10.0, 13.0, 5.0, 6.0]  # the two processes have different zeros
+    ticking += [10.0, 13.0, 5.0, 6.0]  # in the second process the readings start elsewhere
     with before.bucket("train"):
         pass
     saved = json.loads(json.dumps(before.seconds))
@@ -122,7 +122,10 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0) -> None:
-    """Write how long threads (ran, waited), and the machine's ticks; ``/proc/stat`` counts a guest's time twice."""
+    """Write the files of /proc: by thread id, the nanoseconds (on a core, waiting for a core), and the machine's ticks.
+
+    ``/proc/stat`` has guests' ticks twice. They are written as ``ticks`` in the second place, which must be ignored.
+    """
     for thread, (ran, waited) in threads.items():
         (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
         (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
@@ -219,7 +222,7 @@ def test_the_files_of_this_machine_can_be_read() -> None:
         ("{pid}\n1", True),
         ("1\n2\n{pid}", True),
         ("", None),
-        ("1", None),  # ids of another namespace, among which this process is not
+        ("1", None),  # ids of another namespace, which lack the id of this process
         ("[N/A]", None),
         ("No running processes found", None),
     ],

@@ -25,7 +25,7 @@ def wandb_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the folder of the same tiny run for each choice of loggers."""
+    """Do the same tiny run with each choice of loggers; return the run's folder by choice."""
     folders = {}
     threads = torch.get_num_threads()
     for choice in ("none", "tensorboard", "[wandb,tensorboard]"):
@@ -45,7 +45,7 @@ def tiny(data_root: Path, results: Path, *overrides: str) -> config.Job:
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the steps and values by name, as TensorBoard reads them from a run's event files."""
+    """Return (step, value) pairs by name, as TensorBoard reads them from a run's event files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
@@ -72,7 +72,7 @@ def test_tensorboard_has_the_values_of_the_record(runs: dict[str, Path], choice:
 
 
 def wandb_records(folder: Path) -> Iterator[object]:
-    """Yield the records of an offline run, whose file is in LevelDB's log format: 7 bytes, then blocks of 32 KiB."""
+    """Yield the records of an offline run. Its file has a header of 7 bytes and LevelDB's blocks of 32 KiB."""
     from wandb.proto import wandb_internal_pb2
 
     (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")

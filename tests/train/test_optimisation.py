@@ -121,7 +121,7 @@ def test_adam_continues_from_a_saved_state(tmp_path: Path) -> None:
 
 
 def test_adam_skips_parameters_without_gradient_and_counts_steps_per_parameter() -> None:
-    """Each of two parameters moves as if it had its own optimiser, which is stepped only when it has a gradient."""
+    """Each of two parameters moves as if it had its own optimiser, which is stepped only when there is a gradient."""
     together = [nn.Parameter(torch.ones(3, 4, dtype=torch.float64)) for _ in range(2)]
     apart = [nn.Parameter(torch.ones(3, 4, dtype=torch.float64)) for _ in range(2)]
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
@@ -154,7 +154,7 @@ def test_invalid_options_of_adam_are_refused(key: str, value: float) -> None:
 
 # Adam with eps added to the root of the uncorrected v
 
-TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # standard deviations of gradients; eps is 1e-8
+TINY = torch.tensor([1e-9, 1e-8, 1e-7, 1.0], dtype=torch.float64)  # standard deviations of the columns; eps is 1e-8
 
 
 def tiny_gradients(steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -170,7 +170,7 @@ SWAPPED = pytest.mark.parametrize("swapped", [False, True])
 def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, beta2: float, swapped: bool) -> None:
     parameter, start = (nn.Parameter(torch.zeros(3, 4, dtype=kind)) for kind in (dtype, torch.float64))
     optimizer = TensorFlowAdam([parameter], lr=1.0, beta1=0.9, beta2=beta2, eps=1e-8, swapped=swapped)
-    b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # in the correction
+    b1, b2 = (0.1, 1 - beta2) if swapped else (0.9, beta2)  # betas in the bias correction
     p, m, v = start.detach(), torch.zeros_like(start), torch.zeros_like(start)
     for t, g in enumerate(tiny_gradients(30, dtype), 1):
         lr = 0.003 / t
@@ -185,7 +185,7 @@ def test_uncorrected_adam_equals_its_formula(dtype: torch.dtype, rtol: float, be
 
 
 def test_eps_reduces_small_steps_more_in_uncorrected_adam_than_in_torch_s() -> None:
-    """At the first step eps is divided by sqrt(1 - beta2): for a gradient of eps, the step is 16.3 times smaller."""
+    """If the gradient is eps, the first step is 16.3 times smaller than torch's: eps is divided by sqrt(1 - beta2)."""
     parameter, torch_parameter = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
     optimizers = (
         TensorFlowAdam([parameter], lr=0.01, beta1=0.9, beta2=0.999, eps=1e-8),
@@ -199,7 +199,7 @@ def test_eps_reduces_small_steps_more_in_uncorrected_adam_than_in_torch_s() -> N
 
 
 def test_swapped_corrections_take_larger_first_steps_than_torch_s() -> None:
-    """All gradients are 1, so the averages at step t are 1 - beta^t and the steps follow from the corrections."""
+    """All gradients are 1, so the average m (or v) is 1 - beta^t at step t, and steps follow from the corrections."""
     parameter, torch_parameter = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     optimizers = (
         TensorFlowAdam([parameter], lr=1.0, beta1=0.9, beta2=0.999, eps=1e-8, swapped=True),
@@ -251,7 +251,7 @@ def test_uncorrected_adam_continues_from_a_saved_state(swapped: bool, tmp_path: 
 
 
 def test_uncorrected_adam_restarts_from_its_initial_state() -> None:
-    """The trainer restores the initial state after its warm-up; this also restores the number of steps."""
+    """Loading the initial state, as the trainer does after its warm-up, also resets the number of steps."""
     first, second = (nn.Parameter(torch.ones(3, 4)) for _ in range(2))
     options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
     restarted, new = TensorFlowAdam([first], **options), TensorFlowAdam([second], **options)
@@ -313,7 +313,7 @@ def test_invalid_warm_ups_are_refused(key: str) -> None:
 
 
 class Slopes:
-    """A task with known gradients: the objective is a linear map of the batch ``(3,)``; its gradient is the batch."""
+    """A task whose objective is a linear layer's output: its gradient with respect to the weight is the batch."""
 
     dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
     steps_per_epoch = 1.0
@@ -346,7 +346,7 @@ SLOPES = [  # gradients of the micro-batches of each step
     [[0.0, 6.0, 4.0], [0.0, 0.0, 4.0]],
     [[3.0, 4.0, 12.0], [3.0, 4.0, 12.0]],
 ]
-MEANS = [  # gradients of the steps
+MEANS = [  # gradients of the steps: means over the micro-batches
     [0.3, 0.0, -0.4],
     [0.0, 3.0, 4.0],
     [3.0, 4.0, 12.0],
@@ -357,7 +357,7 @@ NORMS_OF_MEANS = [0.5, 5.0, 13.0]
 def train(
     slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool, clipping: str = "global"
 ) -> tuple[nn.Linear, list[float]]:
-    """Return a linear map after gradient descent with rate 1, and the gradients' norms in the record."""
+    """Train a linear layer by gradient descent with rate 1; return it, and the gradient norms in the record."""
     folder.mkdir(exist_ok=True)
     model = nn.Linear(3, 1, bias=bias)
     settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
@@ -386,7 +386,7 @@ def test_clipping_scales_the_gradient_and_the_record_has_the_norm_before_clippin
 
 
 def test_weight_and_bias_are_clipped_by_their_common_norm(tmp_path: Path) -> None:
-    model, norms = train([[[2.0, 4.0, 2.0]]], 1.0, tmp_path, bias=True)  # the gradient of the bias is 1
+    model, norms = train([[[2.0, 4.0, 2.0]]], 1.0, tmp_path, bias=True)  # the gradient with respect to the bias is 1
     assert norms == [5.0]
     torch.testing.assert_close(model.weight.detach()[0], torch.tensor([-0.4, -0.8, -0.4]), rtol=1e-5, atol=0)
     torch.testing.assert_close(model.bias.detach(), torch.tensor([-0.2]), rtol=1e-5, atol=0)
@@ -407,7 +407,7 @@ def limited(clipping: str, weight: float, bias: float) -> tuple[float, float]:
 @pytest.mark.parametrize("norm", [1.5, 2.99, 3.01, 3.2, 8.99, 9.01, 400.0])
 @pytest.mark.parametrize("clipping", CLIPPING)
 def test_each_kind_of_clipping_below_and_above_its_limit(clipping: str, norm: float, tmp_path: Path) -> None:
-    """``norm`` is of weight and bias together; that of the weight alone is below the limit at 3.01, above it at 3.2."""
+    """``norm``: of both gradients together. The weight's alone is below the limit at 3.01 and above it at 3.2."""
     weight, bias = math.sqrt(norm**2 - 1), 1.0  # the gradient with respect to the bias is 1
     model, norms = train([[[0.6 * weight, 0.0, -0.8 * weight]]], LIMIT, tmp_path, True, clipping)
     assert norms == pytest.approx([norm], rel=1e-6)

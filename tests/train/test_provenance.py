@@ -124,7 +124,11 @@ print(memory.keeps_freed(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt -
 
 @pytest.mark.slow
 def test_kept_memory_avoids_page_faults_in_later_steps() -> None:
-    """A step allocates 74 MiB, which are 18,944 pages of 4 KiB. Each mode needs a new process: it cannot be undone."""
+    """With kept memory, the last step has less than a tenth of the page faults.
+
+    A step allocates 74 MiB, which are 18,944 pages of 4 KiB. Each mode has its own process, because keeping memory
+    cannot be undone.
+    """
 
     def faults(mode: str) -> int:
         command = [sys.executable, "-c", FAULTS, mode]

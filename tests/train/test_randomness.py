@@ -1,4 +1,4 @@
-"""Streams and noise depend only on the seed and a name."""
+"""Random streams and noise, which depend only on a seed and a name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_permutation_contains_each_number_once() -> None:
 
 @pytest.mark.parametrize("options", [1, 2, 5, 128])
 def test_choices_are_uniform_and_independent(options: int) -> None:
-    """Each option's number, and the number of equal neighbours, is within five standard errors of its expectation."""
+    """The counts of each option and of equal neighbours are within five standard deviations of their expectations."""
     chosen = choices(20_000, options, 0, "captions", 0)
     assert (chosen.dtype, chosen.shape) == (torch.int64, (20_000,))
     counts = chosen.bincount().tolist()
