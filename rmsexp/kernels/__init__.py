@@ -1,4 +1,4 @@
-"""Fused norms and recurrences: C++ on CPU, Triton on CUDA, registered as operators ``torch.ops.rmsexp``.
+"""Fused norms and recurrences: C++ on CPU, Triton kernels on CUDA, registered as operators ``torch.ops.rmsexp``.
 
 Call :func:`load` first. If it returns True, the other functions can be called.
 """

@@ -28,21 +28,22 @@ FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trappi
 
 
 class BuildError(Exception):
-    """The operators cannot be built on this machine. The message is one line and names the cause."""
+    """The operators cannot be built on this machine. The message is one line that gives the cause, if it is known."""
 
 
 @lru_cache(maxsize=1)
 def load() -> bool:
-    """Return whether the operators ``torch.ops.rmsexp`` are available; the first call builds and loads them.
+    """Return whether the operators ``torch.ops.rmsexp`` are available.
 
-    If they cannot be built or loaded, print a notice to standard error and return False. Callers then use eager
+    The first call loads the library of operators; if the library is not cached, the call builds it before. If this
+    fails, the first call prints a notice to standard error, and all calls return False. Callers then use eager
     operations.
     """
     try:
         library = _library()
         try:
             torch.ops.load_library(library)
-        except OSError:  # the file is damaged: build it again
+        except OSError:  # probably the file is damaged: build it again
             library.unlink(missing_ok=True)  # another process may have removed it, too
             torch.ops.load_library(_library())
     except (BuildError, OSError) as error:
@@ -59,7 +60,7 @@ def load() -> bool:
 
 
 def _library() -> Path:
-    """Return the path of the library, building it if it is not cached. Raises: BuildError."""
+    """Return the path of the library, building it if it is not cached. Raises: BuildError or OSError if that fails."""
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler found; install g++ or set CXX")
@@ -83,7 +84,7 @@ def _library() -> Path:
 
 
 def _compile(command: list[str], sources: list[Path], library: Path) -> None:
-    """Compile the sources, as many at a time as there are processors, and link them.
+    """Compile the sources, as many at a time as there are processors, and link them. Raises: BuildError.
 
     The library is linked in a temporary folder and moved to its path when it is complete.
     """
@@ -101,21 +102,24 @@ def _compile(command: list[str], sources: list[Path], library: Path) -> None:
         linked = Path(scratch) / library.name
         torch_library = Path(torch.__file__).parent / "lib"
         libraries = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]
-        # torch's own OpenMP library: a second one in the process would start threads that compete with it
+        # link torch's own OpenMP library: a second one in the process would start threads that compete with torch's
         openmp = next((str(path) for path in torch_library.glob("libgomp*")), "-fopenmp")
         _output([command[0], "-shared", "-o", str(linked), *objects, *libraries, openmp])
         linked.replace(library)
 
 
 def _definitions() -> list[str]:
-    """Return options that define macros: the vector instructions that torch uses here, and the numbers of ``Kind``."""
+    """Return compiler options that define macros: the vector instructions that torch uses, the numbers of ``Kind``."""
     capability = torch.backends.cpu.get_cpu_capability()
     kinds = [f"-DRMSEXP_KIND_{name}={value}" for name, value in vars(Kind).items() if name.isupper()]
     return [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}", *kinds]
 
 
 def _processor() -> str:
-    """Return the processor's features, on which ``-march=native`` depends."""
+    """Return the line of /proc/cpuinfo with the processor's features, on which ``-march=native`` depends.
+
+    Without such a line, return the processor's name.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -124,7 +128,7 @@ def _processor() -> str:
 
 
 def _output(command: list[str]) -> str:
-    """Run a command and return its standard output. Raises: BuildError if it fails."""
+    """Run a command and return its standard output. Raises: BuildError if its exit status is not 0."""
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         raise BuildError(f"{command[0]} failed: {_first_error(process.stderr)}")
@@ -132,7 +136,7 @@ def _output(command: list[str]) -> str:
 
 
 def _first_error(text: str) -> str:
-    """Return the first line that names an error, or the last line."""
+    """Return the first line of a command's messages that contains "error", or else the last line."""
     lines = text.strip().splitlines() or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])
 

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001
-"""Fake versions of the operators, by which torch.compile learns the shapes and strides of their results."""
+"""Fake implementations of the operators, from which torch.compile learns shapes, dtypes and strides of results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def register() -> None:
 
 
 def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
-    """Return an uninitialised result with the strides of ``x``, or contiguous if the kernels read a copy of ``x``."""
+    """Return an uninitialised tensor with the shape of ``x``.
+
+    It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
+    whether ``x`` is feature maps.
+    """
     return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 

@@ -1,4 +1,4 @@
-"""Descriptions of norms for the kernels, tensors saved for backward passes, and memory layouts that kernels read."""
+"""Descriptions of norms for the kernels, tensors saved for backward passes, and checks of memory layouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Kind:
-    """The kinds of norms, as the integers that operators take. build.py passes these numbers to the C++ compiler."""
+    """The kinds of norms, as the integers that the operators take. build.py passes them to the C++ compiler, too."""
 
     NONE: Final = 0
     RMS: Final = 1
@@ -18,9 +18,10 @@ class Kind:
 
 
 class Form(NamedTuple):
-    """A norm of a kind (see :class:`Kind`) whose statistic is over the first ``k`` units.
+    """A norm as the kernels take it: its ``kind``, a value of :class:`Kind`, and the options of its statistic.
 
-    ``eps`` is added under the root if ``inside`` is true, otherwise to the root.
+    The first ``k`` units enter the statistic; for ``Kind.LAYER``, k is the number of all units. ``eps`` is added under
+    the root if ``inside`` is true, otherwise to the root.
     """
 
     kind: int
@@ -30,10 +31,10 @@ class Form(NamedTuple):
 
 
 class StepForm(NamedTuple):
-    """The norms of a recurrent step, all of one kind. The operators take it as the argument ``int[] form``.
+    """The norms of a recurrent step, all of one kind; the operators' argument ``int[] form`` has these four values.
 
     ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
-    the candidate (GRU) or cell (LSTM).
+    the candidate (GRU) or cell (LSTM). ``kind`` and ``inside`` are those of :class:`Form`.
     """
 
     kind: int
@@ -45,53 +46,55 @@ class StepForm(NamedTuple):
 class SavedGRU(NamedTuple):
     """The tensors that ``gru_forward`` returns and ``gru_backward`` reads.
 
-    T time steps, B rows of the batch, H hidden units. ``statistics`` holds mean and scale of each norm.
+    T time steps, B rows of the batch, H hidden units. ``statistics`` holds mean and scale of each norm of a step.
+    Gates at padding positions are uninitialised.
     """
 
     states: Tensor  # (T + 1, B, H), with the initial state
     products: Tensor  # (T, B, 3 H), weight times the state, plus the bias
     gates: Tensor  # (T, B, 3 H), reset, update, candidate
-    statistics: Tensor  # (T, B, 8)
+    statistics: Tensor  # (T, B, 8), four norms
 
 
 class SavedLSTM(NamedTuple):
-    """The tensors that ``lstm_forward`` returns and ``lstm_backward`` reads."""
+    """The tensors that ``lstm_forward`` returns and ``lstm_backward`` reads. For shapes see :class:`SavedGRU`."""
 
     hidden: Tensor  # (T + 1, B, H), with the initial state
     cells: Tensor  # (T + 1, B, H), with the initial cell
     products: Tensor  # (T, B, 4 H), weight times the hidden state
-    gates: Tensor  # (T, B, 5 H), in, forget, out, value, tanh of the normalised cell
-    statistics: Tensor  # (T, B, 6)
+    gates: Tensor  # (T, B, 5 H), input gate, forget gate, output gate, candidate, tanh of the normalised new cell
+    statistics: Tensor  # (T, B, 6), three norms
 
 
 class SavedDecoder(NamedTuple):
     """The tensors that ``decoder_forward`` returns and ``decoder_backward`` reads.
 
-    S source positions, C units of a key, A units of a value.
+    S source positions, C units of a key, A units of a value; for T, B, H and statistics see :class:`SavedGRU`.
     """
 
     states: Tensor  # (T + 1, B, H), with the initial state
     contexts: Tensor  # (T, B, A), results of the attention
     between: Tensor  # (T, B, H), states between the first and the second GRU
     first_products: Tensor  # (T, B, 3 H), w_first times the state before the step
-    joint_products: Tensor  # (T, B, C + 3 H), w_between times the state between the GRUs
-    context_products: Tensor  # (T, B, 3 H), w_context (from attention context to second GRU) times context
+    joint_products: Tensor  # (T, B, C + 3 H), w_between times the state between the GRUs; the last 3 H with the bias
+    context_products: Tensor  # (T, B, 3 H), w_context times the context, for the second GRU
     first_gates: Tensor  # (T, B, 3 H), reset, update, candidate
     first_statistics: Tensor  # (T, B, 8)
-    second_gates: Tensor  # (T, B, 3 H)
+    second_gates: Tensor  # (T, B, 3 H), reset, update, candidate
     second_statistics: Tensor  # (T, B, 8)
     query_statistics: Tensor  # (T, B, 2)
     attention: Tensor  # (T, B, S), attention weights
 
 
 def is_readable(x: Tensor, maps: bool = False) -> bool:
-    """Return whether norm kernels read ``x`` without copying it: dense tensors, contiguous or channels-last maps.
+    """Return whether the kernels read ``x`` without copying it.
 
-    Of other tensors the kernels read a contiguous copy, and their result is contiguous.
+    They do so for contiguous and channels-last maps, and for other dense tensors whose last axis is contiguous.
+    Otherwise they read a contiguous copy, and their result is contiguous.
     """
     if maps:
         return x.is_contiguous() or is_channels_last(x)
-    # only for dense tensors, empty_like keeps the strides
+    # empty_like keeps the strides of dense tensors only
     return x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride() == x.stride()
 
 
@@ -100,5 +103,5 @@ def is_channels_last(maps: Tensor) -> bool:
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype in which kernels compute statistics and sums for ``x``."""
+    """Return the dtype of the kernels' statistics and sums for ``x``: float64 for float64, otherwise float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

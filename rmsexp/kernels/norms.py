@@ -1,4 +1,4 @@
-"""The fused norms."""
+"""The function that computes a fused norm."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def normalise(
 
     Args:
         x: ``(…, n)``, or with ``maps`` ``(batch, channels, height, width)``.
-        gain: ``(n,)``, or with ``maps`` ``(channels,)``. None: 1.
-        shift: As ``gain``. None: 0.
-        form: The norm.
+        gain: ``(n,)``, or with ``maps`` ``(channels,)``. None means no gain.
+        shift: ``(n,)``, or with ``maps`` ``(channels,)``. None means no shift.
+        form: Kind, statistic and eps of the norm.
         maps: Whether ``x`` is feature maps.
-        slope: Slope of the leaky ReLU, in (0, 1]. With 1 it changes nothing.
+        slope: Slope of the leaky ReLU, in (0, 1]. A slope of 1 means no leaky ReLU.
 
-    float16 and bfloat16 are computed in float32.
+    For float16 and bfloat16 input, all is computed in float32.
     """
     y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
     return y

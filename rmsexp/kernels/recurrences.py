@@ -1,8 +1,9 @@
 """The fused recurrences: one operator computes a whole sequence, another its backward pass through time.
 
-*Summed inputs* are a weight times a vector. The norms of a step normalise those from the input and those from the state
-separately. ``affine``, ``(2, 2, n)``, holds gain and shift for the summed inputs from the input, ``affine[0]``, and for
-those from the state, ``affine[1]``. float16 and bfloat16 are cast to float32. There are no second derivatives.
+*Summed inputs* are the product of a weight and a vector, plus a bias if there is one. The vector is the input of a time
+step or the state, and the summed inputs from each are normalised separately. ``affine``, ``(2, 2, n)``, holds the gain
+and shift of these norms: ``affine[0]`` for the input, ``affine[1]`` for the state. float16 and bfloat16 arguments are
+cast to float32. Second derivatives are not available.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def gru(
         x: Summed inputs from the input, before their norms, ``(batch, time, 3 H)``: reset gate, update gate, candidate.
         h0: Initial state, ``(batch, H)``, or ``(1, H)`` if it is the same for all rows of the batch.
         weight: Weight by which the state is multiplied, ``(3 H, H)``.
-        bias: Added to the summed inputs from the state, ``(3 H,)``.
-        affine: Gain and shift for ``x``, ``affine[0]``, and for the state's summed inputs, ``(2, 2, 3 H)``.
-        mask: Padding mask, ``(batch, time)``. Where it is false, the state does not change.
+        bias: Added to the summed inputs from the state, ``(3 H,)``; None for no bias.
+        affine: Gains and shifts, ``(2, 2, 3 H)``: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
+        mask: Padding mask, ``(batch, time)``. Where it is false, the state does not change. None for no padding.
         form: The norms of a step.
-        eps: Added to the statistics.
-        reverse: Whether positions are read from the last to the first.
+        eps: The eps of these norms.
+        reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
     """
     initial, mask = _broadcast(x, mask, h0)
     tensors = _wide(x, initial, weight, bias, affine)
@@ -65,11 +66,11 @@ def lstm(
 
     Args:
         x: Summed inputs from the input, before their norm, ``(batch, time, 4 H)``: input gate, forget gate, output
-            gate, value.
+            gate, candidate.
         h0: Initial hidden state, ``(batch, H)`` or ``(1, H)``.
         c0: Initial cell, ``(batch, H)`` or ``(1, H)``.
         weight: Weight by which the hidden state is multiplied, ``(4 H, H)``.
-        affine: Gain and shift for ``x``, ``affine[0]``, and for the state's summed inputs, ``(2, 2, 4 H)``.
+        affine: Gains and shifts, ``(2, 2, 4 H)``: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
         cell_affine: Gain and shift of the cell's norm, ``(2, H)``.
 
     For the other arguments see :func:`gru`.
@@ -101,7 +102,10 @@ def decoder(
     """Return states ``(batch, time, H)`` and contexts ``(batch, time, A)`` of a conditional GRU with attention.
 
     At each time step, a first GRU updates the state from the previous token, attention reads the source with a query
-    computed from that state, and a second GRU updates the state from the attention's context.
+    computed from that state, and a second GRU updates the state from the attention's context. The state after the
+    second GRU is the one returned.
+
+    S source positions, C units of a key and of the query, A units of a value and of a context.
 
     Args:
         x: Summed inputs from the previous tokens, before their norms, ``(batch, time, 3 H)``.
@@ -112,15 +116,15 @@ def decoder(
         w_first: Weight of the first GRU for its state, ``(3 H, H)``.
         w_between: Weight for the state between the GRUs, ``(C + 3 H, H)``: C rows give the query, the others the summed
             inputs of the second GRU from its state.
-        bias: Added to the summed inputs of the second GRU from its state, ``(3 H,)``.
+        bias: Added to the summed inputs of the second GRU from its state, ``(3 H,)``; None for no bias.
         w_context: Weight of the second GRU for the context, ``(3 H, A)``.
         score: Vector that maps the attention's hidden layer to energies, ``(C,)``.
         affine_first: Gains and shifts of the first GRU, ``(2, 2, 3 H)``.
         affine_second: Gains and shifts of the second GRU, ``(2, 2, 3 H)``.
         affine_query: Gain and shift of the query, ``(2, C)``.
         form: The norms of both GRUs.
-        query_form: The norm of the query; its ``eps`` is not used.
-        eps: Added to the statistics of all norms.
+        query_form: The norm of the query; the ``eps`` in it is not used.
+        eps: The eps of all norms.
     """
     tensors = _wide(x, s0, keys, values)
     weights = _wide(w_first, w_between, w_context, score, affine_first, affine_second, affine_query, bias)
@@ -130,7 +134,7 @@ def decoder(
 
 
 def _broadcast(x: Tensor, mask: Optional, *states: Tensor) -> tuple[Optional, ...]:
-    """Return the states, broadcast to the batch size of ``x``, and then the mask, broadcast to batch and time."""
+    """Return the states, broadcast to the batch size of ``x``, and last the mask, broadcast to batch and time."""
     return *(state.expand(len(x), -1) for state in states), None if mask is None else mask.expand(x.shape[:2])
 
 
@@ -148,7 +152,7 @@ def _narrow(result: Tensor, x: Tensor) -> Tensor:
 
 
 def _refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():  # in a backward pass only with create_graph=True
+    if torch.is_grad_enabled():  # true in a backward pass only with create_graph=True
         raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
 
 
@@ -158,7 +162,10 @@ def _without_autocast(device: torch.device) -> torch.autocast:
 
 
 def _positions(states: Tensor, *, reverse: bool) -> Tensor:
-    """Return the states ``(time + 1, batch, H)`` without the initial one, as ``(batch, time, H)``."""
+    """Return the states, ``(time + 1, batch, H)``, without the initial one, as ``(batch, time, H)``.
+
+    The initial state is the first, or with ``reverse`` the last.
+    """
     return (states[:-1] if reverse else states[1:]).transpose(0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Normalisation layers, and the options classes (:class:`Norm`) through which a model asks for them at its sites."""
+"""Normalisation layers, and the options classes (:class:`Norm` and its subclasses) that create a model's layers."""
 
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm

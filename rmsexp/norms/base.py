@@ -5,7 +5,7 @@ A model never asks which norm it has. It names its *sites*, the places that a no
     norm.linear(name, n_in, n_out)    a linear layer or convolution whose output (the summed inputs) is normalised
     norm.value(name, features)        a normaliser for a value that is not a layer's output (LSTM cell, residual sum)
     norm.plain(name, n_in, n_out)     a linear layer without normaliser; weight norms still re-parametrise its weight
-    norm.optional(name, n_in, n_out)  as linear if the norm is BN with everywhere=true, otherwise as plain
+    norm.optional(name, n_in, n_out)  a linear layer that is normalised only by BN with everywhere=true
 
 A norm is a frozen dataclass of options that inherits from :class:`Norm`. It defines :meth:`Norm.normaliser` (what
 happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both::
@@ -20,7 +20,7 @@ happens to activations), :meth:`Norm.reparametrisation` (what happens to weights
 Its config file, ``configs/norm/dyt.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
-Shapes in this package: ``(batch, n)``, ``(batch, time, n)``, and feature maps ``(batch, channels, height, width)``.
+Shapes of activations: ``(batch, n)``, ``(batch, time, n)``, and feature maps ``(batch, channels, height, width)``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class Site:
 
     Attributes:
         name: The site's name, for error messages.
-        features: Number of features, or for feature maps of channels.
-        maps: Whether the input is feature maps.
-        shift: Whether a bias follows the norm. None leaves the choice to the norm.
-        then_bias: Whether the model adds a bias of its own to the result, so that the norm needs none.
+        features: Number of features; for feature maps, number of channels.
+        maps: Whether the norm's input is feature maps.
+        shift: Whether the model asks for a shift, which is a bias after the norm. None leaves the choice to the norm.
+            The norm may decide otherwise: RMSNorm by its option ``bias``; non-parametric LayerNorm never has a shift.
+        then_bias: Whether the model itself adds a bias to the norm's output. Batch norm then has no shift.
         blocks: Number of equally wide blocks, such as the gates of an LSTM, that are concatenated in the features.
             The weight of each block is initialised separately.
         data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).
@@ -71,7 +72,7 @@ class Normaliser(nn.Module):
         maps: Whether the input is feature maps, with one gain and shift per channel.
     """
 
-    fuses_leaky_relu = False  # whether `forward` takes the `slope` of a leaky ReLU, which its kernel then applies
+    fuses_leaky_relu = False  # whether `forward` takes a `slope` and applies a leaky ReLU within its fused operator
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -87,26 +88,31 @@ class Normaliser(nn.Module):
         Args:
             x: Activations, ``(batch, n)``, ``(batch, time, n)`` or feature maps.
             mask: Padding mask, ``(batch,)`` or ``(batch, time)``, true where ``x`` is not padding.
-            steps: Inside a recurrence, the time step of a 2-D ``x``, or the time steps of a 3-D ``x``.
+            steps: In a recurrence, the time step of a 2-D ``x``, or the range of time steps of a 3-D ``x``. None
+                outside of recurrences.
 
-        Only batch norms use ``mask`` and ``steps``. All other norms treat each example and position by itself.
+        Of this package's norms, only batch norms use ``mask`` and ``steps``. The others normalise each example
+        separately, and each position of a sequence.
         """
         raise NotImplementedError
 
     def form(self, n: int) -> kernels.Form:
-        """Return the arguments by which the fused kernels compute this norm over ``n`` units.
+        """Return the description of this norm over ``n`` units that the fused kernels take.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
         raise NotImplementedError
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """Reshape a vector over the features, such as the gain, so that it broadcasts to the input."""
+        """Return a vector with one value per feature, such as the gain, in a shape that broadcasts to the input.
+
+        None, for a missing gain or shift, is returned as is.
+        """
         return vector if vector is None or not self.maps else vector.view(-1, 1, 1)
 
 
 class Identity(Normaliser):
-    """Return the input: the normaliser of norms that do not act on activations, such as weight normalisation."""
+    """The normaliser of norms that do not act on activations, such as weight normalisation: it returns its input."""
 
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
@@ -119,7 +125,7 @@ class Identity(Normaliser):
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which norms compute: float32 for float16 and bfloat16, otherwise the dtype of ``x``."""
+    """Return the dtype in which norms compute: float32 if ``x`` is float16 or bfloat16, otherwise that of ``x``."""
     return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
 
 
@@ -141,12 +147,13 @@ def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor |
 
 
 class Linear(nn.Module):
-    """A linear layer or 2-D convolution, and the norm of its site: ``norm(W x + b)``.
+    """A linear layer or 2-D convolution, followed by the norm of its site: ``norm(W x + b)``.
 
     The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It is NaN until
     :func:`rmsexp.models.init.initialise` draws it, so that a model that was not initialised returns NaN.
 
-    A recurrence computes :meth:`effective_weight` once per sequence and calls :meth:`map` and ``norm`` at each step.
+    Recurrences do not call :meth:`forward`. They compute :meth:`effective_weight` once per sequence, and then apply
+    this weight and ``norm`` to all time steps at once or to one after the other.
 
     Args:
         site: Name, width and properties of the site.
@@ -154,9 +161,9 @@ class Linear(nn.Module):
         norm: The module that normalises the output.
         reparametrisation: The module that computes the effective weight (see :meth:`Norm.reparametrisation`). None: the
             weight is used unchanged.
-        bias: Whether the layer has a bias ``b``, inside the norm.
+        bias: Whether the layer has a bias ``b``, which is added before the norm.
         kernel_size: Height and width of the kernel of a convolution. None makes a linear layer.
-        padding: Zero padding of a convolution.
+        padding: Number of zeros added to each side of a convolution's input.
     """
 
     def __init__(
@@ -194,9 +201,9 @@ class Linear(nn.Module):
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
-        """Return ``leaky_relu(norm(W x + b))``, in one kernel if the norm has one.
+        """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this.
 
-        A site with ``data_init`` never uses that kernel: initialising from data needs the values before the ReLU.
+        A site with ``data_init`` never uses that operator, because initialising from data needs the norm's output.
         """
         if self.norm.fuses_leaky_relu and not self.site.data_init:
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
@@ -206,10 +213,13 @@ class Linear(nn.Module):
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
 
-        ``mean`` and ``std``, ``(features,)``, are those of the outputs before the call. After it, outputs for the same
-        input have mean 0 and standard deviation 1.
+        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input. If the shift was 0, the
+        outputs on this input then have mean 0 and standard deviation 1.
 
-        Raises: ValueError if the norm has no gain.
+        The gain is that of the re-parametrisation, or of the norm if there is no re-parametrisation. The shift is the
+        bias of the norm, or else that of the layer; without either, only the gain changes.
+
+        Raises: ValueError if there is no gain.
         """
         gain = self.norm.weight if self.reparametrisation is None else self.reparametrisation.gain
         shift = self.norm.bias if self.norm.bias is not None else self.bias
@@ -226,8 +236,9 @@ class Norm:
 
     Attributes:
         name: The norm's name on the command line and in results.
-        impl: "eager" composes every norm of elementary tensor operations, so that no norm profits from a fused kernel.
-            "fused" computes layers and whole recurrences by the kernels of :mod:`rmsexp.kernels`.
+        impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm, none has the
+            advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
+            :mod:`rmsexp.kernels`, or as "eager" where these are not available.
         impls: The values of ``impl`` that the norm's class supports.
 
     Raises: ValueError for an ``impl`` that the norm does not support.
@@ -243,7 +254,7 @@ class Norm:
 
     @property
     def effective_impl(self) -> str:
-        """The implementation that is used: ``impl``, or "eager" if the fused kernels cannot be built."""
+        """The implementation that is used: ``impl``, or "eager" if the fused kernels cannot be built or loaded."""
         return "fused" if self.impl == "fused" and kernels.load() else "eager"
 
     def linear(
@@ -262,12 +273,13 @@ class Norm:
     ) -> Linear:
         """Return a linear layer, or with ``kernel_size`` a 2-D convolution, whose output is normalised.
 
-        ``bias`` is inside the norm, ``shift`` after it. See :class:`Site` and :class:`Linear` for the other arguments.
+        ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
+        single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
         """
         maps = kernel_size is not None
         site = Site(name, n_out, maps, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
-        if isinstance(normaliser, Identity):  # a bias after the norm and a bias inside it are then the same
+        if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
         reparametrisation = self.reparametrisation(site)
         return Linear(site, n_in, normaliser, reparametrisation, bias=bias, kernel_size=kernel_size, padding=padding)
@@ -277,22 +289,22 @@ class Norm:
         return self.normaliser(Site(name, features))
 
     def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """Return a linear layer whose output is not normalised. A weight norm re-parametrises its weight."""
+        """Return a linear layer whose output is not normalised. Weight norms still re-parametrise its weight."""
         site = Site(name, n_out)
         return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
 
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """Return a linear layer that is plain, except for :class:`rmsexp.norms.BN` with ``everywhere``."""
+        """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""
         return self.plain(name, n_in, n_out, bias=bias)
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
-        """Return the module that normalises the activations of a site. The default does not change them."""
+        """Return the module that normalises the activations of a site; by default, one that returns its input."""
         return Identity()
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
         """Return the module that computes the effective weight of a site, or None if the weight is used unchanged.
 
-        The module maps the weight to a tensor of the same shape. It has a parameter ``gain``, ``(features,)``.
-        The default is None.
+        The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``. By
+        default, this method returns None.
         """
         return None

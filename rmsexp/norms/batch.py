@@ -1,4 +1,7 @@
-"""Batch normalisation (Ioffe & Szegedy 2015), per time step inside recurrences (Cooijmans et al. 2017)."""
+"""Batch normalisation (Ioffe & Szegedy 2015) and mean-only batch normalisation (Salimans & Kingma 2016).
+
+Inside recurrences, each time step has its own statistics (Cooijmans et al. 2017).
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,14 @@ class BatchNormOptions(Norm):
 
     Attributes:
         momentum: Weight of the newest batch in the running statistics, in (0, 1].
-        min_examples: Inside a recurrence, a time step with fewer examples (padding excluded) than this uses the running
-            statistics instead of those of the batch, and does not change them.
+        min_examples: Inside a recurrence, a time step with fewer examples than this uses the running statistics instead
+            of those of the batch, and does not update them. At least 1. Padding counts only if ``padding`` is
+            "include".
         padding: Whether to "exclude" or "include" padding in the statistics.
         eval: Statistics used in evaluation: "running", or "batch" for those of the evaluated batch, as in the published
             attentive reader.
 
-    Raises: ValueError for other values.
+    Raises: ValueError for any other value.
     """
 
     momentum: float = 0.1
@@ -51,12 +55,12 @@ class BN(BatchNormOptions):
     """Options of batch normalisation.
 
     Attributes:
-        eps: Added to the variance.
-        initial_gain: Initial value of the gain. 0.1 avoids vanishing gradients in a recurrence (Cooijmans et al. 2017,
-            section 4).
+        eps: Added to the variance, at least 0.
+        initial_gain: Initial value of the gain, greater than 0; 0.1 avoids vanishing gradients in recurrences
+            (Cooijmans et al. 2017, section 4).
         everywhere: Whether layers that the model makes by :meth:`Norm.optional` are normalised, too (BN-Everywhere).
 
-    See :class:`BatchNormOptions` for the other options.
+    See :class:`BatchNormOptions` for the other options and for errors.
     """
 
     eps: float = 1e-5
@@ -87,21 +91,24 @@ class BatchNorm(Normaliser):
 
     Mean and biased variance of each feature are over examples and positions, or with ``steps`` (see
     :meth:`Normaliser.forward`) over the examples at each time step. With a mask, padding is excluded unless
-    ``options.padding`` is "include".
+    ``options.padding`` is "include". Running statistics take the place of the batch's in evaluation, unless
+    ``options.eval`` is "batch", and at time steps with fewer examples than ``options.min_examples``.
 
-    Running statistics have shape ``(steps, features)``; longer sequences add rows. They start at mean 0 and variance 1,
-    and each batch moves them towards its statistics by ``momentum``. The first batch at a time step instead replaces
-    them. A time step without running statistics uses those of the last step before it that has them.
+    Running statistics have shape ``(steps, features)``, with one row outside of recurrences. In training, longer
+    sequences add rows. Rows start at mean 0 and variance 1, and each training batch moves them towards its statistics
+    by ``options.momentum``. The first batch at a time step of a recurrence instead replaces them. A time step that no
+    batch has updated uses the row of the last updated step before it, or the initial values if there is none.
 
-    The running variance is unbiased, ``N / (N - 1)`` times the batch's. N is the number of vectors in the statistic.
-    For feature maps it is the number of examples, as in Salimans & Kingma's code for CIFAR-10; torch counts positions.
+    The running variance is computed from unbiased variances: the batch's biased variance times ``N / (N - 1)``. N is
+    the number of vectors in the statistic. For feature maps N is the number of examples, as in Salimans & Kingma's code
+    for CIFAR-10, whereas torch takes examples times positions.
 
     Args:
         features: Number of features, or of channels.
         eps: Added to the variance.
         shift: Whether there is a shift, ``bias``.
         maps: Whether the input is feature maps.
-        options: Options of the norm; by default those of :class:`BN`.
+        options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
     """
 
     running_mean: Tensor
@@ -124,10 +131,10 @@ class BatchNorm(Normaliser):
         self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
         self.register_buffer("running_var", torch.ones(1, features))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches in each step's statistics
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
-        """Normalise ``x``; see :meth:`Normaliser.forward`."""
+        """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`."""
         wide = x.to(compute_dtype(x))
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
         use_batch = self.training or self.statistics == "batch"
@@ -136,7 +143,7 @@ class BatchNorm(Normaliser):
         return affine(centred, self.scale(var), gain, shift, fold=True).to(x.dtype)
 
     def scale(self, var: Tensor) -> Tensor | None:
-        """Return the factor by which the centred input is multiplied, or None for no scaling."""
+        """Return the factor by which the centred input is multiplied, given its variance; None means no scaling."""
         return torch.rsqrt(var + self.eps)
 
     def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
@@ -146,7 +153,7 @@ class BatchNorm(Normaliser):
         """
         rows = [0]
         if span is not None:
-            # for each time step, the last row up to it that has statistics, or row 0
+            # known[t]: the last row up to t that a batch has updated, or 0
             known = list(accumulate((step if count else 0 for step, count in enumerate(self.count.tolist())), max))
             rows = [known[min(step, len(known) - 1)] for step in span]
         mean, var = self.running_mean[rows], self.running_var[rows]
@@ -155,9 +162,10 @@ class BatchNorm(Normaliser):
         return x - mean, var
 
     def _centre_by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the batch's mean, and the batch's biased variance; update the running statistics.
+        """Return ``x`` minus the batch's mean, and the batch's biased variance.
 
-        Time steps with fewer examples than ``min_examples`` use running statistics.
+        For time steps with fewer examples than ``min_examples``, mean and variance are the running ones. In training,
+        the running statistics are updated.
         """
         axes = (0, 2, 3) if self.maps else (0,) if span is not None else tuple(range(x.dim() - 1))
         if self.training and span is not None:
@@ -165,7 +173,7 @@ class BatchNorm(Normaliser):
         size = math.prod(x.shape[axis] for axis in axes)  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
             sizes = [size] * len(span or range(1))
-        else:  # tolist() waits for a GPU, but steps without padding or with few examples then skip operations below
+        else:  # tolist() waits for a GPU, but the sizes tell which of the operations below can be skipped
             sizes = mask.sum(axes).reshape(-1).tolist()
         enough = [span is None or n >= self.options.min_examples for n in sizes]
         if not any(enough):
@@ -191,9 +199,14 @@ class BatchNorm(Normaliser):
     def _update(
         self, span: range | None, mean: Tensor, var: Tensor, unbiased: Sequence[float], enough: Sequence[bool]
     ) -> None:
-        """Move the running statistics towards a batch's, for the steps of ``span`` with ``enough`` examples.
+        """Move the running statistics towards the ``mean`` and biased variance ``var`` of a batch.
 
-        ``unbiased``: for each step, the ratio of unbiased to biased variance.
+        Args:
+            span: The time steps of the batch, or None outside of recurrences.
+            mean: One vector per time step.
+            var: One vector per time step.
+            unbiased: For each time step, the ratio of unbiased to biased variance.
+            enough: For each time step, whether it has enough examples. The others are not updated.
         """
         steps, momentum = span or range(1), self.options.momentum
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
@@ -207,7 +220,7 @@ class BatchNorm(Normaliser):
         self.count[rows] += weight.squeeze(-1) > 0
 
     def _grow(self, steps: int) -> None:
-        """Append rows of initial running statistics until there are ``steps``."""
+        """Append rows of initial running statistics until there are at least ``steps`` rows."""
         missing = steps - len(self.count)
         if missing > 0:
             mean, var = self.running_mean, self.running_var
@@ -224,15 +237,19 @@ class BatchNorm(Normaliser):
 
 
 def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
-    """Return the mean over ``axes``, weighted if ``weight`` is given; weights sum to 1 over ``axes``."""
+    """Return the mean over ``axes``, which become axes of size 1.
+
+    ``weight``, if given, holds the weights of a weighted mean, which sum to 1 over ``axes``.
+    """
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
 @contextmanager
 def other_statistics(model: nn.Module) -> Iterator[str | None]:
-    """Within this context, evaluate the model's batch norms with the statistics that their options did not choose.
+    """Within this context, batch norms of the model evaluate with the statistics that their options did not choose.
 
-    Yields the name of these statistics, "batch" or "running", or None if the model has no batch norm.
+    Yields the name of these statistics, "batch" or "running". Yields None and changes nothing if the model has no batch
+    norm, or batch norms of both choices.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
     chosen = [layer.statistics for layer in layers]

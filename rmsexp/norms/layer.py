@@ -16,14 +16,15 @@ from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 class LayerNorm(PerExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
 
-    A drop-in for ``torch.nn.LayerNorm``, except that ``torch.nn.LayerNorm`` is always one fused kernel. This class
-    composes elementary tensor operations, as every norm here does, unless ``impl`` is "fused".
+    It can replace ``torch.nn.LayerNorm``. That class is always one fused kernel, whereas this class composes elementary
+    tensor operations, as all norms of this package do, unless ``impl`` is "fused".
 
     Args:
-        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken.
+        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
+            the number of channels.
         eps: Added to the variance.
         elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``. It needs ``elementwise_affine``.
+        bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
 
     See :class:`PerExampleNorm` for the other arguments and for errors.
     """
@@ -70,7 +71,7 @@ class LN(PerExampleNormOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class NonparametricLN(PerExampleNormOptions):
-    """Options of LayerNorm without gain and bias. See :class:`PerExampleNormOptions`."""
+    """Options of LayerNorm without gain and shift. See :class:`PerExampleNormOptions`."""
 
     def normaliser(self, site: Site) -> LayerNorm:
         return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

@@ -1,4 +1,4 @@
-"""The base class of norms whose statistics are of a single example, such as LayerNorm and RMSNorm."""
+"""Base classes, of layers and of options, for norms with statistics of a single example, such as RMSNorm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, affine, compute_dty
 
 
 class PerExampleNorm(Normaliser):
-    """``y = standardise(x) * weight + bias``, with statistics over the last axes of ``x``.
+    """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`, and ``kind``, by which the fused kernels know the norm.
+    A subclass defines :meth:`standardise`, and ``kind``, the norm's number in the fused kernels.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -35,7 +35,8 @@ class PerExampleNorm(Normaliser):
         device: Device of ``weight`` and ``bias``.
         dtype: Dtype of ``weight`` and ``bias``.
 
-    Raises: ValueError for an unknown ``impl``, and for input whose last axes are not ``normalized_shape``.
+    Raises: ValueError for an unknown ``impl``, and, without ``axes``, for input whose last axes are not
+        ``normalized_shape``.
     """
 
     kind: ClassVar[int]  # a value of kernels.Kind
@@ -63,7 +64,7 @@ class PerExampleNorm(Normaliser):
         self.to(device=device, dtype=dtype)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is the standardised ``x``.
+        """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is ``x`` normalised, before the gain.
 
         Args:
             x: The input, in float32 or float64.
@@ -81,9 +82,12 @@ class PerExampleNorm(Normaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
-        """Normalise ``x``, then apply a leaky ReLU of this ``slope``. ``mask`` and ``steps`` have no effect."""
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``; a slope of 1 means no leaky ReLU.
+
+        ``mask`` and ``steps`` have no effect.
+        """
         if not self.maps and x.shape[-self.dims :] != self.normalized_shape:
-            raise ValueError(f"expected input whose last axes are {self.normalized_shape}, got {tuple(x.shape)}")
+            raise ValueError(f"expected input whose shape ends with {self.normalized_shape}, got {tuple(x.shape)}")
         if self.fuses_leaky_relu:
             return self._fused(x, slope)
         wide = x.to(compute_dtype(x))
@@ -93,9 +97,9 @@ class PerExampleNorm(Normaliser):
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
     def units(self, x: Tensor) -> int:
-        """Return how many units of ``x`` share a statistic.
+        """Return how many units of ``x`` are normalised together.
 
-        Except for feature maps, the number does not depend on ``x``, so that torch.compile sees a constant.
+        Except for feature maps, the number is computed without ``x``, so that torch.compile sees a constant.
         """
         return math.prod(x.shape[-self.dims :] if self.maps else self.normalized_shape)
 
@@ -119,13 +123,13 @@ class PerExampleNorm(Normaliser):
 
 
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
-    """Return views that together hold the first ``k`` elements of each example's flattened last ``dims`` axes.
+    """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
 
-    Slicing before flattening avoids a copy of feature maps in channels-last memory.
+    Each view has all leading axes of ``x``. To flatten ``x`` and slice it once would copy channels-last feature maps.
     """
     axis = x.dim() - dims
     whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
-    if whole == x.shape[axis]:  # no slice: its backward pass would make a copy
+    if whole == x.shape[axis]:  # not a slice, whose backward pass would make a copy
         return [x]
     parts = [x.narrow(axis, 0, whole)] if whole else []
     return parts + (first_units(x.select(axis, whole), dims - 1, rest) if rest else [])
@@ -133,14 +137,14 @@ def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class PerExampleNormOptions(Norm):
-    """Options of all norms that inherit from :class:`PerExampleNorm`.
+    """Options that all norms with a layer derived from :class:`PerExampleNorm` have.
 
     Attributes:
-        eps: Added to the statistic.
+        eps: Added to the statistic, at least 0.
         axes: The normalised axes of feature maps: [2, 3] for one statistic per channel of an example, [1, 2, 3] for one
             per example. Other input is normalised over its last axis.
 
-    Raises: ValueError for a negative ``eps`` and for other ``axes``.
+    Raises: ValueError for an ``eps`` that is negative or not finite, and for other ``axes``.
     """
 
     eps: float = 1e-5
@@ -155,5 +159,5 @@ class PerExampleNormOptions(Norm):
             raise ValueError(f"norm.axes must be [2,3] (per channel) or [1,2,3] (per example), got {list(self.axes)}")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
-        """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless it has feature maps."""
+        """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""
         return tuple(self.axes) if site.maps else None

@@ -19,11 +19,12 @@ ROUNDING = ("ceil", "floor")
 class RMSNorm(PerExampleNorm):
     """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, RMSNorm (Zhang & Sennrich 2019, Eq. 4).
 
-    A drop-in for ``torch.nn.RMSNorm``. With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first
-    ``k = ceil(n * p)`` of the n normalised units, in row-major order of the normalised axes.
+    It can replace ``torch.nn.RMSNorm``, whose ``eps`` is None by default. With ``p < 1`` it is the paper's pRMSNorm:
+    the mean is over the first ``k = ceil(n * p)`` of the n normalised units, in row-major order of the normalised axes.
 
     Args:
-        normalized_shape: Shape of the last axes of the input, over which the mean is taken.
+        normalized_shape: Shape of the normalised axes, which are the last of the input. With ``axes``, the number of
+            channels.
         eps: Added to the mean of the squares. None uses the machine epsilon of the dtype in which the norm computes,
             as ``torch.nn.RMSNorm`` does.
         elementwise_affine: Whether there is a gain, ``weight``.
@@ -77,7 +78,7 @@ class RMSNorm(PerExampleNorm):
         return kernels.Form(self.kind, self.k(n), self.eps_inside, self.eps or 0.0)
 
     def divisor(self, k: int) -> int:
-        """Return the number by which the sum of ``k`` squares is divided."""
+        """Return the number by which the sum of ``k`` squares is divided to give the statistic."""
         return k
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
@@ -88,7 +89,7 @@ class RMSNorm(PerExampleNorm):
         statistic = (total / self.divisor(k)).reshape(*x.shape[:batch_dims], *[1] * len(axes))
         if self.eps_inside:
             return x, torch.rsqrt(statistic + eps)
-        # Where the statistic is 0, the gradient of its root would be 0/0. The masks make it 0.
+        # Where the statistic is 0, the gradient of its root would be 0/0. The masks set this gradient to 0.
         zero = statistic == 0
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
@@ -100,7 +101,7 @@ class RMSNorm(PerExampleNorm):
 class L2Norm(RMSNorm):
     """``y = x / sqrt(sum(x^2) + eps) * weight (+ bias)``: RMSNorm with the Euclidean norm in place of the RMS.
 
-    Zhang & Sennrich (2019), Table 2. Arguments and errors are those of :class:`RMSNorm`.
+    Source: Zhang & Sennrich (2019), Table 2. Arguments and errors are those of :class:`RMSNorm`.
     """
 
     kind = kernels.Kind.EUCLID
@@ -144,10 +145,12 @@ class PRMS(RMS):
     """Options of pRMSNorm.
 
     Attributes:
-        p: Share of the units that enter the statistic, the first ones, in (0, 1].
+        p: Share of the units, counted from the first, that enter the statistic; in (0, 1].
         k_rounding: How the number of these units is rounded, "ceil" or "floor" (see :class:`RMSNorm`).
 
     See :class:`RMS` for the other options.
+
+    Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``.
     """
 
     p: float = 0.0625

@@ -1,4 +1,4 @@
-"""No norm, weight normalisation and mean-only batch normalisation (Salimans & Kingma 2016)."""
+"""No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 
 
 class Gain(nn.Module):
-    """``w_i = g_i * v_i``: scale the weight ``v_i`` of each unit, and so its summed input, by the unit's ``gain``.
+    """``w_i = g_i * v_i``: the weight ``v_i`` of each unit, scaled by the unit's gain ``g_i``, which starts at 1.
 
     Args:
         features: Number of units.
@@ -50,9 +50,10 @@ class WeightNorm(Gain):
 
 @dataclass(frozen=True, kw_only=True)
 class NoNorm(Norm):
-    """No norm.
+    """No norm: activations and weights are used unchanged.
 
-    A site that is initialised from data has one gain per unit, which the initialisation sets and training leaves as is.
+    A site that is initialised from data is an exception: its weight has one gain per unit, which the initialisation
+    sets and training does not change.
     """
 
     impls = IMPLS
@@ -63,7 +64,7 @@ class NoNorm(Norm):
 
 @dataclass(frozen=True, kw_only=True)
 class WN(Norm):
-    """Options of weight normalisation. ``eps`` is that of :class:`WeightNorm`."""
+    """Options of weight normalisation. ``eps``, at least 0, is that of :class:`WeightNorm`."""
 
     eps: float = 0.0
 
@@ -81,7 +82,7 @@ class WN(Norm):
 class MeanOnlyBN(BatchNormOptions):
     """Options of mean-only batch normalisation (Salimans & Kingma 2016, section 4).
 
-    The weights are normalised, too. See :class:`BatchNormOptions` for the options.
+    Weight normalisation is applied as well. See :class:`BatchNormOptions` for the options.
     """
 
     def normaliser(self, site: Site) -> MeanOnlyBatchNorm:

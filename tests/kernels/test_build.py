@@ -52,7 +52,7 @@ class Compiler:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """Set up an empty cache and a compiler script that writes text files in place of objects and libraries."""
+    """Use an empty cache and, as the compiler, a script that writes text files in place of objects and libraries."""
     script = Compiler(tmp_path)
     script.set_body(VERSION + WRITE)
     monkeypatch.setenv("CXX", str(script.path))
@@ -62,7 +62,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Record the paths of the libraries that ``load`` loads, without loading them, and return the list."""
+    """Let ``load`` only record the paths of the libraries that it would load; return the list of these paths."""
     paths: list[Path] = []
     monkeypatch.setattr(torch.ops, "load_library", lambda path: paths.append(Path(path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""The fused norms equal the eager norms, in values and gradients, and are well-behaved operators of torch."""
+"""The fused norms equal the eager norms, in values and gradients, and meet torch's requirements on operators."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
 every = pytest.mark.parametrize("name", LAYERS)
 FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 formats = pytest.mark.parametrize("memory", FORMATS)
-# In float32, eager and fused norms add up to 1000 terms in different orders, and each rounding has a relative error of
-# 6e-8. Errors grow like the root of the number of terms. The largest observed difference is 2e-6.
+# In float32, eager and fused norms sum as many as 1000 terms in different orders, and each rounding has a relative
+# error of 6e-8. Errors grow like the root of the number of terms. The largest observed difference is 2e-6.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 Shape = tuple[int, ...]
@@ -60,7 +60,7 @@ def pair(
 
 
 def results(layer: nn.Module, x: Tensor, dy: Tensor | None = None, **options: float) -> tuple[Tensor, ...]:
-    """Return the output and, for its gradient ``dy``, the gradients of input and parameters."""
+    """Return the output, and the gradients of input and parameters for the output's gradient ``dy`` (None: random)."""
     x = x.detach().requires_grad_()
     y = layer(x, **options)
     dy = draw(*x.shape, seed=7).to(x.dtype) if dy is None else dy
@@ -88,7 +88,7 @@ def assert_agree(layers: Pair, x: Tensor, dy: Tensor | None = None) -> None:
     ids=str,
 )
 def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
-    """The norms agree over the last axis. Widths up to 70 in float64 are tested in test_any_shape_p_and_eps."""
+    """Fused and eager norms over the last axis agree. test_any_shape_p_and_eps tests widths up to 70 in float64."""
     assert_agree(pair(name, width, dtype=dtype), draw(6, width).to(dtype))
     assert_agree(pair(name, width, dtype=dtype), draw(2, 3, 4, width).to(dtype))
 
@@ -108,7 +108,7 @@ def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
 def test_streaming_stores_give_the_results_of_two_halves(
     name: str, slope: float, size: Shape, dtype: torch.dtype
 ) -> None:
-    """A large input, written with non-temporal stores, has the results of its halves, which are too small for them."""
+    """A large input, for which the streaming kernels run, has the results of its halves, for which they do not run."""
     torch.set_num_threads(2)
     rows = 2**23 // (dtype.itemsize * math.prod(size)) + 3  # more than 4 MiB per thread
     _, layer = pair(name, size[0], dtype=dtype, **({"axes": (2, 3)} if len(size) == 3 else {}))
@@ -139,7 +139,7 @@ def test_several_axes(name: str) -> None:
     ids=str,
 )
 def test_maps(name: str, memory: str, size: Shape, dtype: torch.dtype) -> None:
-    """The norms agree over the positions of each channel, with incoming gradients in both memory formats."""
+    """Fused and eager norms over the positions of each channel agree, for gradients ``dy`` in both memory formats."""
     layers, x = pair(name, size[1], dtype=dtype, axes=(2, 3)), draw(*size).to(dtype)
     x = x.contiguous(memory_format=FORMATS[memory])
     assert layers[1](x).stride() == x.stride()
@@ -159,7 +159,7 @@ def test_eps_of_the_type(dtype: torch.dtype) -> None:
 
 
 def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any]]:
-    """Return an input with a memory layout, and the options that a layer needs for it."""
+    """Return a 2-D input ("rows") or feature maps in a memory format, and the options that a layer needs for it."""
     if memory == "rows":
         return draw(6, 37).to(dtype), {}
     return draw(2, 19, 3, 5).to(dtype).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
@@ -208,7 +208,7 @@ def test_any_maps_p_and_eps(name: str, size: Shape, p: float, eps: float, memory
     ("name", "dtype"), [(name, torch.bfloat16) for name in LAYERS] + [("prms", torch.float16)], ids=str
 )
 def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> None:
-    """Results equal those in float32 after rounding, bit by bit, and those of the eager norm within a rounding step."""
+    """Half-precision results equal the rounded float32 results bit by bit, and eager results within a rounding step."""
     x, options = rows_or_maps(memory, dtype)
     eager, fused = pair(name, x.shape[1], dtype=dtype, **options)
     half_results, eager_results = results(fused, x), results(eager, x)
@@ -289,7 +289,7 @@ def test_maps_of_no_example_or_a_single_example(name: str, memory: str, size: Sh
 @every
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_zeros(name: str, dtype: torch.dtype) -> None:
-    """The norms agree where a row, or only the part that enters pRMSNorm's statistic, is zero; likewise for maps."""
+    """Fused and eager norms agree if a row, or only its part in the statistic of pRMSNorm, is zero; also for maps."""
     x = draw(4, 10).to(dtype)
     x[1], x[2, :3] = 0, 0
     assert_agree(pair(name, 10, dtype=dtype), x)
@@ -301,7 +301,7 @@ def test_zeros(name: str, dtype: torch.dtype) -> None:
 @every
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.dtype) -> None:
-    """A value that is not finite, in the first or last unit of a row, does not change other rows."""
+    """A NaN or infinity in a row's first or last unit leaves other rows finite, and fused and eager norms agree."""
     x = draw(13, 17).to(dtype)
     values = [(value, unit) for value in (math.nan, math.inf, -math.inf) for unit in (0, 16)]
     for row, (value, unit) in enumerate(values):
@@ -316,7 +316,7 @@ def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.d
 
 
 def functional(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """Return a layer as a function of its input and parameters, and a list of its parameters."""
+    """Return a layer as a function of its input and parameters, and a list of its parameters as leaves."""
     names = [name for name, _ in layer.named_parameters()]
 
     def output(x: Tensor, *parameters: Tensor) -> Tensor:
@@ -354,7 +354,7 @@ def test_gradients_where_not_all_are_needed(name: str, constant: str, create_gra
 
 @every
 def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
-    """Second derivatives agree with the leaky ReLU in the kernel; test_gradcheck tests those without it."""
+    """With a leaky ReLU in the fused operator, second derivatives equal those of an eager norm with nn.LeakyReLU."""
     eager, fused = pair(name, 10)
     slope, gradients = 0.1, []
     activated: list[Callable[[Tensor], Tensor]] = [
@@ -380,7 +380,7 @@ OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # function that draw
 
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_operators_pass_opcheck(operand: str) -> None:
-    """opcheck tests the schema, the autograd registration, and shapes and strides of fake results."""
+    """opcheck tests schemas, autograd registration, and the shapes and strides of fake results."""
     make, maps = OPERANDS[operand]
     x, ops = make(), torch.ops.rmsexp
     gain = draw(x.shape[1], seed=1)
@@ -432,7 +432,7 @@ def test_compiled_once_for_every_batch_size(name: str) -> None:
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_autocast(name: str, dtype: torch.dtype) -> None:
-    """Under autocast, the norms agree on direct input and after a linear layer, which then returns bfloat16."""
+    """Under autocast, fused and eager norms agree on plain input and on the bfloat16 output of a linear layer."""
     eager, fused = pair(name, 10, dtype=torch.float32)
     weight, x = draw(10, 10, seed=2).float().requires_grad_(), draw(6, 10).to(dtype)
     by_impl = []
@@ -463,7 +463,10 @@ def test_without_autograd(name: str, context: Callable[[], AbstractContextManage
 @pytest.mark.parametrize("name", ["ln", "prms"])
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 def test_threads(name: str, memory: str) -> None:
-    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers."""
+    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers.
+
+    Outputs and gradients of the input are bit-identical for different numbers, too.
+    """
     x, options = draw(700, 100), dict[str, Any]()  # enough for several threads
     if memory != "rows":
         x, options = draw(40, 17, 10, 10).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
@@ -474,8 +477,6 @@ def test_threads(name: str, memory: str) -> None:
         by_threads[threads], repeated = (results(layer, x.float()) for _ in range(2))
         assert all(map(torch.equal, by_threads[threads], repeated))
     for threads in (2, 3):
-        assert all(
-            map(torch.equal, by_threads[threads][:2], by_threads[1][:2])
-        )  # y and dx of a row do not depend on threads
+        assert all(map(torch.equal, by_threads[threads][:2], by_threads[1][:2]))
         for result, expected in zip(by_threads[threads][2:], by_threads[1][2:], strict=True):
             torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))

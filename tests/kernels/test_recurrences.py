@@ -35,7 +35,7 @@ NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it 
     "prms": norms.PRMS(name="prms", p=0.3, eps=1e-2),
     "l2": norms.L2(name="l2", eps=1e-2),
 }
-E, H = 7, 19  # hidden states are no multiple of a SIMD vector
+E, H = 7, 19  # input and hidden size; 19 is not a multiple of the size of a SIMD vector
 UNITS: dict[str, Callable[..., nn.Module]] = {
     "GRU": partial(GRU, name="unit"),
     "GRU with biases on the state's side": partial(GRU, name="unit", bias_of_state=True),
@@ -44,8 +44,8 @@ UNITS: dict[str, Callable[..., nn.Module]] = {
 every = pytest.mark.parametrize("name", NORMS)
 units = pytest.mark.parametrize("unit", UNITS)
 directions = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-# In float32, each step rounds values of about 1 by 6e-8, later steps read these, and gradients of parameters sum
-# hundreds of products. The largest observed difference is 3e-6 of the largest gradient.
+# In float32, each step rounds values of about 1 by 6e-8, later steps read the rounded values, and gradients of
+# parameters sum hundreds of products. The largest observed difference is 3e-6 of the largest gradient.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])
@@ -88,7 +88,7 @@ def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def close(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Assert equality within the dtype's tolerance, times the largest absolute value of the tensor, or 1 if larger."""
+    """Assert equality within the dtype's tolerance times the tensor's largest absolute value, or times 1 if larger."""
     for result, reference in zip(results, expected, strict=True):
         largest = max(1.0, float(reference.detach().abs().max())) if reference.numel() else 1.0
         torch.testing.assert_close(result, reference, rtol=0, atol=TOLERANCE[reference.dtype] * largest)
@@ -97,7 +97,10 @@ def close(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def assert_agree(
     units: Pair, x: Tensor, mask: Tensor | None, initial: Sequence[Tensor] | None, *, reverse: bool
 ) -> None:
-    """Assert equal states except on padding, and equal gradients of parameters, input and initial states."""
+    """Assert that two modules return equal states, except on padding, and that their gradients are equal.
+
+    The gradients are those of parameters, and of input and initial states if these require gradients.
+    """
     real = torch.ones(()) if mask is None else mask.unsqueeze(-1).to(x.dtype)
     results = []
     for unit in units:
@@ -241,7 +244,7 @@ Operands = tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]  # function th
 
 
 def form_of(name: str, size: int) -> kernels.Form:
-    """Return a form with two thirds of the units in the statistic, or for layer norm with all."""
+    """Return a form with two thirds of ``size`` units (at least one) in the statistic, for layer norm with all."""
     kind, inside = FORMS[name]
     return kernels.Form(kind, size if kind == kernels.Kind.LAYER else max(1, 2 * size // 3), inside)
 
@@ -342,7 +345,7 @@ def test_layouts_of_every_operand(operator: str, place: int) -> None:
 
 
 def test_operators_pass_opcheck() -> None:
-    """opcheck tests the schema, the autograd registration, and shapes and strides of fake results.
+    """opcheck tests schemas, autograd registration, and the shapes and strides of fake results.
 
     The mask is true everywhere: for padding, some saved values stay uninitialised, and opcheck compares all values.
     """
@@ -397,7 +400,7 @@ def test_compiled_equals_eager_mode(unit: str) -> None:
 
 
 def assert_autocast_widens(results: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Assert that results are float32 and near those without autocast; bfloat16 has relative errors of about 2^-9."""
+    """Assert that results are float32 and within 10 % of those without autocast: bfloat16 rounds by about 2^-9."""
     for result, exact in zip(results, expected, strict=True):
         assert result.dtype is torch.float32
         assert (result - exact).norm() < 0.1 * exact.norm()
@@ -517,10 +520,10 @@ def test_objectives_agree(task: str, words: list[str]) -> None:
 
 @every_task
 def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, words: list[str]) -> None:
-    """Losses of three steps, and of the evaluations before and after them, are equal up to rounding.
+    """The losses of three training steps, and of the evaluations before and after them, are equal up to rounding.
 
-    In float32, the first gradients differ by about 1e-6 of their size, and the optimiser's steps propagate this. The
-    largest observed relative difference of a loss is 4e-6.
+    In float32, the gradients of the first step differ by about 1e-6 of their size, and the optimiser's steps propagate
+    this difference. The largest observed relative difference of a loss is 4e-6.
     """
     for impl in ("eager", "fused"):
         done = main(*words, "norm=rms", f"norm.impl={impl}", "max_steps=3", "eval_every=3", "checkpoint_every=3")

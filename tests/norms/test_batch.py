@@ -14,7 +14,7 @@ from rmsexp import norms
 from rmsexp.norms.batch import other_statistics
 
 N, BATCH, TIME, MIN_EXAMPLES = 3, 12, 5, 4
-LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # examples per time step, without padding: 12, 9, 4, 3, 2
+LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # so 12, 9, 4, 3, 2 examples at the five time steps
 close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
@@ -118,7 +118,7 @@ def test_running_statistics_of_a_step_are_set_to_its_first_batch() -> None:
 
 @pytest.mark.parametrize("mode", ["train", "batch"])
 def test_a_step_with_few_examples_uses_running_statistics(mode: str) -> None:
-    """Time steps 3 and 4 have 3 and 2 examples, fewer than the minimum of 4, and use step 2's running statistics."""
+    """Time steps 3 and 4 have 3 and 2 examples, fewer than the minimum of 4. They use step 2's running statistics."""
     layer = trained(eval="batch" if mode == "batch" else "running")
     assert layer.count.tolist() == [3, 3, 3, 0, 0]
     layer.train(mode == "train")
@@ -231,7 +231,6 @@ def test_gradients_flow_through_the_statistics_without_padding() -> None:
     layer(x, mask=mask, steps=range(TIME))[mask].square().sum().backward()
     assert not x.grad[~mask].any()
     first = x.grad[:, 0]
-    close(
-        first.sum(0), torch.zeros(N, dtype=torch.float64)
-    )  # a constant added to a time step does not change its output
+    # adding a constant to all examples of a time step does not change the output, so the gradients sum to 0
+    close(first.sum(0), torch.zeros(N, dtype=torch.float64))
     assert first.abs().sum() > 0

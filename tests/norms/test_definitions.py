@@ -25,7 +25,7 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def perturb(module: nn.Module, seed: int = 1) -> None:
-    """Move parameters away from their initial values, so that a wrong gain or shift changes the result."""
+    """Set NaN parameters to 0 and add noise to all parameters, so that a wrong gain or shift changes the result."""
     for i, parameter in enumerate(module.parameters()):
         noise = draw(*parameter.shape, seed=seed + i, dtype=parameter.dtype)
         parameter.data = parameter.data.nan_to_num(0.0) + 0.3 * noise
@@ -107,8 +107,8 @@ def test_batchnorm_equals_torch_batchnorm(size: tuple[int, ...], torch_class: ty
         x = 2 + 3 * draw(*size, seed=seed)
         for actual, expected in zip(output_and_gradient(layer, x), output_and_gradient(reference, x), strict=True):
             torch.testing.assert_close(actual, expected)
-    # torch's unbiased variance counts all N*H*W values, the layer's only the N examples. Both still contain the same
-    # share of the initial 1.
+    # For maps, torch's unbiased variance counts all N*H*W values, the layer's only the N examples. In both running
+    # variances, the initial value 1 still has the weight `initial`.
     initial, values = (1 - momentum) ** batches, x.numel() // 5
     reference.running_var = initial + (reference.running_var - initial) * (values - 1) / values * n / (n - 1)
     torch.testing.assert_close(layer.running_mean[0], reference.running_mean)
@@ -146,7 +146,7 @@ def test_mean_only_batch_norm_equals_its_formula(size: tuple[int, ...], axes: in
     torch.testing.assert_close(layer.eval()(x), x - mean + shift)
 
 
-# --- RMSNorm as written in two published articles: a user may replace it by the package's
+# --- RMSNorm as written in two published articles, which users may replace by the package's RMSNorm
 
 
 def article_a(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -187,7 +187,11 @@ def test_number_of_units_in_the_statistic(n: int, p: float, ceil: int, floor: in
 
 
 def naive(x: Tensor, dims: int, k: int, eps: float, *, inside: bool, euclidean: bool = False) -> Tensor:
-    """Return ``x`` divided by its root mean square, row by row; a row is the flattened last ``dims`` axes."""
+    """Return each row of ``x`` divided by the root mean square of the row's first ``k`` values.
+
+    A row is the flattened last ``dims`` axes. With ``euclidean``, the root of the sum of squares is used instead.
+    ``inside``: whether ``eps`` is added inside the root.
+    """
     rows = x.flatten(x.dim() - dims).reshape(-1, math.prod(x.shape[x.dim() - dims :]))
     result = torch.empty_like(rows)
     for i, row in enumerate(rows):

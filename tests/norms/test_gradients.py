@@ -1,7 +1,7 @@
 """Gradients in closed form (for RMSNorm, the paper's Eq. 9) against autograd in float64.
 
-``a = W x`` are the summed inputs of an example, ``v = g * a / r + b`` is the output of the norm, ``d = dL/dv`` is the
-gradient of the loss L with respect to it, and ``h = g * d``.
+``a = W x`` are the summed inputs of an example, ``r`` is their root mean square, ``v = g * a / r + b`` is the output of
+RMSNorm, ``d = dL/dv`` is the gradient of the loss L with respect to this output, and ``h = g * d``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(-1, keepdim=True)
 
 
-# --- functions that return the normalised value, such as a / r, and dL/da
+# --- functions that return the normalised value (for RMSNorm a / r) and dL/da
 
 
 def rms_gradient(a: Tensor, h: Tensor, k: int, eps: float) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def test_closed_form_gradients(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["rms", "prms", "ln"])
 def test_closed_form_gradients_of_maps(form: str) -> None:
-    """The formulas hold for maps, where ``a`` is one channel of an example, and each channel has one gain."""
+    """The formulas hold for feature maps, where ``a`` is one channel of an example, and each channel has one gain."""
     norm, _ = FORMS[form]
     site = site_of(norm, kernel_size=1)
     a, d = draw(2, N, 3, 4, seed=1).requires_grad_(), draw(2, N, 3, 4, seed=2)
@@ -126,7 +126,7 @@ def test_gradient_at_zero_with_eps_outside(p: float) -> None:
 
 
 def test_matrix_form() -> None:
-    """In the paper's Eq. 9, dL/da = R h, R is symmetric, R a = 0, and dL/dW is orthogonal to W."""
+    """dL/da equals R h with the matrix R of the paper's Eq. 9; R is symmetric; R a = 0; dL/dW is orthogonal to W."""
     site = site_of(norms.RMS(name="rms", eps=0))
     x, d = draw(BATCH, N_IN, seed=1), draw(BATCH, N, seed=2)
     a = site.map(x, site.weight)

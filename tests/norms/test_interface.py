@@ -29,7 +29,7 @@ from rmsexp.models.recurrent import GRU, LSTM
 
 
 def without_effect(name: str, bias: str) -> set[str]:
-    """Return ``{bias}`` if the norm subtracts the batch mean and thus any bias inside it, otherwise an empty set."""
+    """Return ``{bias}`` for norms that subtract the batch mean, which cancels a bias before them, else ``set()``."""
     return {bias} if name in ("bn", "mean_only_bn") else set()
 
 
@@ -112,7 +112,7 @@ def test_post_norm_block(name: str) -> None:
 
 # --- parameters of a site
 
-PARAMETERS = {  # parameters other than weight, bias (inside the norm) and norm.bias (after it)
+PARAMETERS = {  # parameters other than weight, bias (before the norm) and norm.bias (after the norm)
     "none": set(),
     "wn": {"reparametrisation.gain"},
     "mean_only_bn": {"reparametrisation.gain"},
@@ -132,9 +132,8 @@ SHIFTED = {  # the values of ``shift`` with which there is a bias after the norm
 def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool) -> None:
     for kernel_size, shape in ((None, (HIDDEN, EMBED)), (3, (HIDDEN, EMBED, 3, 3))):
         site = NORMS[name].linear("a", EMBED, HIDDEN, bias=bias, shift=shift, kernel_size=kernel_size)
-        has_bias = bias or (
-            bool(shift) and name in ("none", "wn")
-        )  # without a norm, a bias before and after it is the same
+        # for norms that do not act on activations, biases before and after the norm are one and the same
+        has_bias = bias or (bool(shift) and name in ("none", "wn"))
         expected = {"weight"} | PARAMETERS[name] | ({"bias"} if has_bias else set())
         expected |= {"norm.bias"} if shift in SHIFTED[name] else set()
         assert {n for n, _ in site.named_parameters()} == expected

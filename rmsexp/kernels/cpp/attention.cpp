@@ -8,7 +8,7 @@
 namespace rmsexp {
 namespace {
 
-// What one row of the batch attends to: S source positions, with keys of C units and values of A units.
+// The source sequence of one row of the batch: S positions, with keys of C units and values of A units.
 template <typename T>
 struct Source {
   const T *keys, *values;
@@ -25,7 +25,8 @@ void write_values(const NormedRow<T>& row, T* target, int64_t n) {
   for_each_vector<T>(0, n, [&](int64_t j, auto count) { store(target + j, row.value(j, count), count); });
 }
 
-// Writes the attention weights alpha, (S,), and the context, (A,), of one row. q: the normalised query, (C,).
+// Writes the attention weights alpha, (S,), and the context, (A,), of one row. q, (C,), is the query after its norm,
+// with gain and shift.
 template <typename T>
 void row_forward(const Source<T>& source, const T* q, const T* score, T* alpha, T* context) {
   const int64_t S = source.S, C = source.C, A = source.A;
@@ -52,8 +53,8 @@ void row_forward(const Source<T>& source, const T* q, const T* score, T* alpha, 
   }
 }
 
-// Adds the gradients of one row to dkeys and dscore, and the gradient with respect to the normalised query q to dq.
-// dalpha: a buffer, (S,).
+// Adds the gradients of one row to dkeys, dscore and dq. dq is the gradient with respect to q, the query after its
+// norm. dalpha is a buffer, (S,).
 template <typename T>
 void row_backward(const Source<T>& source, const T* q, const T* score, const T* alpha, const T* dcontext, T* dalpha,
                   T* dkeys, T* dscore, T* dq) {
@@ -80,8 +81,8 @@ void row_backward(const Source<T>& source, const T* q, const T* score, const T* 
   }
 }
 
-// Replaces the gradient with respect to the normalised query, dq, by the gradient with respect to the query. Adds the
-// gradients of gain and shift to daffine.
+// Replaces dq, which holds the gradient with respect to the query after its norm, by the gradient with respect to the
+// query. Adds the gradients of gain and shift to daffine.
 template <typename T>
 void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, const Form& form) {
   GradientSums<T> sums{0, 0};

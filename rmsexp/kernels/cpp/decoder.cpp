@@ -10,7 +10,8 @@
 namespace rmsexp {
 namespace {
 
-// In joint_products, the first C units are the query, the other 3H the second GRU's summed inputs from the state.
+// In joint_products, the first C units are the query. The other 3H are the second GRU's summed inputs from the state,
+// with the bias.
 struct SavedDecoder {
   Tensor states;             // (T + 1, B, H): the initial state, and the states after each step
   Tensor contexts;           // (T, B, A): results of the attention
@@ -40,7 +41,7 @@ TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed i
                            const Tensor& values,         // (B, S, A)
                            const Tensor& mask,           // (B, S)
                            const Tensor& w_first,        // (3H, H): maps the state, for the first GRU
-                           const Tensor& w_between,      // (C + 3H, H): maps the state, for query and second GRU
+                           const Tensor& w_between,      // (C + 3H, H): maps the state between the GRUs
                            const OptionalTensor& bias,   // (3H,): bias of the second GRU
                            const Tensor& w_context,      // (3H, A): maps the context, for the second GRU
                            const Tensor& score,          // (C,)
@@ -48,7 +49,7 @@ TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed i
                            const Tensor& affine_second,  // (2, 2, 3H): as in steps.h
                            const Tensor& affine_query,   // (2, C): gain and shift of the query
                            at::IntArrayRef form, at::IntArrayRef query_form, double eps) {
-  at::AutoDispatchBelowADInplaceOrView below;  // decoder_backward is the backward pass: autograd need not record
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
   const Tensor x = with_contiguous_rows(input);
   const Tensor first = transposed(w_first), between = transposed(w_between), of_context = transposed(w_context);

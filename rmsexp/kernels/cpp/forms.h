@@ -1,6 +1,6 @@
 // The norms that the kernels compute: statistics and gradients of one row.
 //
-// For a row a of n values, of which the first k enter the statistic:
+// For a row a of n values, of which the first k enter the statistic (layer norm: all n):
 //
 //   normalised_j = (a_j - mean) * scale
 //   none:   mean = 0, scale = 1
@@ -15,7 +15,7 @@
 
 namespace rmsexp {
 
-// The numbers are defined in rmsexp/kernels/forms.py; rmsexp/kernels/build.py passes them to the compiler.
+// The kinds' numbers are defined in rmsexp/kernels/forms.py; rmsexp/kernels/build.py passes them to the compiler.
 enum Kind : int64_t {
   kNone = RMSEXP_KIND_NONE,
   kRms = RMSEXP_KIND_RMS,
@@ -30,7 +30,7 @@ struct Form {
   bool inside;
   double eps;
 
-  // The number by which the sum of the squares is divided.
+  // The number by which the sum of the squares in the statistic is divided.
   double divisor() const { return kind == kEuclid ? 1.0 : static_cast<double>(k); }
 };
 
@@ -39,7 +39,7 @@ struct Statistics {
   W mean, scale;
 };
 
-// Returns mean 0, and the scale for this sum of squares.
+// Returns mean 0, and the scale that results from `squares`, the sum of the squares in the statistic.
 template <typename W>
 inline Statistics<W> statistics_from_squares(W squares, const Form& form) {
   const W mean_square = squares / static_cast<W>(form.divisor());
@@ -67,13 +67,14 @@ inline Statistics<Wide<T>> row_statistics(const T* a, const Form& form) {
   return statistics_from_squares(squares, form);
 }
 
-// Sums over a row: `gradient` of g, the gradient with respect to the normalised values; `product` of g * normalised.
+// Two sums over a row. With g the gradient of the loss with respect to the normalised values, `gradient` is the sum of
+// g, and `product` is the sum of g * normalised.
 template <typename W>
 struct GradientSums {
   W gradient, product;
 };
 
-// The two terms of a row's gradient that arise because mean and scale depend on the row.
+// The terms `mean` and `slope` of the formula below. They arise because mean and scale of the norm depend on the row.
 template <typename W>
 struct Correction {
   W mean, slope;
@@ -83,11 +84,11 @@ struct Correction {
 //
 //   da_j = scale * (g_j - mean - [j < k] * normalised_j * slope)
 //   RMS, Euclid: mean = 0,       slope = sum_j g_j normalised_j / d, with d = k for RMS, 1 for Euclid;
-//                                if eps is outside the root, this is divided by scale * sqrt(q)
+//                                if eps is outside the root, slope is divided by scale * sqrt(q)
 //   layer:       mean = mean(g), slope = mean(g * normalised)
 //
-// These are the derivatives of the formulas at the top. For RMS with eps = 0 and k = n, see Eq. 9 of Zhang & Sennrich
-// (2019).
+// These are the derivatives of the formulas at the top of this file. For kind none, both terms are 0. For RMS with
+// eps = 0 and k = n, see Eq. 9 of Zhang & Sennrich (2019).
 template <typename W>
 inline Correction<W> correction(GradientSums<W> sums, W scale, const Form& form) {
   if (form.kind == kNone) return {W(0), W(0)};
@@ -99,7 +100,8 @@ inline Correction<W> correction(GradientSums<W> sums, W scale, const Form& form)
   return {W(0), root > W(0) ? slope / (scale * root) : W(0)};
 }
 
-// Replaces `gradient`, the gradient with respect to the normalised values of row `a`, by that with respect to `a`.
+// Replaces `gradient`, which holds the gradient with respect to the normalised values of row `a`, by the gradient with
+// respect to `a`.
 template <typename T>
 inline void gradient_of_row(T* gradient, const T* a, Statistics<T> statistics, Correction<T> by, const Form& form) {
   if (form.kind == kNone) return;

@@ -40,7 +40,7 @@ void row_forward(const NormedStep<T>& step, const T* h, Gates<T> gates, T* out, 
   });
 }
 
-// Computes the gradients of one row, and adds those of gain and shift to daffine. dout may be null.
+// Writes dax, dah and dh of one row, and adds the gradients of gains and shifts to daffine. dout may be null: zeros.
 template <typename T>
 void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, Gates<T> gates, const T* dout, T* dh,
                   T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {

@@ -14,7 +14,7 @@ struct Gates {
       : in(row), forget(row + hidden), out(row + 2 * hidden), value(row + 3 * hidden), seen(row + 4 * hidden) {}
 };
 
-// The cell before and after a step.
+// The cell of one row before and after a step, (H,) each.
 template <typename T>
 struct Cells {
   const T* before;
@@ -46,8 +46,8 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
   });
 }
 
-// Computes the gradients of one row, and adds those of gains and shifts to the daffine of x, h and cell. cell.da is a
-// buffer of H values. dout may be null.
+// Writes dh, dc, dax (in x.da) and dah (in h.da) of one row, and adds the gradients of gains and shifts to the daffine
+// of x, h and cell. cell.da is a buffer of H values. dout may be null: zeros.
 template <typename T>
 void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const LstmForms& forms, const T* c,
                   Gates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {

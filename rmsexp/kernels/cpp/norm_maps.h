@@ -1,5 +1,5 @@
-// Kernels of norms over the positions of channels-last maps. A row is one example, (n, channels); vectors run over its
-// channels, each of which has its own statistic.
+// Kernels of norms over the positions of channels-last maps. A row is one example with n positions, (n, channels). Each
+// channel of a row has its own statistic. SIMD vectors run over the channels.
 #pragma once
 
 #include <vector>
@@ -59,8 +59,8 @@ void maps_forward(const Layout& layout, const Form& form,
   });
 }
 
-// Computes the gradients as rows_backward does. For each channel, dx (forms.h, correction()) is a linear function of x
-// and of d, the gradient of the loss with respect to normalised * gain + shift:
+// Computes the gradients that rows_backward computes. With d the gradient of the loss with respect to
+// normalised * gain + shift, dx (forms.h, correction()) at position p of a channel is:
 //
 //   dx = d * of_gradient + [p < k] * (x * of_value + constant)
 //   of_gradient = scale * gain, of_value = -scale^2 * slope, constant = -scale * mean(g) - of_value * mean

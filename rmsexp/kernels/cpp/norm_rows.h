@@ -1,4 +1,5 @@
-// Kernels of norms over contiguous rows. A row is the last axis of a tensor, or the positions of one channel of a map.
+// Kernels of norms over contiguous rows. A row is a vector along the last axis of a tensor; in feature maps, a row is
+// the positions of one channel of one example.
 //
 // `streaming` is for tensors that exceed the cache (vectors.h, exceeds_cache()): the next row is prefetched, and
 // results are written by the streaming store() of vectors.h.
@@ -53,7 +54,7 @@ void rows_forward(const Layout& layout, const Form& form,
 
 // With d the gradient of the loss with respect to normalised * gain + shift:
 //
-//   dgain = sum over rows of d * normalised, dshift = sum over rows of d
+//   dgain = sum over rows of d * normalised, dshift = sum over rows of d (for maps: over rows and positions)
 //   g = d * gain, from which dx follows as in forms.h, correction()
 //
 // A first pass over a row computes the sums, a second pass writes dx.
@@ -101,7 +102,7 @@ void rows_backward(const Layout& layout, const Form& form,
       Vec<W> products(0), gradients(0);
       for_each_vector<W>(0, n, [&](int64_t j, auto count) {
         const auto normalised = (load(a + j, count) - centre) * factor;
-        auto gradient = incoming(j, count, normalised);  // its elements from `count` on are zero
+        auto gradient = incoming(j, count, normalised);  // elements from index `count` on are zero
         if constexpr (unit_shifts) store(dshift_sum + j, load(dshift_sum + j, count) + gradient, count);
         auto product = gradient * normalised;
         if constexpr (unit_gains) {

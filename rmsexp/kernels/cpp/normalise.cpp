@@ -1,5 +1,5 @@
-// The operator normalise: normalise_forward with autograd. Its gradients are computed by normalise_backward, or, with
-// create_graph=True, by elementary operations, which autograd can differentiate again.
+// The operator normalise: y of normalise_forward, with autograd. normalise_backward computes the gradients, or with
+// create_graph=True elementary operations do, which autograd can differentiate again.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -30,7 +30,7 @@ Options from_tuple(const OptionsTuple& tuple) {
   return {maps, kind, k, inside, eps, slope};
 }
 
-// Gain and shift are undefined tensors if the norm has none.
+// The tensors saved for the backward pass. Gain and shift are undefined if the norm has none.
 struct SavedNorm {
   Tensor x, gain, shift, mean, scale;
   auto fields() { return std::tie(x, gain, shift, mean, scale); }
@@ -64,7 +64,7 @@ Tensor composed(const Tensor& x, const Tensor& gain, const Tensor& shift, const 
   if (options.inside) {
     a = a * (squares + options.eps).rsqrt();
   } else {
-    const Tensor zero = squares == 0;  // here the root has no derivative: 0 is used instead
+    const Tensor zero = squares == 0;  // where this holds, the root has no derivative: 0 is used instead
     a = a / (squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0) + options.eps);
   }
   if (gain.defined()) a = a * broadcast(gain);
@@ -74,7 +74,7 @@ Tensor composed(const Tensor& x, const Tensor& gain, const Tensor& shift, const 
 }
 
 // Returns the gradients of x, gain and shift, which autograd can differentiate again. The gradient of a tensor that
-// requires none is undefined.
+// does not require one is undefined.
 std::array<Tensor, 3> differentiable_gradients(const Tensor& dy, const SavedNorm& saved, const Options& options) {
   const std::array<Tensor, 3> inputs{saved.x, saved.gain, saved.shift};
   const auto needed = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
@@ -106,7 +106,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto saved = from_list<SavedNorm>(ctx->get_saved_variables());
     const auto options = from_tuple(ctx->saved_data["options"].to<OptionsTuple>());
-    variable_list result(9);  // a gradient for each argument of forward
+    variable_list result(9);  // one gradient for each argument of forward
     if (at::GradMode::is_enabled()) {
       std::ranges::copy(differentiable_gradients(gradients[0], saved, options), result.begin());
       return result;

@@ -36,7 +36,7 @@ Layout layout_of(const Tensor& x, bool maps) {
 
 at::ScalarType statistics_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// Returns a gain or shift in the dtype of the statistics; undefined if there is none.
+// Returns a gain or shift, contiguous and in the dtype of the statistics of x; undefined if there is none.
 Tensor parameter(const OptionalTensor& tensor, const Tensor& x) {
   if (!tensor.has_value() || !tensor->defined()) return {};
   return tensor->to(statistics_type(x)).contiguous();
@@ -47,8 +47,8 @@ const W* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<W>() : nullptr;
 }
 
-// Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row,
-// or (width,) for one slot. The result is empty if the parameter is undefined.
+// Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row, or (width,) for
+// one slot. The result is empty if the parameter is undefined.
 Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {
   if (!parameter.defined()) return at::empty({0}, like.options());
   return slots == 1 ? at::zeros({width}, like.options()) : at::zeros({slots, width}, like.options());

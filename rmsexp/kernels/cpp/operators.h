@@ -1,4 +1,4 @@
-// Helpers to define operators: they find other operators, and give names to the tensors of a list.
+// Helpers to define operators: find another operator; convert between a list of saved tensors and a struct.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,8 @@ namespace rmsexp {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// Returns the registered operator of this name, whose signature is F. Calling it dispatches to the tensors' device.
+// Returns the registered operator of this name, whose signature is F. A call runs the implementation for the device of
+// its arguments.
 template <typename F>
 auto find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();

@@ -2,7 +2,8 @@
 //
 // x, (B, T, 3H) for a GRU and (B, T, 4H) for an LSTM, holds the summed inputs from the input sequence, before their
 // norms. weight, (3H, H) or (4H, H), maps the state. mask, (B, T), is false on padding; without a mask, there is no
-// padding. The other arguments are passed to the operators of a step (steps.h).
+// padding. With `reverse`, positions are read from the last to the first. Biases, gains, shifts, form and eps are
+// passed to the operators of a step (steps.h).
 
 #include "sequences.h"
 
@@ -21,7 +22,7 @@ struct SavedGru {
 TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, const OptionalTensor& bias,
                        const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
                        double eps) {
-  at::AutoDispatchBelowADInplaceOrView below;  // gru_backward is the backward pass: autograd need not record
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
   const int64_t B = x.size(0), T = x.size(1), H = h0.size(1);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
@@ -63,7 +64,7 @@ struct SavedLstm {
   Tensor hidden;      // (T + 1, B, H), with the initial state
   Tensor cells;       // (T + 1, B, H), with the initial cell
   Tensor products;    // (T, B, 4H): weight times the hidden state
-  Tensor gates;       // (T, B, 5H): in, forget, out, value, tanh of the normalised cell
+  Tensor gates;       // (T, B, 5H): in, forget, out, value, tanh of the normalised new cell
   Tensor statistics;  // (T, B, 6): LstmStatistics
 
   auto fields() { return std::tie(hidden, cells, products, gates, statistics); }

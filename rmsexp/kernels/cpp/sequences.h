@@ -1,5 +1,5 @@
-// Code that the operators over whole sequences share. Their loops over the time steps serve every device: ATen computes
-// the matrix products, and the operators between these (steps.h) have an implementation for each device.
+// Code that the operators over whole sequences share. The loops of these operators over the time steps serve every
+// device: ATen computes the matrix products, and the operators of a step (steps.h) have an implementation per device.
 //
 // Shapes: B rows of a batch, T time steps, H units of a state. The first axes of saved tensors are (T, B); positions
 // along T are in the order of the sequence, also if it is read in reverse.
@@ -28,19 +28,19 @@ inline Tensor empty_gradient(const Tensor& x) {
   return x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty(x.sizes(), x.options());
 }
 
-// Returns zeros, (P, ...), to which each of the P threads, or on CUDA each of the P rows of the batch, adds its part of
-// a gradient of this shape.
+// Returns P tensors of zeros, each of shape `shape`, stacked. Each of P threads, or on CUDA each of P rows of the
+// batch, adds its part of a gradient to one of them. `state`, (B, H), gives B, the dtype and the device.
 inline Tensor zero_partials(const Tensor& state, at::IntArrayRef shape) {
   std::vector<int64_t> sizes{state.is_cpu() ? at::get_num_threads() : state.size(0)};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   return at::zeros(sizes, state.options());
 }
 
-// Returns a contiguous copy of the transposed weight. It makes the matrix product of every step a fifth faster.
+// Returns a contiguous copy of the transposed weight. With it, the matrix product of every step is a fifth faster.
 inline Tensor transposed(const Tensor& weight) { return weight.t().contiguous(); }
 
-// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). It is
-// one matrix product over all steps, instead of one per step.
+// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). This
+// is one matrix product over all steps, instead of one per step.
 inline Tensor weight_gradient(const Tensor& dproduct, const Tensor& input) {
   return at::mm(dproduct.flatten(0, 1).t(), input.flatten(0, 1));
 }
@@ -53,23 +53,23 @@ struct States {
 
   int64_t steps() const { return all.size(0) - 1; }
   Tensor initial() const { return all[reverse ? steps() : 0]; }
-  // The states before and after the step that reads position t.
+  // The state before, and the state after, the step that reads position t; (B, H).
   Tensor before(int64_t t) const { return all[reverse ? t + 1 : t]; }
   Tensor after(int64_t t) const { return all[reverse ? t : t + 1]; }
   // The state before each step, (T, B, H), in the order of the positions.
   Tensor before() const { return all.narrow(0, reverse ? 1 : 0, steps()); }
-  // The position that step number `step` reads.
+  // The position that step number `step`, counted from 0, reads.
   int64_t position(int64_t step) const { return reverse ? steps() - 1 - step : step; }
 };
 
-// Returns states of which only the initial one is initialised.
+// Returns states of which only the initial one has values, a copy of `initial`.
 inline States empty_states(const Tensor& initial, int64_t steps, bool reverse) {
   const States states{at::empty({steps + 1, initial.size(0), initial.size(1)}, initial.options()), reverse};
   states.initial().copy_(initial);
   return states;
 }
 
-// The operators of a GRU's step.
+// The operators of one time step of a GRU.
 inline const auto& gru_forward_step() {
   static const auto op = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
   return op;

@@ -21,7 +21,7 @@ struct Rows {
   T* operator[](int64_t row) const { return data == nullptr ? nullptr : data + row * stride; }
 };
 
-// A mask that is true for the rows of a batch that are not padding; without a mask, there is no padding.
+// A mask that is true for the rows of a batch that are not padding; without a tensor, no row is padding.
 struct RowMask {
   const bool* data = nullptr;
   int64_t stride = 0;
@@ -32,12 +32,12 @@ struct RowMask {
   bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
 };
 
-constexpr int64_t kUnitsPerThread = 4096;  // for fewer units, another thread saves no time
+constexpr int64_t kUnitsPerThread = 4096;  // with fewer units per thread, another thread saves no time
 
-// Returns the smallest number of rows of this width that are given to a thread.
+// Returns the grain size of at::parallel_for, in rows, for rows of `width` units.
 inline int64_t rows_per_thread(int64_t width) { return std::max<int64_t>(1, kUnitsPerThread / width); }
 
-// Returns a row of a tensor `statistics` as a struct.
+// Returns a row of a tensor `statistics` as a struct S, such as GruStatistics.
 template <typename S, typename T>
 S read_struct(const T* row) {
   S result;
@@ -65,7 +65,7 @@ struct Affine {
   Affine from(int64_t unit) const { return {gain + unit, shift - gain}; }
 };
 
-// Gains and shifts for the summed inputs ax (x) and ah (h), in a tensor of shape (2, 2, width).
+// Gain and shift for the summed inputs ax, in member x, and for ah, in member h; data is a tensor (2, 2, width).
 template <typename T>
 struct StepAffine {
   Affine<T> x, h;
@@ -90,7 +90,7 @@ struct NormedRow {
   }
 };
 
-// The backward pass of the norm of a row. Callers call add() for every unit, then finish().
+// The backward pass of the norm of a row. Callers call add() once for every unit, in vectors, and then finish().
 template <typename T>
 struct NormBackward {
   NormedRow<T> row;

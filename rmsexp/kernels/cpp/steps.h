@@ -1,10 +1,11 @@
-// The operators of one time step, with an implementation for each device, and the statistics that they save.
+// The operators of one time step, which have an implementation for each device, and the statistics that they save.
 //
 // Shapes: B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last
 // axis of every matrix is contiguous. N is the norm that `form` and `eps` describe, with the gain and shift in
-// `affine`; the integers of `form` are listed at GruForms, LstmForms and query_form. A gradient dz is that of the loss
-// with respect to z. `partials` have P parts, one for each thread on CPU and one for each row of the batch on CUDA, so
-// that no two threads add to the same sum; the gradient is the sum of the parts.
+// `affine`; the integers of `form` are listed at GruForms, LstmForms and query_form. N' is the backward pass of N: from
+// the gradient of N(a) it computes the gradient of a (forms.h, correction()). A gradient dz is that of the loss with
+// respect to z. `partials` have P parts, one for each thread on CPU and one for each row of the batch on CUDA, so that
+// no two threads add to the same sum; the gradient is the sum of the parts.
 #pragma once
 
 #include "forms.h"
@@ -35,19 +36,19 @@ inline Form query_form(at::IntArrayRef form, double eps, int64_t width) {
   return {form[0], width, form[1], form[2] != 0, eps};
 }
 
-// A row of a GRU's tensor `statistics` has the members in this order, each as mean and scale.
+// A row of a GRU's tensor `statistics`: mean and scale of each of its four norms, in this order.
 template <typename T>
 struct GruStatistics {
   Statistics<T> x_gates, x_candidate, h_gates, h_candidate;
 };
 
-// A row of an LSTM's tensor `statistics`, likewise.
+// A row of an LSTM's tensor `statistics`: mean and scale of each of its three norms, in this order.
 template <typename T>
 struct LstmStatistics {
   Statistics<T> x, h, cell;
 };
 
-// The number of values in such a row.
+// The number of values in a row of a tensor `statistics`.
 template <template <typename> typename Row>
 constexpr int64_t kWidth = sizeof(Row<float>) / sizeof(float);
 
@@ -57,7 +58,8 @@ constexpr int64_t kWidth = sizeof(Row<float>) / sizeof(float);
 //   [reset, update] = sigmoid(N(ax) + N(ah)), candidate = tanh(N(ax) + reset * N(ah))
 //   out = update * h + (1 - update) * candidate
 //
-// Cho et al. (2014), with norms as in Nematus (Zhang & Sennrich 2019, section 6.1). Where the mask is false, out is h.
+// Cho et al. (2014), with norms as in Nematus (Zhang & Sennrich 2019, section 6.1). Where the mask is false, out is h,
+// and gates is not written.
 void gru_gates_forward(const Tensor& ax,            // (B, 3H)
                        const Tensor& ah,            // (B, 3H); the bias is added in place
                        const Tensor& h,             // (B, H)
@@ -69,18 +71,19 @@ void gru_gates_forward(const Tensor& ax,            // (B, 3H)
                        const Tensor& statistics,  // (B, 8), written: GruStatistics
                        const Tensor& out);        // (B, H), written
 
-// With D = dout + dh, N' the backward pass of a norm (forms.h, correction()), and d_update, d_candidate and d_reset the
-// gradients with respect to the arguments of sigmoid and tanh:
+// On entry, dh is the gradient that later steps send to `out`; on return, it is the gradient of h, except through ah,
+// which the caller adds. With D = dout + dh on entry, and d_update, d_candidate and d_reset the gradients with respect
+// to the arguments of sigmoid and tanh:
 //
 //   d_update    = D * (h - candidate) * update * (1 - update)
 //   d_candidate = D * (1 - update) * (1 - candidate^2)
 //   d_reset     = d_candidate * N(ah) * reset * (1 - reset)
 //   dax = N'([d_reset, d_update, d_candidate]), dah = N'([d_reset, d_update, d_candidate * reset])
-//   dh  = D * update; the caller adds the gradient of h through ah
+//   dh  = D * update (on return)
 //
-// Where the mask is false, dax and dah are 0 and dh is D.
+// Where the mask is false, dax and dah are 0, and dh is D on return.
 void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                        const Tensor& dh,            // (B, H), read: gradient of `out`, later steps; written: dh above
+                        const Tensor& dh,            // (B, H), read and written
                         const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates,
                         const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
                         at::IntArrayRef form, double eps,
@@ -94,7 +97,7 @@ void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this
 //   [in, forget, out] = sigmoid(N(ax) + N(ah)), value = tanh(N(ax) + N(ah))
 //   out_c = forget * c + in * value, out_h = out * tanh(N(out_c))
 //
-// Ba et al. (2016), Eqs. 20 to 22. Where the mask is false, out_h is h and out_c is c.
+// Ba et al. (2016), Eqs. 20 to 22. Where the mask is false, out_h is h, out_c is c, and gates is not written.
 void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
                         const Tensor& ah,            // (B, 4H)
                         const Tensor& h,             // (B, H)
@@ -108,21 +111,22 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
                         const Tensor& out_h,       // (B, H), written
                         const Tensor& out_c);      // (B, H), written
 
-// With D = dout + dh, seen = tanh(N(out_c)), N' the backward pass of a norm (forms.h, correction()), and d_in,
-// d_forget, d_out and d_value the gradients with respect to the arguments of sigmoid and tanh:
+// On entry, dh and dc are the gradients that later steps send to out_h and out_c. On return, dc is the gradient of c,
+// and dh that of h, except through ah, which the caller adds. With D = dout + dh on entry, seen = tanh(N(out_c)), and
+// d_in, d_forget, d_out and d_value the gradients with respect to the arguments of sigmoid and tanh:
 //
 //   d_out    = D * seen * out * (1 - out)
-//   E        = dc + N'(D * out * (1 - seen^2)), the whole gradient of out_c
+//   E        = dc (on entry) + N'(D * out * (1 - seen^2)), the whole gradient of out_c
 //   d_in     = E * value * in * (1 - in)
 //   d_forget = E * c * forget * (1 - forget)
 //   d_value  = E * in * (1 - value^2)
 //   dax = N'([d_in, d_forget, d_out, d_value]), and dah likewise, with the statistics of ah
-//   dc  = E * forget, dh = 0; the caller adds the gradient of h through ah
+//   dc  = E * forget (on return), dh = 0 (on return)
 //
-// Where the mask is false, dax and dah are 0, dh is D, and dc does not change.
+// Where the mask is false, dax and dah are 0, dh is D on return, and dc does not change.
 void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                         const Tensor& dh,            // (B, H), read: gradient of out_h, later steps; written: dh above
-                         const Tensor& dc,            // (B, H), read: gradient of out_c from later steps; written: of c
+                         const Tensor& dh,            // (B, H), read and written
+                         const Tensor& dc,            // (B, H), read and written
                          const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
                          const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
                          const Tensor& cell_affine, at::IntArrayRef form, double eps,
@@ -135,18 +139,20 @@ void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of thi
 // is true:
 //
 //   energy_p = score . tanh(key_p + N(query)), alpha = softmax(energy), context = sum_p alpha_p value_p
+//
+// Where the mask is false, alpha is 0.
 void attention_forward(const Tensor& keys,    // (B, S, C)
                        const Tensor& query,   // (B, C)
                        const Tensor& values,  // (B, S, A)
                        const Tensor& mask,    // (B, S)
                        const Tensor& score,   // (C,)
-                       const Tensor& affine,  // (2, C): gain and shift
+                       const Tensor& affine,  // (2, C): gain and shift of the query
                        at::IntArrayRef form, double eps,
                        const Tensor& statistics,  // (B, 2), written: Statistics
                        const Tensor& alpha,       // (B, S), written
                        const Tensor& context);    // (B, A), written
 
-// With seen_p = tanh(key_p + N(query)) and N' the backward pass of the norm (forms.h, correction()):
+// With seen_p = tanh(key_p + N(query)):
 //
 //   dalpha_p  = dcontext . value_p
 //   denergy_p = alpha_p (dalpha_p - sum_i alpha_i dalpha_i)

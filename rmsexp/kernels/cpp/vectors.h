@@ -1,7 +1,7 @@
 // SIMD vectors: loads, stores, loops over a row, sums, sigmoid and tanh.
 //
-// Headers define the kernels that are built on these in anonymous namespaces. With internal linkage the compiler
-// inlines a function that is called once, whatever its size; without it a kernel over short rows was a fifth slower.
+// Headers define kernels in anonymous namespaces, which gives the functions internal linkage. The compiler then inlines
+// a function that is called once, whatever its size; without this, a kernel over short rows was a fifth slower.
 #pragma once
 
 #include <ATen/Dispatch.h>
@@ -19,7 +19,7 @@ namespace rmsexp {
 template <typename T>
 using Vec = at::vec::Vectorized<T>;
 
-// The type of statistics and sums: double for double, float for float, half and bfloat16.
+// The type of statistics and sums for values of type T: double for double, float for float, half and bfloat16.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -42,7 +42,7 @@ inline Vec<Wide<T>> load(const T* source, int64_t count) {
   }
 }
 
-// Stores the first `count` values.
+// Stores the first `count` elements of `value` at `target`.
 template <typename T>
 inline void store(T* target, Vec<Wide<T>> value, int64_t count) {
   using W = Wide<T>;
@@ -58,14 +58,14 @@ inline void store(T* target, Vec<Wide<T>> value, int64_t count) {
 }
 
 // Returns whether a thread's part of a tensor is larger than 4 MiB, about a core's share of the last-level cache. When
-// the thread reaches the end of such a part, its beginning is no longer in the cache.
+// the thread reaches the end of such a part, the beginning of the part is no longer in the cache.
 inline bool exceeds_cache(const at::Tensor& tensor) {
   return tensor.nbytes() > static_cast<size_t>(at::get_num_threads()) << 22;
 }
 
-// Stores the first `count` values. With `streaming`, aligned whole vectors of float or double are written by
-// non-temporal stores, if the vectors are AVX2 or AVX-512: these stores do not read the cache line that they overwrite.
-// A thread calls fence() after its last streaming store.
+// Stores the first `count` elements of `value` at `target`. With `streaming`, whole vectors of float or double at an
+// aligned target are written by non-temporal stores, if the vectors are AVX2 or AVX-512. Such a store does not first
+// read the cache line that it overwrites. A thread must call fence() after its last streaming store.
 template <bool streaming, typename T, typename C>
 inline void store(T* target, const Vec<Wide<T>>& value, C count) {
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
@@ -91,8 +91,8 @@ inline void fence() {
 #endif
 }
 
-// Calls f(j, count) for each vector of [begin, end), which starts at j. `count` is the size of a vector as a
-// compile-time constant, except for a shorter last vector: there it is an int64_t.
+// Divides [begin, end) into vectors and calls f(j, count) for each, with j the index of the vector's first element and
+// `count` its number of elements. `count` is a compile-time constant, except for a shorter last vector: an int64_t.
 template <typename T, typename F>
 inline void for_each_vector(int64_t begin, int64_t end, F f) {
   constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
@@ -113,9 +113,9 @@ inline Vec<T> zero_tail(const Vec<T>& value, int64_t count) {
   return count == Vec<T>::size() ? value : Vec<T>::set(Vec<T>(0), value, count);
 }
 
-// Calls f(j, count) for each vector of [0, n), as for_each_vector, and returns the sum of all elements of the results.
-// f must return zeros in the elements from `count` on. Four independent chains of additions hide the latency of an
-// addition.
+// Calls f(j, count) for each vector of [0, n), as for_each_vector does, and returns the sum of all elements of the
+// vectors that f returns. Elements from index `count` on must be 0 in these vectors. Four independent chains of
+// additions hide the latency of an addition.
 template <typename T, typename F>
 inline T sum(int64_t n, F f) {
   constexpr std::integral_constant<int64_t, Vec<T>::size()> whole{};
@@ -129,20 +129,20 @@ inline T sum(int64_t n, F f) {
   return horizontal_sum<T>((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
 
-// For float, exp_u20 has an error of up to 20 units in the last place.
+// For float, this uses exp_u20, whose error is up to 20 units in the last place.
 template <typename T>
 inline Vec<T> sigmoid(const Vec<T>& x) {
   if constexpr (std::is_same_v<T, float>) return Vec<T>(1) / (Vec<T>(1) + x.neg().exp_u20());
   return Vec<T>(1) / (Vec<T>(1) + x.neg().exp());
 }
 
-// For float, the relative error is about 5e-7, and the cost a third of that of Vec<T>::tanh.
+// For float, the relative error is up to about 5e-7, and the time is a third of that of Vec<T>::tanh.
 template <typename T>
 inline Vec<T> tanh(const Vec<T>& x) {
   if constexpr (!std::is_same_v<T, float>) return x.tanh();
   const Vec<T> one(1), magnitude = x.abs(), square = x * x;
   const auto large = one - Vec<T>(2) / ((magnitude + magnitude).exp_u20() + one);
-  // Below 0.25, `large` loses digits by cancellation, so that the Taylor series to x^9 is used.
+  // For |x| < 0.25, `large` loses digits by cancellation, so that the Taylor series to x^9 is used.
   auto series = at::vec::fmadd(square, Vec<T>(62.0 / 2835), Vec<T>(-17.0 / 315));
   series = at::vec::fmadd(square, series, Vec<T>(2.0 / 15));
   series = at::vec::fmadd(square, series, Vec<T>(-1.0 / 3));

@@ -1,4 +1,4 @@
-"""The operators of ``rmsexp`` on CUDA, as Triton kernels.
+"""The CUDA implementations of the operators for norms and for single time steps, as Triton kernels.
 
 Experimental: no GPU has run them yet. The tests run them in Triton's interpreter on CPU and compile them for sm_80.
 
@@ -24,13 +24,14 @@ OPERATORS = (
 )
 
 
-_libraries: list[Library] = []  # an operator loses its implementation when the Library object is deleted
+_libraries: list[Library] = []  # kept, because deleting a Library removes the implementations that it registered
 
 
 def register(key: str) -> None:
-    """Register the kernels under a dispatch key, such as "CUDA", of the operators with their names.
+    """Register each function in ``OPERATORS`` as the implementation of the operator of its name.
 
-    The operators must have been defined, which :func:`rmsexp.kernels.load` does.
+    ``key``: the dispatch key for which the implementation is used, such as "CUDA". The operators must have been defined
+    before, as :func:`rmsexp.kernels.load` does.
     """
     library = Library("rmsexp", "IMPL", key)
     for operator in OPERATORS:

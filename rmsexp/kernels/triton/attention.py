@@ -2,7 +2,7 @@
 
 Shapes: B rows of the batch, one per program; S source positions; C features of keys and query; A features of values.
 Tensors are float32 or float64 and contiguous, except that the rows of the batch may have any stride. ``mask``, (B, S),
-is a padding mask, true where a position is not padding. Keys and values of padding are not read.
+is a padding mask, true where a position is not padding. Keys and values at padding positions are not read.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -221,7 +221,9 @@ def attention_forward(
     alpha: Tensor,
     context: Tensor,
 ) -> None:
-    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` over the source, and ``context = alpha . values``.
+    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` and ``context = alpha . values``.
+
+    The softmax is over the source positions that are not padding.
 
     Args:
         keys: ``(B, S, C)``.
@@ -263,7 +265,8 @@ def attention_backward(
 ) -> None:
     """Compute the gradients of the inputs of :func:`attention_forward`, except ``values``.
 
-    The tanh is computed again, because to save it would take as much memory as the keys for every target position.
+    The tanh is computed again: saving it in the forward pass would take as much memory as the keys for every target
+    position.
 
     Args:
         dcontext: Gradient of ``context``, ``(B, A)``.
@@ -289,7 +292,7 @@ def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:
 
 
 def _size_arguments(keys: Tensor, values: Tensor) -> dict[str, int]:
-    """Return the arguments of the kernels that depend on the shapes of keys and values alone."""
+    """Return the kernel arguments that depend only on the shapes of keys and values."""
     _, length, width = keys.shape
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
     sizes = {"length": length, "width": width, "depth": values.shape[2]}

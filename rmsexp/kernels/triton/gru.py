@@ -19,7 +19,7 @@ from rmsexp.kernels.triton.rows import (
 )
 from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
 
-# The norms of a step, in the order of their statistics. X_ norms are of parts of ax, H_ norms of parts of ah.
+# Numbers of a step's norms, in the order of their statistics. X_ norms are of parts of ax, H_ norms of parts of ah.
 X_GATES, X_CANDIDATE, H_GATES, H_CANDIDATE = (tl.constexpr(norm) for norm in range(4))
 
 
@@ -104,7 +104,7 @@ def _forward(
 @triton.jit
 def _backward(
     dout,  # (B, H): gradient of this step's output, or None
-    dh,  # (B, H), read: gradient of the new state from later steps; written: gradient of h, except through ah
+    dh,  # (B, H), on entry: gradient of the new state from later steps; on return: gradient of h, except through ah
     ax,  # (B, 3H): summed inputs W x
     ah,  # (B, 3H): summed inputs U h, with the bias
     h,  # (B, H): previous state
@@ -225,15 +225,15 @@ def gru_gates_forward(
 
     ``[r, u] = sigmoid(N(ax) + N(ah))``; ``c = tanh(N(ax) + r * N(ah))``; ``out = u * h + (1 - u) * c``.
 
-    N normalises the first 2H units jointly and the last H separately. A padding row keeps its state; its gates are not
-    written.
+    N normalises the first 2H units, the gates, and the last H units, the candidate, separately. A padding row keeps its
+    state; its gates are not written.
 
     Args:
         ax: Summed inputs from the input, ``(B, 3H)``: reset gate, update gate, candidate.
         ah: Summed inputs from the state, ``(B, 3H)``. ``bias`` is added to them in place.
         h: Previous state, ``(B, H)``.
-        mask: ``(B,)``, true where a row is not padding.
-        bias: ``(3H,)``.
+        mask: ``(B,)``, true where a row is not padding; None for no padding.
+        bias: ``(3H,)``; None for no bias.
         affine: ``(2, 2, 3H)``: gain and shift for ``ax``, gain and shift for ``ah``.
         form: Kind of norm, number of units in the statistic of the gates, number of units in the statistic of the
             candidate, and 1 if eps is inside the root, otherwise 0.
@@ -267,11 +267,11 @@ def gru_gates_backward(
     dah: Tensor,
     partials: Tensor,
 ) -> None:
-    """Compute the gradients of the inputs of :func:`gru_gates_forward`.
+    """Compute the gradients of the inputs of :func:`gru_gates_forward`, except ``bias``.
 
     Args:
         dout: Gradient of this step's output, ``(B, H)``, or None for 0.
-        dh: ``(B, H)``. Read: the gradient that later steps send to the new state. Written: the gradient of ``h``,
+        dh: ``(B, H)``. On entry: the gradient that later steps send to the new state. On return: the gradient of ``h``,
             except through ``ah``.
         ah: Summed inputs from the state, to which :func:`gru_gates_forward` has added the bias.
         dax: Gradient of ``ax``, ``(B, 3H)``, written; 0 where a row is padding.

@@ -19,7 +19,7 @@ from rmsexp.kernels.triton.rows import (
 )
 from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
 
-# The norms of a step, in the order of their statistics: of ax, of ah, and of the new cell.
+# Numbers of a step's norms, in the order of their statistics: the norms of ax, of ah, and of the new cell.
 X, H, CELL = (tl.constexpr(norm) for norm in range(3))
 
 
@@ -31,7 +31,7 @@ def _forward(
     c,  # (B, H): previous cell
     mask,  # (B,) or None
     affine,  # (2, 2, 4H): gain and shift for ax, gain and shift for ah
-    cell_affine,  # (2, H): gain and shift of the cell
+    cell_affine,  # (2, H): gain and shift of the new cell
     gates,  # (B, 5H), written: input gate, forget gate, output gate, candidate, tanh(N(c'))
     statistics,  # (B, 3, 2), written: mean and scale of each norm
     out_h,  # (B, H), written: new hidden state
@@ -110,8 +110,8 @@ def _forward(
 @triton.jit
 def _backward(
     dout,  # (B, H): gradient of this step's output, or None
-    dh,  # (B, H), read: gradient of the new hidden state from later steps; written: gradient of h, except through ah
-    dc,  # (B, H), read: gradient of the new cell from later steps; written: gradient of c
+    dh,  # (B, H), on entry: gradient of the new hidden state from later steps; on return: of h, except through ah
+    dc,  # (B, H), on entry: gradient of the new cell from later steps; on return: gradient of c
     ax,  # (B, 4H): summed inputs W x
     ah,  # (B, 4H): summed inputs U h
     c,  # (B, H): previous cell
@@ -171,7 +171,7 @@ def _backward(
         h_mean, h_scale = load_statistics(statistics, H)
         c_mean, c_scale = load_statistics(statistics, CELL)
         # With i, f, o, g the gates, t = tanh(N(c')) and d the gradient of h' = o * t, the gradient of N(c') is
-        # d * o * (1 - t^2). dax holds it until the gradient of c' has been computed from it.
+        # d * o * (1 - t^2). dax holds this gradient until that of c' has been computed.
         for start in range(0, hidden, BLOCK_N):
             unit = start + units
             in_row = unit < hidden
@@ -250,18 +250,18 @@ def lstm_gates_forward(
     A padding row keeps its state; its gates and the statistics of its cell are not written.
 
     Args:
-        ax: Summed inputs from the input, ``(B, 4H)``.
-        ah: Summed inputs from the hidden state, ``(B, 4H)``.
+        ax: Summed inputs from the input, ``(B, 4H)``, in the order i, f, o, g.
+        ah: Summed inputs from the hidden state, ``(B, 4H)``, in the same order.
         h: Previous hidden state, ``(B, H)``.
         c: Previous cell, ``(B, H)``.
-        mask: ``(B,)``, true where a row is not padding.
+        mask: ``(B,)``, true where a row is not padding; None for no padding.
         affine: ``(2, 2, 4H)``: gain and shift for ``ax``, gain and shift for ``ah``.
-        cell_affine: ``(2, H)``: gain and shift of the cell.
+        cell_affine: ``(2, H)``: gain and shift of the new cell.
         form: Kind of norm, number of units in the statistics of ``ax`` and ``ah``, number of units in the statistic of
             the cell, and 1 if eps is inside the root, otherwise 0.
         eps: Added to the statistic.
         gates: ``(B, 5H)``, written: i, f, o, g and tanh(N(c')), the first four after their nonlinearities.
-        statistics: ``(B, 6)``, written: mean and scale of ``ax``, ``ah`` and the cell.
+        statistics: ``(B, 6)``, written: mean and scale of ``ax``, ``ah`` and the new cell.
         out_h: New hidden state, ``(B, H)``, written.
         out_c: New cell, ``(B, H)``, written.
     """
@@ -299,9 +299,9 @@ def lstm_gates_backward(
 
     Args:
         dout: Gradient of this step's output, ``(B, H)``, or None for 0.
-        dh: ``(B, H)``. Read: the gradient that later steps send to the new hidden state. Written: the gradient of
+        dh: ``(B, H)``. On entry: the gradient that later steps send to the new hidden state. On return: the gradient of
             ``h``, except through ``ah``; it is 0 unless the row is padding.
-        dc: ``(B, H)``. Read: the gradient that later steps send to the new cell. Written: the gradient of ``c``.
+        dc: ``(B, H)``. On entry: the gradient that later steps send to the new cell. On return: the gradient of ``c``.
         out_c: The new cell.
         dax: Gradient of ``ax``, ``(B, 4H)``, written; 0 where a row is padding.
         dah: Gradient of ``ah``, ``(B, 4H)``, written; 0 where a row is padding.

@@ -23,7 +23,7 @@ def _forward(
     gain,  # (n,), for maps (channels,); or None
     shift,  # (n,), for maps (channels,); or None
     y,  # written, with the layout of x
-    mean,  # (rows,), written; empty except for LAYER
+    mean,  # (rows,), written, for LAYER; otherwise empty
     scale,  # (rows,), written
     rows,  # number of rows
     unit_stride,
@@ -37,7 +37,7 @@ def _forward(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute ``y = (x - mean) * scale * gain + shift``."""
+    """Compute mean and scale of each row, and ``y = (x - mean) * scale * gain + shift``."""
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     row_exists = row < rows
@@ -66,11 +66,11 @@ def _backward(
     dy,  # (rows, n), with the layout of x
     x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
     gain,  # (n,), for maps (channels,); or None
-    mean,  # (rows,); empty except for LAYER
+    mean,  # (rows,) for LAYER; otherwise empty
     scale,  # (rows,)
     dx,  # written, with the layout of x
-    dgain,  # (programs, n), for maps (rows,), written: gradient of gain by program, for maps by row; or None
-    dshift,  # as dgain, for shift
+    dgain,  # (programs, n), for maps (rows,), written: gradient of gain from each program's rows (maps: each row)
+    dshift,  # as dgain, the gradient of shift; dgain or dshift is None if there is no gain or no shift
     rows,  # number of rows
     unit_stride,
     channels,  # number of channels of maps
@@ -86,8 +86,8 @@ def _backward(
     """Compute the gradients of the inputs of :func:`_forward`.
 
     With ``normalised = (x - mean) * scale``, the gradient of gain is the sum of ``dy * normalised``, and that of shift
-    is the sum of ``dy``: a program sums over its rows, or for maps over the units of each row. For the gradient of x
-    see :func:`row_gradient_terms`, with ``g = dy * gain``.
+    is the sum of ``dy``. A program writes the sums over its rows, or for maps over the units of each row; the caller
+    adds these parts. For the gradient of x see :func:`row_gradient_terms`, with ``g = dy * gain``.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
@@ -139,7 +139,7 @@ def _backward(
 
 
 class _Layout(NamedTuple):
-    """The rows of a tensor in memory: ``n`` units each, ``unit_stride`` elements apart.
+    """How the rows of a tensor lie in memory: each has ``n`` units, which are ``unit_stride`` elements apart.
 
     ``channels``: number of channels of feature maps; 1 for other tensors.
     """
@@ -158,10 +158,10 @@ def _layout(x: Tensor, maps: bool) -> _Layout:
 
 
 def _block_options(layout: _Layout) -> dict[str, int]:
-    """Return the size of a block, at most 4096 values, and its launch options.
+    """Return the size of a program's block, at most 4096 values, and Triton's launch options.
 
-    For channels-last maps, a program computes 32 rows. Otherwise it computes one row if the tensor has fewer than 256
-    rows, and several rows if it has more: then fewer programs write a partial sum of the gradients of gain and shift.
+    For channels-last maps, a block has 32 rows. Otherwise it has one row if the tensor has fewer than 256 rows, else
+    several. With several rows, fewer programs write parts of the gradients of gain and shift (except for maps).
     """
     width = triton.next_power_of_2(max(1, layout.n))
     several = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
@@ -197,7 +197,7 @@ def normalise_forward(
         k: Number of units of a row that enter its statistic.
         inside: Whether eps is inside the root.
         eps: Added to the statistic.
-        slope: Slope of the leaky ReLU, which a separate kernel applies; 1 for none.
+        slope: Slope of the leaky ReLU, which a separate kernel applies; 1 means no leaky ReLU.
 
     Returns:
         y: Result with the shape and dtype of ``x``.
@@ -237,8 +237,8 @@ def normalise_backward(
 
     Args:
         dy: Gradient of y.
-        mean: Result of :func:`normalise_forward`.
-        scale: Result of :func:`normalise_forward`.
+        mean: The mean that :func:`normalise_forward` returned.
+        scale: The scale that :func:`normalise_forward` returned.
 
     For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
     dtype of ``scale``, or empty if gain or shift is None.

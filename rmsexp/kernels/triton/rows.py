@@ -1,4 +1,4 @@
-"""Norms of single rows, and launch options, for all Triton kernels.
+"""Code that all Triton kernels share: norms of single rows, and launch options.
 
 Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The kind of norm is a compile-time
 constant, one of :class:`rmsexp.kernels.forms.Kind`:
@@ -71,14 +71,14 @@ def row_gradient_terms(
     EPS_INSIDE: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    """Return the terms ``mean_g`` and ``slope``, (rows, 1), of the gradient of a norm's input.
+    """Return the terms ``mean_g`` and ``slope``, (rows, 1), in the gradient of the loss with respect to a row ``a``.
 
-    The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. With K = k, or K = 1 for
-    EUCLID:
+    The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. For NONE, both terms are 0.
+    With root = sqrt(s), and K = 1 for EUCLID, otherwise K = k:
 
     - mean_g = sum(g) / n for LAYER, because the mean depends on all units; 0 for the others;
-    - slope = sum(g * y) / K with eps inside the root, as d scale / d a_j = -scale^3 * a_j / K;
-    - slope = sum(g * y) / (K * scale * root) with eps outside, as d scale / d a_j = -scale^2 * a_j / (K * root).
+    - slope = sum(g * y) / K with eps inside the root, as d scale / d a_j = -scale^2 * y_j / K;
+    - slope = sum(g * y) / (K * scale * root) with eps outside the root, as d scale / d a_j = -scale * y_j / (K * root).
       Where the root is 0, the formula gives 0 / 0, and slope is set to 0.
     """
     mean_g = tl.zeros_like(sum_g)
@@ -95,10 +95,10 @@ def row_gradient_terms(
 
 @triton.jit
 def tanh(x):
-    """Return tanh(x) to within 2 units in the last place. On a GPU, fast division and exp add errors in float32.
+    """Return tanh(x), within 2 units in the last place; on a GPU, fast float32 division and exp add to this error.
 
-    Near 0, where the formula with exponentials cancels, it uses the rational approximation of Cephes
-    (S. L. Moshier, ``tanh.c``).
+    For ``|x| < 0.625``, where the formula with exponentials loses digits by cancellation, this is the rational
+    approximation of Cephes (S. L. Moshier, ``tanh.c``).
     """
     square = x * x
     numerator = (-9.64399179425052238628e-1 * square - 9.92877231001918586564e1) * square - 1.61468768441708447952e3
@@ -111,7 +111,7 @@ def tanh(x):
 
 @triton.jit
 def save_statistics(statistics, NORM: tl.constexpr, mean, scale):
-    """Write mean and scale, (1, 1), as those of norm number NORM to a row of statistics, (norms, 2)."""
+    """Write the mean and scale, (1, 1), of norm number NORM to ``statistics``, one row of shape (norms, 2)."""
     zero = tl.zeros([1, 1], tl.int32)
     tl.store(statistics + 2 * NORM + zero, mean)
     tl.store(statistics + 2 * NORM + zero + 1, scale)
@@ -119,7 +119,7 @@ def save_statistics(statistics, NORM: tl.constexpr, mean, scale):
 
 @triton.jit
 def load_statistics(statistics, NORM: tl.constexpr):
-    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote."""
+    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote for norm number NORM."""
     zero = tl.zeros([1, 1], tl.int32)
     return tl.load(statistics + 2 * NORM + zero), tl.load(statistics + 2 * NORM + zero + 1)
 
@@ -131,8 +131,8 @@ def norm_output(
     width,
     mean,  # (1, 1)
     scale,  # (1, 1)
-    unit,  # (1, BLOCK_N): numbers of the units to compute
-    in_row,  # (1, BLOCK_N): which of these numbers are units of the row
+    unit,  # (1, BLOCK_N): indices of the units to compute
+    in_row,  # (1, BLOCK_N): which of these indices are units of the row
 ):
     """Return ``(a - mean) * scale * gain + shift`` for some units of a row, (1, BLOCK_N)."""
     normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
@@ -141,7 +141,7 @@ def norm_output(
 
 @triton.jit
 def norm_backward(
-    gradient,  # (n,), read: gradient of the output; written: gradient of a
+    gradient,  # (n,), on entry: gradient of the output; on return: gradient of a
     a,  # (n,): the row that was normalised
     affine,  # pointer to the gain, (n,); the shift begins `width` elements after it
     partials,  # accumulated in place: gradient of the gain; that of the shift begins `width` elements after it
@@ -155,10 +155,10 @@ def norm_backward(
     EPS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of the row, gain and shift from d, the gradient of the output ``y * gain + shift``.
+    """Compute the gradients of a row, and of gain and shift, from the gradient d of the output ``y * gain + shift``.
 
-    y is the normalised row. The gradient of gain is ``d * y``, that of shift is ``d``, and that of the row is the
-    formula in :func:`row_gradient_terms` with ``g = d * gain``.
+    y is the normalised row. The gradient of gain is ``d * y``, that of shift is ``d``; both are added to ``partials``.
+    The gradient of the row is the formula in :func:`row_gradient_terms` with ``g = d * gain``.
     """
     DTYPE: tl.constexpr = a.dtype.element_ty
     units = tl.arange(0, BLOCK_N)[None, :]
@@ -188,13 +188,13 @@ def norm_backward(
 
 
 def launch_options(block_size: int) -> dict[str, int]:
-    """Return the launch options for blocks of ``block_size`` values.
+    """Return Triton's launch options for blocks of ``block_size`` values.
 
-    ``enable_fp_fusion`` is set, so that results do not depend on its default in the installed version of Triton.
+    They set ``enable_fp_fusion``, so that results do not depend on its default in the installed version of Triton.
     """
     return {"num_warps": max(1, min(8, block_size // 128)), "enable_fp_fusion": True}
 
 
 def row_strides(**tensors: Tensor | None) -> dict[str, int]:
-    """Return the stride of each tensor's first axis as the kernel argument ``<name>_stride``, 0 for None."""
+    """Return the stride, in elements, of each tensor's first axis as the argument ``<name>_stride``; 0 for None."""
     return {f"{name}_stride": 0 if tensor is None else tensor.stride(0) for name, tensor in tensors.items()}

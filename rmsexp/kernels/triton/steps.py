@@ -27,7 +27,7 @@ def padding_row_backward(
     width,  # number of summed inputs: 3H or 4H
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of a padding row, whose output is its previous state: summed inputs have gradient 0."""
+    """Run the backward pass of a padding row, whose output is its previous state: add dout to dh, zero dax and dah."""
     units = tl.arange(0, BLOCK_N)[None, :]
     if dout is not None:
         for start in range(0, hidden, BLOCK_N):
@@ -41,6 +41,6 @@ def padding_row_backward(
 
 
 def size_arguments(hidden: int) -> dict[str, int]:
-    """Return the kernel arguments that only depend on the number of hidden units."""
+    """Return the kernel arguments that depend only on the number of hidden units."""
     units = min(1024, triton.next_power_of_2(hidden))
     return {"hidden": hidden, "BLOCK_N": units, **launch_options(units)}
