@@ -1,4 +1,4 @@
-"""Every command in the documents is accepted by its parser. No command is run."""
+"""The commands in the documents have valid arguments, and their overrides compose to valid configs. None is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHELL = {"<", ">", "|", "||", "&&", ";"}
 
 
 class Parsed(Exception):
-    """Raised after a command's arguments are accepted, so that the command does not run."""
+    """Raised when the arguments of a command have been accepted, so that the command does not run."""
 
 
 def words_of(command: str) -> list[str]:
@@ -36,7 +36,10 @@ def words_of(command: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Change to a folder that has the files of the norms in the README and in notebook 04."""
+    """Write the example norms of the README and of notebook 04 to a temporary folder and change to it.
+
+    The folder is also on the import path. Yields its path.
+    """
     folder = tmp_path_factory.mktemp("norms")
     readme = documents.ROOT / "README.md"
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
@@ -54,7 +57,7 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make commands raise Parsed once their arguments are parsed, or the config of their overrides is composed."""
+    """Make argparse and ``config.job`` raise Parsed after success; overrides parsed by argparse are also composed."""
     parse, compose = argparse.ArgumentParser.parse_args, config.job
 
     def parse_args(self: argparse.ArgumentParser, *args: object, **options: object) -> None:
@@ -72,7 +75,7 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_runs(words: Sequence[str]) -> None:
-    """Compose the config of the last run of a command line of ``python -m rmsexp``."""
+    """Check the arguments of ``python -m rmsexp``: whether ``-m`` is needed, the norms, the config of the last run."""
     if words == ["--help"]:
         assert app.help_text()
         return
@@ -85,7 +88,7 @@ def check_runs(words: Sequence[str]) -> None:
 
 
 def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a command such as report or timing accepts ``words``. No words and ``--help`` are not checked."""
+    """Check that the parser of a command such as report accepts ``words``, unless they are none or ``--help`` alone."""
     if words in ([], ["--help"]):
         return
     if module == "timing":

@@ -1,4 +1,4 @@
-"""Every link in the documents leads to a file and a heading that exist."""
+"""Links in the documents to files and headings of this project lead to existing ones; web links are not checked."""
 
 from __future__ import annotations
 
