@@ -1,4 +1,4 @@
-"""Data sets: locate or download them, check them, and convert them to arrays."""
+"""Data sets: find, download or generate them, check them, and convert them to arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
-Report = Callable[[str], None]  # takes one line of text: progress, or a summary of the data
+Report = Callable[[str], None]  # is called with one line of text: progress, or a summary of the data
 
 
 class DataError(Exception):
-    """Data is missing, is damaged or cannot be stored.
+    """Raised if data is missing, unusable or damaged, or cannot be stored.
 
-    The message says what is wrong and where, and, on a new line, what to do.
+    The first line of the message says what is wrong and where; the second line says what to do.
     """
 
 
@@ -23,9 +23,9 @@ class DataError(Exception):
 class Images:
     """Labelled colour images in two splits.
 
-    ``train_x`` and ``test_x`` are uint8 of shape (image, 3, height, width); ``train_y`` and ``test_y`` are int64 of
-    shape (image,). ``digest`` is the SHA-256 of the content, in hexadecimal. ``builtin`` is true if this package
-    generates the images.
+    ``train_x`` and ``test_x`` are uint8 of shape (image, 3, height, width); ``train_y`` and ``test_y``, the labels, are
+    int64 of shape (image,). ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true
+    if this package generates the images.
     """
 
     train_x: np.ndarray
@@ -39,10 +39,11 @@ class Images:
 
 @dataclass(frozen=True)
 class Source(Generic[T]):
-    """A data set that is read when ``load`` is called.
+    """A data set, whose arrays ``load`` returns.
 
-    ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package generates
-    the data. ``load(report)`` reads, encodes and checks the data, or takes the result from the cache. It reports its
+    ``digest`` is a SHA-256, in hexadecimal, that identifies the data; of large files it may cover only names and sizes.
+    ``builtin`` is true if this package generates the data; ``load(report)`` then returns it and reports nothing.
+    Otherwise ``load(report)`` reads, encodes and checks the data, or takes stored results from the cache, and reports
     progress and a summary of the data. It raises DataError if the data cannot be read, encoded or stored.
     """
 

@@ -4,7 +4,8 @@
 - ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
 - ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
 
-Python 2 wrote all these files. Logs are converted to metric rows (see :meth:`rmsexp.record.RunFolder.append`).
+Python 2 programs wrote these files. Logs are converted to rows of metrics (see
+:meth:`rmsexp.record.RunFolder.append`).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 from rmsexp.record import Row
 
-EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and images per epoch of CIFAR-10
+EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
 VALID_STEPS = 1000  # updates between two validations of the attentive reader: --validFreq in the authors' command
-READER_LISTS = {  # split -> our name of a metric -> the name of its list in the pickle
+READER_LISTS = {  # split -> {our name of a metric: name of the list in the pickle that has its values}
     "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
     "valid": {"loss": "valid_costs", "error": "valid_errs"},
 }
@@ -37,9 +38,9 @@ REMEDY = "Give a file as the authors published it."
 class OrderModel:
     """A trained order-embedding model.
 
-    ``arrays`` maps the stored name of each parameter to its values; the parameters of the GRU are renamed to ``gru_W``,
-    ``gru_U`` and so on. Matrices have the shape (in, out). ``words`` maps words to ids. ``options`` are the training
-    options.
+    ``arrays`` maps the name of each parameter to its values. Names are as stored, except that the prefix of the GRU's
+    parameters is replaced by ``gru_``: ``gru_W``, ``gru_U`` and so on. Weight matrices have the shape (in, out).
+    ``words`` maps the words of the model's vocabulary to ids. ``options`` are the training options.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -47,18 +48,23 @@ class OrderModel:
     options: Mapping[str, Any]
 
     def ids(self, words: list[str]) -> np.ndarray:
-        """Return the model's id of each of our ``words``, int64 of shape (word,); UNK if the model lacks the word."""
+        """Return the model's id of each word of our vocabulary ``words``, int64 of shape (word,).
+
+        ``words`` is a list by id that begins with the names of EOS and UNK; these two keep their ids. A word that the
+        model does not know, or whose id has no row in ``Wemb``, gets the id UNK.
+        """
         ids = [EOS, UNK, *(self.words.get(word, UNK) for word in words[UNK + 1 :])]
         return np.where(np.array(ids) < len(self.arrays["Wemb"]), ids, UNK)
 
 
 def cifar10_rows(path: Path) -> list[Row]:
-    """Return a training row and a test row for each epoch of ``results.csv``, which has errors and no losses.
+    """Return a training row and a test row of metrics for each epoch in ``results.csv``.
 
-    The file's time includes test passes, so it must not appear on a time axis, which shows the time of data + train.
-    Therefore ``seconds`` has the bucket train and no bucket data: such rows are not drawn on a time axis.
+    The file has errors (fractions) but no losses, and counts epochs from 0; rows count them from 1. Its time includes
+    test passes, while the time axis of curves shows only the seconds of the buckets data and train. So that these rows
+    are not drawn on a time axis, ``seconds`` has the file's time in the bucket train and no bucket data.
 
-    Raises: DataError if the file cannot be read or has another format.
+    Raises: DataError if the file cannot be read or does not have the expected format.
     """
     try:
         header, *lines = read_bytes(path, REMEDY).decode("ascii").splitlines()
@@ -93,12 +99,13 @@ def cifar10_rows(path: Path) -> list[Row]:
 
 
 def reader_rows(path: Path) -> list[Row]:
-    """Return a training row and a validation row for each validation of a ``stats_*.pkl``.
+    """Return a training row and a validation row of metrics for each validation that a ``stats_*.pkl`` logs.
 
-    Training rows have running averages (0.9 old + 0.1 new) of values computed with dropout. The averages restart after
-    each validation. ``grad_norm`` is the norm of the clipped gradient.
+    The metrics of a training row are running averages (0.9 old + 0.1 new) of values computed with dropout, which the
+    authors' code restarts after each validation. ``grad_norm`` is the norm of the gradient after clipping. A value that
+    is not finite becomes None. Rows have no ``seconds``.
 
-    Raises: DataError if the file cannot be read or has another content.
+    Raises: DataError if the file cannot be read or lacks the expected lists.
     """
     stats = _unpickled(path)
     values = {name: _numbers(path, stats, name) for names in READER_LISTS.values() for name in names.values()}
@@ -115,9 +122,9 @@ def reader_rows(path: Path) -> list[Row]:
 
 
 def order_model(path: Path) -> OrderModel:
-    """Return the model whose parameters are in ``path`` (.npz), and whose words and options are in the .pkl beside it.
+    """Return the model whose parameters are in ``path``, such as order.npz; words and options are read from order.pkl.
 
-    Raises: DataError if a file cannot be read or has another content.
+    Raises: DataError if a file cannot be read or does not have the expected content.
     """
     arrays = _arrays(path)
     encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
@@ -155,7 +162,10 @@ def _unpickled(path: Path) -> dict[str, Any]:
 
 
 def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | None]:
-    """Return the list ``name`` of the log as floats, with None for numbers that are not finite, as in records."""
+    """Return the list ``name`` of the log ``stats`` as floats; numbers that are not finite become None.
+
+    Raises: DataError if the list is missing or is no list of numbers. ``path`` is the log's file, for the message.
+    """
     try:
         numbers = [float(value) for value in stats[name]]
     except KeyError:
@@ -173,5 +183,5 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} cannot be read as .npz ({error or type(error).__name__}).\n{REMEDY}") from None
     for name, array in arrays.items():
         if array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise DataError(f"{path}: {name} holds values that are not finite numbers.\n{REMEDY}")
+            raise DataError(f"{path}: {name} is not an array of finite floats.\n{REMEDY}")
     return arrays

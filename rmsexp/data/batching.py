@@ -1,7 +1,8 @@
-"""Group sentences into batches, and put the token sequences of a batch into padded arrays.
+"""Group sentences into batches, and put the token sequences of a batch into arrays with rows of equal length.
 
-The caller gives the order of the sentences, for example a random permutation. Consecutive sentences form a pool, and
-each pool is sorted by length, so that batches need little padding.
+"Sentence" stands for a training example: a sentence pair, or a passage with its question. The caller gives the order
+of the sentences, for example a random permutation. This order is cut into pools of consecutive sentences. Each pool is
+sorted by length before it is cut into batches, so that batches need little padding.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: int) -> list[np.ndarray]:
     """Return batches of ``batch_size`` sentences, as Nematus makes them.
 
-    A batch is an int64 array of indices; each index of ``order`` is in one batch. A pool has ``pool`` x ``batch_size``
-    sentences, which are sorted by length, longest first, and cut into batches. The last batch of all may be smaller.
-    ``lengths``, of shape (sentence,), has the length of the longer side of each sentence pair. The number of batches
-    is ``ceil(len(order) / batch_size)`` for any order.
+    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A pool has ``pool`` *
+    ``batch_size`` sentences, which are sorted by length, longest first, and cut into batches. Only the last pool, and
+    so the last batch, may be smaller. ``lengths``, of shape (sentence,), has the lengths to sort by; a sentence pair
+    has the length of its longer side. There are ``ceil(len(order) / batch_size)`` batches.
     """
     batches = []
     for start in range(0, len(order), pool * batch_size):
@@ -27,13 +28,13 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
 
 
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
-    """Return batches of at most ``tokens`` positions, padding included, as the authors' Transformer toolkit makes them.
+    """Return one list of batches per pool, as the authors' Transformer toolkit makes them.
 
-    A batch is an int64 array of indices; each index of ``order`` is in one batch. A pool has ``pool`` sentences, which
-    are sorted by length, shortest first. A batch ends where one more sentence would make the number of sentences times
-    the longest length exceed ``tokens``; a sentence longer than ``tokens`` is a batch by itself. ``lengths``, of shape
-    (sentence,), has the length of the longer side of each sentence pair, at least 1. The result has one list of batches
-    per pool; the caller may shuffle it.
+    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A batch has at most
+    ``tokens`` positions (number of sentences times the longest length, so padding is included); a sentence longer than
+    ``tokens`` is a batch by itself. A pool has ``pool`` sentences (the last may have fewer), which are sorted by
+    length, shortest first. A batch ends at the end of its pool, or where one more sentence would exceed ``tokens``.
+    ``lengths``, of shape (sentence,), has the length of the longer side of each sentence pair, at least 1.
     """
     pools = []
     for start in range(0, len(order), pool):
@@ -47,11 +48,11 @@ def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Return the index at which each batch but the last ends (exclusive). ``lengths`` must be in ascending order."""
+    """Return the end (exclusive) of each batch but the last, as indices of ``lengths``, which must be ascending."""
     ends: list[int] = []
     end = 0
     while True:
-        window = lengths[end : end + tokens // int(lengths[end])]  # no more sentences fit, because lengths ascend
+        window = lengths[end : end + tokens // int(lengths[end])]  # more do not fit: none is shorter than the first
         positions = np.arange(1, len(window) + 1) * window
         end += max(1, int(np.searchsorted(positions, tokens, side="right")))
         if end >= len(lengths):
@@ -60,7 +61,10 @@ def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens, int64, padded with ``fill`` at the end, and their mask, bool; both of shape (sequence, time)."""
+    """Return tokens (int64) and mask (bool), both of shape (sequence, time).
+
+    Sequences are padded with ``fill`` at the end; the mask is true on their tokens and false on the padding.
+    """
     mask = _mask(sequences)
     tokens = np.full(mask.shape, fill, dtype=np.int64)
     tokens[mask] = np.concatenate(sequences)
@@ -68,9 +72,9 @@ def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.n
 
 
 def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens and mask as :func:`padded`, but fill each row with repetitions of its sequence and ``end``.
+    """Return tokens and mask like :func:`padded`, but fill a row with ``end``, its sequence again, ``end``, and so on.
 
-    The mask is true on the first occurrence of the sequence, and false on everything after it.
+    The mask is true on the first copy of the sequence only.
     """
     mask = _mask(sequences)
     rows = [np.resize(np.append(sequence, end), mask.shape[1]) for sequence in sequences]

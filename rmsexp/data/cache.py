@@ -16,27 +16,28 @@ from rmsexp.record import sync_folder
 
 T = TypeVar("T")
 
-DAMAGE = (FileNotFoundError, ValueError, EOFError)  # what ``read`` raises if a folder is missing or damaged
+DAMAGE = (FileNotFoundError, ValueError, EOFError)  # what cached's ``read`` raises for a missing or damaged folder
 
 
 def key(source: str, *parts: object) -> str:
-    """Return a folder name, 16 hexadecimal digits, for a result that depends on ``parts`` and on a module's code.
+    """Return a name, 16 hexadecimal digits, for a stored result that depends on ``parts`` and on a module's code.
 
     The name is a hash of the ``repr`` of ``parts`` and of the content of ``source``, which is the ``__file__`` of the
-    module that computes the result. Editing the module therefore gives another name.
+    module that computes the result. So editing this module changes the name; editing a module that it imports does not.
     """
     code = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:16]
 
 
 def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]) -> T:
-    """Return ``read(folder)``. If the folder is missing or damaged, let ``make`` fill it first.
+    """Return ``read(folder)``. If the folder is missing or damaged, let ``make`` compute its files first.
 
-    ``read`` raises FileNotFoundError, ValueError or EOFError for a missing or damaged folder. ``make`` is given an
-    empty temporary folder for its files, which is renamed to ``folder`` once they are durable. So the folder is
-    complete or absent. If several processes need the same folder, one makes it and the others wait.
+    ``read`` must raise FileNotFoundError, ValueError or EOFError for a missing or damaged folder. A damaged folder is
+    removed. ``make`` is given an empty temporary folder for its files, which is renamed to ``folder`` once the files
+    are on the disk, so a kill cannot leave an incomplete ``folder``. If several processes need the same folder, one
+    makes it and the others wait.
 
-    Raises: OSError if the folder cannot be written, and whatever ``make`` raises. Nothing is stored then.
+    Raises: OSError if the folder cannot be written, and whatever ``make`` raises. If ``make`` fails, nothing is stored.
     """
     with suppress(*DAMAGE):
         return read(folder)
@@ -53,10 +54,11 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
 
 @contextmanager
 def staging(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside ``path``, and hold a lock for this ``path`` meanwhile.
+    """Yield an empty temporary folder beside ``path``, and hold an exclusive lock for ``path`` meanwhile.
 
-    At the end the temporary folder is removed, unless the caller has renamed it. If a process is killed, its lock is
-    released, and the next process removes the files that it left.
+    Wait while another process holds the lock. Create the parent folder of ``path`` if it is missing. At the end, remove
+    the temporary folder, unless the caller has renamed it. If a process is killed, its lock is released, and the next
+    process that gets the lock removes what the killed process left in the temporary folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -72,9 +74,9 @@ def staging(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def storing(name: str, path: Path, size_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError in the ``with`` block into a DataError, which says that ``path`` cannot store ``name``.
+    """Turn an OSError in the ``with`` block into a DataError: "<name> cannot be stored in <path> (<reason>)".
 
-    ``size_bytes`` is the space on disk that the block needs, for the message.
+    ``size_bytes``, if given, is the space on disk that the block needs; the message names it.
     """
     try:
         yield
@@ -87,7 +89,7 @@ def storing(name: str, path: Path, size_bytes: int | None = None) -> Iterator[No
 
 
 def sync(folder: Path) -> None:
-    """Write the files of a folder through to the disk (fsync)."""
+    """Write the files of a folder, which has no subfolders, and the folder itself through to the disk (fsync)."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

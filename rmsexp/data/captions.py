@@ -20,10 +20,10 @@ from rmsexp.data.sequences import Sequences
 Words = list[str]
 
 EOS, UNK = range(2)  # the first ids: the end of a caption, an unknown word
-NAMES = ("<eos>", "<unk>")  # the words of these ids
+NAMES = ("<eos>", "<unk>")  # the words with the ids EOS and UNK
 PER_IMAGE = 5  # captions per image
-VOCABULARY_IMAGES = 1000  # first validation images whose captions add to the vocabulary (as the authors do)
-TOLERANCE = 1e-3  # largest allowed difference between 1 and the length of a feature vector
+VOCABULARY_IMAGES = 1000  # first validation images whose captions add words to the vocabulary, as in the authors' code
+TOLERANCE = 1e-3  # largest allowed difference between 1 and the Euclidean norm of a feature vector
 BLOCK = 4096  # feature vectors checked at a time
 
 
@@ -31,7 +31,7 @@ BLOCK = 4096  # feature vectors checked at a time
 class CaptionedImages:
     """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i.
 
-    ``features`` is float32 of shape (image, size), with rows of unit length, possibly memory-mapped. Each sequence in
+    ``features`` is float32 of shape (image, size), with rows of norm 1, possibly memory-mapped. Each sequence of ids in
     ``captions`` ends in EOS.
     """
 
@@ -44,7 +44,7 @@ class CaptionedImages:
 
 @dataclass(frozen=True)
 class Captions:
-    """An encoded data set. ``words`` is the vocabulary by id. ``splits`` has train, valid and test."""
+    """An encoded data set. ``words[i]`` is the word with id i. ``splits`` has train, valid and test."""
 
     words: list[str]
     splits: Mapping[str, CaptionedImages]
@@ -52,7 +52,7 @@ class Captions:
 
 @dataclass(frozen=True)
 class Picture:
-    """The file of an image, and the image's captions as words."""
+    """The path of an image file, and the image's captions as lists of words."""
 
     path: Path
     captions: list[Words]
@@ -61,14 +61,15 @@ class Picture:
 def pictures(
     name: str, splits: Mapping[str, Sequence[Picture]], files: Sequence[Path], folder: Path, kind: str
 ) -> Source[Captions]:
-    """Return a source of captioned images. Loading it computes features that are not stored yet.
+    """Return the data set ``name`` of captioned images. ``load`` computes the features that are not stored yet.
 
-    ``kind`` is a kind of :mod:`rmsexp.data.image_features`. Features are stored in
-    ``<folder>/features/<kind>/<split>.npy``. ``files`` are the files that the captions come from. The digest covers the
-    names and contents of ``files``, ``kind``, and the names and sizes of the images, but not their pixels.
+    ``splits`` has the images of each split. ``files`` are the files that splits and captions were read from. ``kind``
+    is a kind of :mod:`rmsexp.data.image_features`. Features are stored in ``<folder>/features/<kind>/<split>.npy``.
+    Only the first five captions of an image are used. The digest covers the names and contents of ``files``, ``kind``,
+    and the names and sizes of each split's images, but not their pixels.
 
-    Raises: DataError if a split has no images, or if an image is missing, has fewer than five captions, or has an empty
-    caption.
+    Raises: DataError if a split has no images, if one of ``files`` cannot be read, or if an image is missing, has fewer
+    than five captions, or has an empty one among the first five.
     """
     for split, members in splits.items():
         if not members:
@@ -91,7 +92,7 @@ def pictures(
 
 
 def digest(files: Iterable[Path], *parts: object) -> str:
-    """Return the SHA-256 of the files' names and contents and of the parts' ``repr``, in hexadecimal.
+    """Return a SHA-256, in hexadecimal, of the names and contents of ``files`` and of the ``repr`` of ``parts``.
 
     Raises: DataError if a file cannot be read.
     """
@@ -99,7 +100,12 @@ def digest(files: Iterable[Path], *parts: object) -> str:
 
 
 def _first_captions(picture: Picture) -> list[Words]:
-    """Return the first five captions. Some images of COCO have more; the authors' files leave these out, too."""
+    """Return the first five captions of an image.
+
+    Some images of COCO have more than five; the files released with order-embedding leave out the others, too.
+
+    Raises: DataError if there are fewer than five captions, or if one of the first five is empty.
+    """
     captions = picture.captions[:PER_IMAGE]
     if len(captions) < PER_IMAGE:
         raise DataError(
@@ -114,15 +120,20 @@ def _first_captions(picture: Picture) -> list[Words]:
 
 
 def tokenise(text: str) -> Words:
-    """Return the lower-case words of a text without punctuation, as in the Karpathy split: "T-shirt" is "tshirt"."""
+    """Return the words of a text in lower case and without punctuation: "A T-shirt." gives ["a", "tshirt"].
+
+    This is how the captions of the Karpathy split are tokenised.
+    """
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 
 def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.ndarray], report: Report) -> Captions:
-    """Encode captions as ids, and report the counts.
+    """Encode captions as ids, and join them with the features of their images.
 
-    The vocabulary has all words of train and of the first 5,000 captions of valid, the most frequent first. Equally
-    frequent words are in alphabetical order.
+    ``captions`` has the captions of each split, five consecutive ones per image, in the order of the rows of
+    ``features``. The vocabulary has EOS, UNK, and all words of train and of the first 5,000 captions of valid, the most
+    frequent first. Equally frequent words are in alphabetical order. Other words become UNK. The numbers of images and
+    captions and the share of UNK among the tokens (with EOS) of each split are reported, and the vocabulary's size.
 
     Raises: DataError if the features of two splits differ in size.
     """
@@ -142,7 +153,7 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
     }
     for split, images in splits.items():
         unknown = 100 * float((images.captions.tokens == UNK).mean())
-        report(f"{split}: {len(images):,} images, {len(images.captions):,} captions, {unknown:.2f} % unknown words")
+        report(f"{split}: {len(images):,} images, {len(images.captions):,} captions, {unknown:.2f} % of tokens unknown")
     report(f"{len(words):,} words")
     return Captions(words, splits)
 
@@ -150,7 +161,9 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
 def read_features(path: Path, images: int) -> np.ndarray:
     """Return the features in a .npy file, float32 of shape (images, size), memory-mapped.
 
-    Raises: DataError if the file cannot be read, has another shape or type, or has a row that is not of unit length.
+    ``images`` is the expected number of rows.
+
+    Raises: DataError if the file cannot be read, has another shape or type, or has a row whose norm is not 1.
     """
     try:
         features = np.load(path, mmap_mode="r")
@@ -163,9 +176,9 @@ def read_features(path: Path, images: int) -> np.ndarray:
         )
     for start in range(0, images, BLOCK):
         lengths = np.linalg.norm(features[start : start + BLOCK], axis=1)
-        if len(bad := np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))):  # includes NaN
+        if len(bad := np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))):  # true for NaN, too
             raise DataError(
-                f"{path}, row {start + bad[0]} (the first is 0): its length is {lengths[bad[0]]:.4g}, not 1.\n"
-                "A row must have finite numbers, scaled to unit length; replace the file."
+                f"{path}, row {start + bad[0]} (the first is 0): its Euclidean norm is {lengths[bad[0]]:.4g}, not 1.\n"
+                "A row must have finite numbers, scaled to a norm of 1; replace the file."
             )
     return features

@@ -1,7 +1,7 @@
-"""CIFAR-10, in the layout that torchvision uses: ``<root>/cifar10/cifar-10-batches-py``.
+"""Read CIFAR-10 from ``<root>/cifar10/cifar-10-batches-py``, whose files are named as torchvision names them.
 
-The address and the digests are torchvision's. torchvision's reader is not used, because it unpickles arbitrary
-objects, which may run code.
+The address of the archive and the digests of the files are torchvision's. torchvision's reader is not used, because it
+unpickles arbitrary objects, which may run code.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import unpickle
 
-EXTRAS = ("batches.meta", "readme.html")  # files of the archive that are not needed
+EXTRAS = ("batches.meta", "readme.html")  # files of the archive that are unpacked, but not read
 
 
 def load(root: Path) -> Images:
-    """Return the 50,000 training and 10,000 test images below ``root``. Download them if their folder is missing.
+    """Return the 50,000 training and 10,000 test images. Download them if their folder below ``root`` is missing.
 
-    The digest of every file is verified each time, in a third of a second.
+    The digest of every file that is read is verified each time, which takes about a third of a second in all.
 
-    Raises: DataError if a file is damaged or missing, or if the download fails.
+    Raises: DataError if the folder exists but a file is damaged or missing, or if the download fails.
     """
     from torchvision.datasets import CIFAR10  # imported here: the import takes seconds
 
@@ -54,8 +54,10 @@ def _split(folder: Path, files: list[list[str]]) -> tuple[np.ndarray, np.ndarray
 def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the images, uint8 (image, 3, 32, 32), and the labels, int64 (image,), of one pickled file.
 
-    Raises: DataError if the file cannot be read, is no batch of CIFAR-10, or refers to code other than numpy's array
-    constructors.
+    The file's digest is not verified.
+
+    Raises: DataError if the file cannot be read, is no batch of CIFAR-10, or refers to a function or class that
+    :func:`rmsexp.data.unpickle.unpickle` does not allow.
     """
     return _parse(path, read_bytes(path, _remedy(path)))
 
@@ -82,7 +84,9 @@ def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     fields = batch if isinstance(batch, dict) else {}
     pixels, labels = fields.get("data"), fields.get("labels")
     if not (isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (3 * 32 * 32,)):
-        raise DataError(f"{path} is not a batch of CIFAR-10 ('data' is not uint8 (images, 3072)).\n{_remedy(path)}")
+        raise DataError(
+            f"{path} is not a batch of CIFAR-10 ('data' is not uint8 of shape (images, 3072)).\n{_remedy(path)}"
+        )
     if not (
         isinstance(labels, list)
         and len(labels) == len(pixels)
@@ -96,7 +100,10 @@ def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _download(folder: Path, root: Path) -> None:
-    """Download and unpack the archive. After an error, ``folder`` does not exist."""
+    """Download the archive, unpack it, and move its folder to ``folder``, which appears complete or not at all.
+
+    Raises: DataError if the download fails or the archive is not as expected; ``root`` is data.root, for the message.
+    """
     from torchvision.datasets import CIFAR10
 
     try:
@@ -110,7 +117,11 @@ def _download(folder: Path, root: Path) -> None:
 
 
 def _extract(archive: Path, folder: str, expected: set[str]) -> None:
-    """Unpack the archive beside it. Refuse links, devices, and files that are not ``expected``."""
+    """Unpack the archive into the folder that holds it.
+
+    Raises: DataError, before anything is unpacked, if the archive has a member other than the folder named ``folder``
+    and regular files whose paths are in ``expected``; DataError if the archive is damaged.
+    """
     try:
         with tarfile.open(archive) as tar:
             for member in tar:

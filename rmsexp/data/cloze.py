@@ -16,17 +16,21 @@ from rmsexp.data import DataError
 from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.sequences import Sequences, offsets
 
-NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end, an unknown word, a number
-RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # the names of these ids
-PLACEHOLDER = "@placeholder"  # the gap
-ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # an anonymised name
+NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
+RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # the words with these four ids
+PLACEHOLDER = "@placeholder"  # the word that stands for the gap in a question
+ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # a word that stands for an anonymised name: @entity0 to @entity99999
 SENTENCE_ENDS = frozenset(".?!")
-CHUNK = 1_000_000  # tokens counted or renumbered at a time, because numpy's index arrays take twice the memory of ids
+CHUNK = 1_000_000  # tokens counted or renumbered at a time: numpy copies int32 indices to int64, which takes memory
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Questions of a split. ``answers``, int32 of shape (example,), are word ids. No passage or question is empty."""
+    """The questions of a split, as word ids.
+
+    Passage i, question i and ``answers[i]`` belong together. ``answers`` is int32 of shape (example,). No passage or
+    question is empty.
+    """
 
     passages: Sequences
     questions: Sequences
@@ -40,7 +44,7 @@ class Examples:
 class Cloze:
     """An encoded data set.
 
-    ``words`` is the vocabulary by id. ``entities``, int64 of shape (entity,), are the ids of its anonymised names,
+    ``words[i]`` is the word with id i. ``entities``, int64 of shape (entity,), has the ids of the words ``@entityN``,
     which training may permute. ``splits`` has train, valid and, if the data set has it, test.
     """
 
@@ -53,7 +57,7 @@ class Cloze:
 class Question:
     """A question with its passage and answer, as lower-case words.
 
-    ``entities`` maps each ``@entityN`` to the name that it replaces.
+    ``entities`` maps each ``@entityN`` of this question to the name that it stands for.
     """
 
     passage: list[str]
@@ -63,7 +67,11 @@ class Question:
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
-    """Split words into sentences, each ending with one of SENTENCE_ENDS and any words of ``closing`` after it."""
+    """Split words into sentences.
+
+    A sentence ends with one of SENTENCE_ENDS and any words of ``closing`` that follow it; the last sentence may also
+    end without them.
+    """
     sentences: list[list[str]] = []
     ended = True
     for word in words:
@@ -76,23 +84,30 @@ def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list
 
 
 def entities(words: Iterable[str]) -> np.ndarray:
-    """Return the ids of a vocabulary's anonymised names, int64 of shape (entity,)."""
+    """Return the ids of the words ``@entityN`` in a vocabulary given by id, int64 of shape (entity,)."""
     return np.array([number for number, word in enumerate(words) if ENTITY.fullmatch(word)], dtype=np.int64)
 
 
 def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     """Encode questions as ids. ``name`` is the data set's name, for messages.
 
-    The vocabulary is that of the published ``preprocess.py`` and ``preprocess_shortend.py``
-    (cooijmanstim/Attentive_reader). Words of digits become NUM. Words that occur less than twice in the training text
-    (passages, questions and answers) become UNK. The others have ids from 4 on, the most frequent first, and those of
-    equal frequency by first appearance. The gap, and ``@entity0`` to the highest number of an entity in any split, are
-    always in the vocabulary. Encoding takes four bytes of memory per token.
+    The vocabulary is made as in the published ``preprocess.py`` and ``preprocess_shortend.py``
+    (cooijmanstim/Attentive_reader):
+
+    - A word that consists of digits becomes NUM.
+    - A word of RESERVED gets its reserved id.
+    - PLACEHOLDER, and ``@entity0`` to the highest ``@entityN`` of any split, are always in the vocabulary.
+    - Of the other words, those that occur at least twice in the training text (passages, questions and answers) are in
+      the vocabulary, and the rest become UNK.
+    - Ids from 4 on are given by falling frequency in the training text; equally frequent words are in the order of
+      their first appearance in the data.
+
+    Besides the vocabulary, encoding takes four bytes of memory per token.
 
     Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.
     """
     ids: defaultdict[str, int] = defaultdict()
-    # The questions are read only once, so words get temporary ids, in the order in which they appear.
+    # The questions are read only once, so words first get temporary ids, in the order in which they appear.
     ids.default_factory = ids.__len__
     encoded = {split: _examples(name, split, questions, ids) for split, questions in splits.items()}
     highest = max((int(match[1]) for match in map(ENTITY.fullmatch, ids) if match), default=-1)
@@ -133,7 +148,7 @@ def _examples(name: str, split: str, examples: Iterable[Question], ids: Mapping[
 
 
 def _chunks(examples: Examples) -> Iterator[np.ndarray]:
-    """Yield views of all ids of a split, at most CHUNK at a time."""
+    """Yield all ids of a split (passages, questions and answers), as views of at most CHUNK ids."""
     for ids in (examples.passages.tokens, examples.questions.tokens, examples.answers):
         for start in range(0, len(ids), CHUNK):
             yield ids[start : start + CHUNK]
@@ -142,10 +157,11 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
 def stored(
     root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]]
 ) -> tuple[Cloze, dict[str, int]]:
-    """Return the encoded questions and counts in ``<root>/cloze``. If they are missing, ``make`` computes them first.
+    """Return the encoded questions and counts that are stored in ``<root>/cloze``.
 
-    ``stamp`` identifies the result of ``make``. The number of examples of each split is added to the counts. Tokens are
-    memory-mapped.
+    If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
+    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``;
+    ``name`` is the data set's name, for messages. The tokens of passages and questions are memory-mapped.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
@@ -164,9 +180,9 @@ def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:
 
 
 def _read(folder: Path) -> tuple[Cloze, dict[str, int]]:
-    """Return the stored questions and counts.
+    """Return the questions and counts that are stored in ``folder``.
 
-    Raises: FileNotFoundError, ValueError or EOFError if they are missing or damaged.
+    Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
     """
     words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
     counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))

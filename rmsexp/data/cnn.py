@@ -1,4 +1,8 @@
-"""Cloze questions on CNN articles (Hermann et al. 2015), from DeepMind's question files or from the pickles of top4."""
+"""Cloze questions on CNN articles (Hermann et al. 2015), from one of two sources.
+
+:func:`cnn` reads DeepMind's question files. :func:`top4` reads published pickles, in which the questions are encoded
+and the passages are shortened to four sentences.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,10 @@ BLOCKS = {
     5: "question",
     7: "answer",
     9: "table of entities",
-}  # number of a line in a question file -> what is on it, or begins on it (the table of entities)
+}  # line number in a question file, from 1 -> the part that begins there; all parts but the table have one line
 ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
 REPORT_FILES = 50_000  # files between two progress reports
-REPORT_DAMAGED = 10  # largest number of damaged files that are reported by name
+REPORT_DAMAGED = 10  # number of damaged files that are reported by name; further ones are only counted
 ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) there."
 TOP4_ORIGIN = (
     "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip; unpack it there, or use data.name=cnn data.sentences=4, "
@@ -53,14 +57,15 @@ TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.value
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
-    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``. Test is optional.
+    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``.
 
-    A passage is shortened to at most ``sentences`` sentences (see :func:`most_related`); None leaves it whole. With
-    ``damaged="refuse"``, ``load`` raises DataError at the first damaged file; with ``damaged="skip"``, it reports
-    damaged files and leaves them out. The digest covers the files' names and sizes, not their text: a name is a digest
-    of the article's URL, and reading 1.7 GB before every run would take minutes.
+    The folder of test files may be missing. A passage is shortened to at most ``sentences`` sentences (see
+    :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
+    damaged file. With ``damaged="skip"``, it leaves damaged files out, reports the first ten by name, and counts the
+    rest. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before every run
+    would take minutes.
 
-    Raises: DataError if files of train or valid are missing.
+    Raises: DataError if there are no files for train or none for valid.
     """
     folder = root / "cnn" / "questions"
     files = _files(folder)
@@ -87,7 +92,10 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
 
 
 def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """Return the names and the sizes in bytes of the question files, by split."""
+    """Return the names and the sizes in bytes of the question files of each split, sorted by name.
+
+    Raises: DataError if there are no files for train or none for valid.
+    """
     files = {}
     for split, name in SPLITS.items():
         if (folder / name).is_dir():
@@ -100,7 +108,11 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
 
 @dataclass
 class _Reader:
-    """Reads question files. ``read`` counts all files, ``damaged`` those that were left out."""
+    """Reads question files, and shortens passages to ``sentences`` sentences unless this is None.
+
+    With ``on_damage="refuse"``, a damaged file raises DataError; with "skip", it is left out. ``read`` counts all
+    files, ``damaged`` those that were left out.
+    """
 
     sentences: int | None
     on_damage: str
@@ -129,12 +141,14 @@ class _Reader:
 
 
 def read_question(path: Path) -> Question:
-    """Return the question in one of DeepMind's files.
+    """Return the question in one of DeepMind's files, with passage and question in lower case.
 
-    The file has a URL, a passage, a question, an answer and lines ``@entityN:name``, separated by blank lines.
+    The file has five parts with a blank line between them: a URL, a passage, a question and an answer, of one line
+    each, and a table of entities with lines ``@entityN:name``.
 
-    Raises: DataError, with the number of the line, if a part is missing or malformed, if the question does not have
-    exactly one placeholder, if the answer is not in the table of entities, or if the file is not UTF-8.
+    Raises: DataError if the file cannot be read; DataError with the number of the line if a part is missing or
+    malformed, if the question does not have exactly one placeholder, if the answer is not in the table, or if the line
+    is not UTF-8.
     """
     lines = read_lines(path)
     for number, block in BLOCKS.items():
@@ -163,11 +177,12 @@ def _malformed(path: Path, line: int, problem: str) -> DataError:
 
 
 def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
-    """Return the at most ``count`` sentences of a passage that share most words with the question, in passage order.
+    """Return the words of the ``count`` sentences of a passage that share the most words with the question.
 
-    Each shared word counts once. The gap and punctuation do not count. Of sentences that share equally many words, the
-    earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017,
-    appendix).
+    The sentences stay in the order of the passage; a passage with fewer sentences is returned whole. A word that occurs
+    several times counts once; the placeholder and punctuation are not counted. Of sentences that share equally many
+    words, the earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans
+    et al. 2017, appendix).
     """
     words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
     sentences = split_sentences(passage)
@@ -176,13 +191,13 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
 
 
 def _unknown(cloze: Cloze) -> int:
-    """Return the number of words in passages and questions that are UNK."""
+    """Return the number of UNK tokens in the passages and questions of all splits."""
     parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
     return sum(int(np.count_nonzero(part.tokens == UNK)) for part in parts)
 
 
 def _lost(cloze: Cloze) -> dict[str, int]:
-    """Return, by split, the number of answers that are not in their passages."""
+    """Return, as ``<split>_lost``, the number of answers of each split that are not in their passages."""
     return {
         f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
         for split, examples in cloze.splits.items()
@@ -200,14 +215,14 @@ def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
 
 
 def top4(root: Path) -> Source[Cloze]:
-    """Return the published questions with passages of four sentences.
+    """Return the published questions with passages of four sentences; there is no test split.
 
-    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. The
-    published model has one word more than dict.pkl. That word is named ``<unused>`` here, or, if its id is reserved, as
-    in RESERVED. If all sequences of a file end in 0, this 0 is removed. (The published code removes the last id,
-    whatever it is.)
+    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. As in the
+    published model, the vocabulary has one word more than dict.pkl. The id that dict.pkl does not use is named
+    ``<unused>``, or, if it is below 4, as in RESERVED. If all sequences of a file end in 0, this 0 is removed. (The
+    published code removes the last id, whatever it is.)
 
-    Raises: DataError if a file is missing.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
     """
     folder = root / "top4"
     if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
@@ -231,7 +246,10 @@ def top4(root: Path) -> Source[Cloze]:
 
 
 def _words(path: Path) -> list[str]:
-    """Return the vocabulary by id, read from a pickled dictionary of words to ids."""
+    """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n.
+
+    Raises: DataError if the file does not have such a dictionary.
+    """
     ids = _unpickled(path)
     if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
         raise _damaged(path, "it is not a dictionary of words and their ids")
@@ -239,7 +257,7 @@ def _words(path: Path) -> list[str]:
     names: dict[int, str] = {}
     for word, id in ids.items():
         if not 0 <= id < size:
-            raise _damaged(path, f"the id of {word!r} is {id}, and {size - 1:,} words have ids from 0 to {size - 1:,}")
+            raise _damaged(path, f"the id of {word!r} is {id}, but {size - 1:,} words have ids from 0 to {size - 1:,}")
         if names.setdefault(id, word) != word:
             raise _damaged(path, f"{names[id]!r} and {word!r} have the same id, {id}")
     return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(size)]
@@ -258,7 +276,10 @@ def _examples(folder: Path, prefix: str, size: int) -> Examples:
 
 
 def _sequences(path: Path, size: int) -> Sequences:
-    """Read a list of lists of ids below ``size``, and remove a 0 at the end if all of them have it."""
+    """Return a pickled list of lists of ids as sequences. If every list ends in 0, remove this last 0 from each.
+
+    Raises: DataError if the file has no such list, an id is not from 0 to ``size`` - 1, or a sequence is empty.
+    """
     content = _unpickled(path)
     if not (isinstance(content, list) and content):
         raise _damaged(path, "it is not a list of examples")

@@ -1,4 +1,8 @@
-"""COCO captions (Chen et al. 2015), from the files that the authors of order-embedding published or from the images."""
+"""COCO images with captions (Chen et al. 2015), from one of two sources.
+
+:func:`coco_release` reads the captions and features that the authors of order-embedding published. :func:`coco` reads
+annotation files, and computes the features from the images.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ from rmsexp.data.files import missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 
 RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split -> its name in the released files
-KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # the file's name of a split -> ours
-VALID_IMAGES = 5000  # the number of official training images that become the validation split
+KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # split in dataset_coco.json -> ours
+VALID_IMAGES = 5000  # number of official training images that become our validation split, without dataset_coco.json
 RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip; unpack it there."
 ORIGIN = (
     "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
@@ -35,13 +39,13 @@ ORIGIN = (
 def coco_release(root: Path) -> Source[Captions]:
     """Return the captions and features that were released with order-embedding (Vendrov et al. 2016).
 
-    They are below ``<root>/coco``. ``{train,val,test}.txt`` have one tokenised caption per line, five consecutive lines
-    for each of 113,287, 5,000 and 5,000 images. ``images/10crop/{train,val,test}.npy`` have the features, float32 of
-    shape (image, 4096), which are memory-mapped. The digest covers the captions, and the names and sizes of the feature
-    files.
+    They are below ``<root>/coco``. ``{train,val,test}.txt`` have one tokenised caption per line, and five consecutive
+    lines for each image; the release has 113,287, 5,000 and 5,000 images. ``images/10crop/{train,val,test}.npy`` have
+    the features, float32 of shape (image, 4096), which are memory-mapped. The digest covers the captions, and the names
+    and sizes of the feature files.
 
-    Raises: DataError if a file is missing. ``load`` raises DataError if a file is empty, a line is empty, or the number
-    of lines is no multiple of five.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a file is not valid: see :func:`read_release`
+    and :func:`rmsexp.data.captions.read_features`.
     """
     folder = root / "coco"
     texts = {split: folder / f"{name}.txt" for split, name in RELEASE.items()}
@@ -58,7 +62,7 @@ def coco_release(root: Path) -> Source[Captions]:
 
 
 def read_release(path: Path) -> list[Words]:
-    """Return the captions of a released file, five for each image.
+    """Return the captions of a released file as lists of words; five consecutive ones belong to an image.
 
     Raises: DataError if the file cannot be read or is empty, a line is empty, or the number of lines is no multiple of
     five.
@@ -80,14 +84,16 @@ def read_release(path: Path) -> list[Words]:
 def coco(root: Path, features: str) -> Source[Captions]:
     """Return the images and captions below ``<root>/coco``.
 
-    If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
-    split restval is added to train, and images are in ``<filepath>/<filename>``. Otherwise the official files of 2017,
-    ``annotations/captions_{train,val}2017.json``, or else those of 2014, define the splits. Then the last 5,000 images
-    of train by id are valid, val is test, and images are in ``{train,val}2017/<file_name>``.
-
     ``features`` is a kind of :mod:`rmsexp.data.image_features`.
 
-    Raises: DataError if a file is missing or malformed, or as in :func:`rmsexp.data.captions.pictures`.
+    If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
+    split restval is added to train, and images are in ``<filepath>/<filename>``, as the file says.
+
+    Otherwise two official files, ``annotations/captions_{train,val}2017.json``, define the splits: the last 5,000
+    images of train, sorted by id, are our valid, and val is our test. Images are in ``{train,val}2017/<file_name>``. If
+    one of the two files is missing, the files and folders of 2014 are used.
+
+    Raises: DataError if no such files exist, if one is malformed, or as in :func:`rmsexp.data.captions.pictures`.
     """
     folder = root / "coco"
     karpathy = folder / "dataset_coco.json"
@@ -106,9 +112,11 @@ def coco(root: Path, features: str) -> Source[Captions]:
 
 
 def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
-    """Return the images of train, valid and test, which are below ``folder``, in the order of the file.
+    """Return the images of train, valid and test with their captions, in the order of the file.
 
-    Raises: DataError if the file cannot be read or is not the Karpathy split.
+    Paths of images begin with ``folder``; the image files are not read.
+
+    Raises: DataError if ``path`` cannot be read or is not the Karpathy split.
     """
     splits: dict[str, list[Picture]] = {split: [] for split in RELEASE}
     try:
@@ -121,9 +129,11 @@ def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
 
 
 def read_official(path: Path, folder: Path) -> list[Picture]:
-    """Return the images of an official file of captions, which are in ``folder``, sorted by id.
+    """Return the images of an official file of captions, with all their captions, sorted by the images' ids.
 
-    Raises: DataError if the file cannot be read or is no file of captions.
+    Paths of images begin with ``folder``; the image files are not read.
+
+    Raises: DataError if ``path`` cannot be read or is no file of captions.
     """
     content, captions = _json(path), defaultdict(list)
     try:

@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 from rmsexp.data import DataError
 
-TIMEOUT_SECONDS = 30  # to connect, and between two parts of a response
+TIMEOUT_SECONDS = 30  # longest wait for the connection, and for each further part of the response
 
 
 @contextmanager
 def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256"], digest: str) -> Iterator[Path]:
-    """Download a file and yield its path, in a temporary folder inside ``folder``.
+    """Download a file into a temporary folder inside ``folder``, verify its digest, and yield its path.
 
-    The file is verified and written through to the disk. To keep it, the caller must move it, because the temporary
-    folder is removed at the end.
-    ``folder`` is created once the server has answered. ``name`` is the file's name in messages.
+    The file is written through to the disk. To keep it, the caller must move it, because the temporary folder is
+    removed at the end of the ``with`` block. ``folder`` is created if it is missing, but only after the server has
+    answered. ``name`` is what messages call the file.
 
     Raises: DataError if the digest differs; OSError or http.client.HTTPException if the download or a write fails.
     """
@@ -40,8 +40,9 @@ def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256
 def unavailable(name: str, folder: Path, files: str, source: str, error: object, prepare: str) -> DataError:
     """Return the error for data that is not in ``folder`` and that could not be downloaded from ``source``.
 
-    ``files`` describes the files that belong in ``folder``. ``prepare`` holds the arguments of the command that
-    downloads them.
+    ``name`` is the data set. ``source`` is a URL or the name of another source. ``error`` says why the download failed.
+    ``files`` describes the files that belong in ``folder``. ``prepare`` holds the arguments with which
+    ``python -m rmsexp.prepare`` downloads them.
     """
     return DataError(
         f"{name} is not in {folder}, and the download from {source} failed ({error}).\n"
@@ -51,7 +52,10 @@ def unavailable(name: str, folder: Path, files: str, source: str, error: object,
 
 
 def _receive(response: Any, path: Path, name: str) -> None:
-    """Write the body to a file, with a progress bar on a terminal and one plain line elsewhere."""
+    """Write the body of a response to a file, and through to the disk.
+
+    Standard error shows a progress bar labelled ``name`` if it is a terminal, and otherwise one line with the URL.
+    """
     from rich.console import Console
     from rich.progress import wrap_file
 

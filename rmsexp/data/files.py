@@ -1,4 +1,4 @@
-"""Files of data sets: read lines, compute digests, write arrays, and describe what is missing or damaged."""
+"""Files of data sets: read them, compute digests, write arrays, and build the errors for missing and damaged files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOAT32 = np.dtype("<f4")  # little-endian on every machine
 
 
 def read_bytes(path: Path, remedy: str = "Replace the file.") -> bytes:
-    """Return a file's content. ``remedy`` ends the message of the error.
+    """Return a file's content. ``remedy`` is the second line of the error's message: what to do.
 
     Raises: DataError if the file cannot be read.
     """
@@ -25,7 +25,9 @@ def read_bytes(path: Path, remedy: str = "Replace the file.") -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file. Only "\\n" ends a line.
+    """Return the lines of a UTF-8 file, without their ends and without a byte order mark.
+
+    Only "\\n" ends a line; a "\\r" before it is kept. An empty file gives one empty line.
 
     Raises: DataError if the file cannot be read or is not UTF-8.
     """
@@ -51,7 +53,7 @@ def sha256_of(path: Path) -> str:
 
 
 def digest_of(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the files' names and contents, in hexadecimal.
+    """Return a SHA-256, in hexadecimal, of the names (without folders) and contents of files, in this order.
 
     Raises: DataError if a file cannot be read.
     """
@@ -60,9 +62,9 @@ def digest_of(paths: Iterable[Path]) -> str:
 
 
 def write_float32(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-    """Write blocks of rows to a .npy file, which has float32 numbers and this ``shape``.
+    """Write an array of this ``shape`` to a .npy file, as float32. ``blocks`` yields its rows, a block at a time.
 
-    The file is not memory-mapped, because on a full disk a write raises OSError, but a mapped page kills the process.
+    The file is not memory-mapped: on a full disk, a write raises OSError, but filling a mapped page kills the process.
     """
     with path.open("wb") as file:
         header = {"descr": FLOAT32.str, "fortran_order": False, "shape": shape}
@@ -72,22 +74,22 @@ def write_float32(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarra
 
 
 def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> DataError:
-    """Return the error for files below ``folder`` that the user has to get.
+    """Return the error for missing files, ``paths`` below ``folder``, that the user has to get.
 
-    ``name`` is the data set. ``origin`` is a full sentence that says where to get the files.
+    ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
     """
     listed = ", ".join(str(path.relative_to(folder)) for path in paths)
     return DataError(f"{name} is incomplete: in {folder} there is no {listed}.\n{origin} scale=demo needs no data.")
 
 
 def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the file.") -> DataError:
-    """Return the error for a file that cannot be opened or decoded."""
+    """Return the error for a file that cannot be opened or decoded. ``file`` is its path or a text with its path."""
     reason = getattr(error, "strerror", None) or error or type(error).__name__
     return DataError(f"{file} cannot be read ({reason}).\n{remedy}")
 
 
 def not_utf8(path: Path, line: int, byte: int, error: UnicodeDecodeError) -> DataError:
-    """Return the error for a line that is not UTF-8. ``line``, and ``byte`` within it, count from 1."""
+    """Return the error for a line that is not UTF-8. ``line``, and ``byte`` within this line, count from 1."""
     return DataError(
         f"{path}, line {line}: not UTF-8 ({error.reason} at byte {byte} of the line).\n"
         "Convert the file to UTF-8, or repair the line."

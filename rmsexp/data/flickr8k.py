@@ -14,16 +14,16 @@ NAMES = {"train": "train", "valid": "dev", "test": "test"}  # our name of a spli
 LINE = re.compile(r"([^#\t]+)#\d+\t(.+)")
 ORIGIN = (
     "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398; "
-    "unpack each into a folder there."
+    "put their files into Flickr8k_text and Flicker8k_Dataset there."
 )
 
 
 def flickr8k(root: Path, features: str) -> Source[Captions]:
-    """Return the captioned images below ``<root>/flickr8k``: 6,000 for train, 1,000 for valid and 1,000 for test.
+    """Return the captioned images below ``<root>/flickr8k``: 6,000 in train, 1,000 in valid and 1,000 in test.
 
-    The layout is that of the unpacked archives. ``Flickr8k_text`` has Flickr8k.token.txt and
-    Flickr_8k.{train,dev,test}Images.txt. ``Flicker8k_Dataset`` (sic) has the images. Captions of images that are in no
-    split are ignored. ``features`` is a kind of :mod:`rmsexp.data.image_features`.
+    ``Flickr8k_text`` must have Flickr8k.token.txt (the captions) and Flickr_8k.{train,dev,test}Images.txt (the names of
+    the images of each split). ``Flicker8k_Dataset`` (sic) must have the images. Captions of images that are in no split
+    are ignored. ``features`` is a kind of :mod:`rmsexp.data.image_features`.
 
     Raises: DataError if a file is missing or a line is malformed, or as in :func:`rmsexp.data.captions.pictures`.
     """
@@ -42,7 +42,7 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
 
 
 def read_captions(path: Path) -> dict[str, list[Words]]:
-    """Return the captions by image name, from lines ``<name>#<number><tab><caption>``.
+    """Return the captions of each image, by its name, from lines ``<name>#<number><tab><caption>``.
 
     Raises: DataError if the file cannot be read, or a line has another form.
     """

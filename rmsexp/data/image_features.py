@@ -1,12 +1,12 @@
-"""Feature vectors of images: 4096 non-negative numbers, scaled to unit length; computed once and stored.
+"""Compute feature vectors of images once, and store them.
 
-There are two kinds.
+A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. There are two kinds.
 
-- ``vgg19`` is the usual input of caption models of 2015: layer fc7 of VGG-19 (Simonyan & Zisserman 2015) after its
-  ReLU, averaged over ten crops. Vendrov et al. (2016) published features of the Caffe model, which takes BGR pixels
-  minus a mean colour. Ours come from torchvision's weights and preprocessing. They are similar, not equal.
-- ``descriptor`` needs no weights: it has histograms of colour, texture and gradients over a pyramid of cells, and the
-  image in grey.
+- ``vgg19`` is the usual input of caption models of 2015: the output of layer fc7 of VGG-19 (Simonyan & Zisserman 2015)
+  after its ReLU, averaged over ten crops. Vendrov et al. (2016) published features of the Caffe model, which takes BGR
+  pixels minus a mean colour. Ours come from torchvision's weights and preprocessing, so they are similar, not equal.
+- ``descriptor`` needs no weights. It has histograms of colour, texture and gradients in 1x1, 2x2 and 4x4 cells of the
+  image, and the image in grey, shrunk to 8x8 pixels.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import nn
 
-Extractor = Callable[["Image"], np.ndarray]  # from an RGB image to a vector of shape (4096,), not yet of unit length
+Extractor = Callable[["Image"], np.ndarray]  # from an RGB image to its vector, (4096,), not yet scaled to norm 1
 
 SIZE = 4096  # numbers per image
-SHARD = 500  # images per shard: a kill loses at most the work on one shard
-WORKERS = 2  # threads
+SHARD = 500  # images whose features are stored at once, as a shard: a kill loses at most the work on one shard
+WORKERS = 2  # threads that compute features
 
-SIDE = 128  # pixels per side of the image that the descriptor is computed from
-CELLS, BINS = 4, 64  # cells per side of a pyramid's finest level; bins of a histogram
-SHADES = 4  # levels per channel in a histogram of colours: SHADES ** 3 = BINS
+SIDE = 128  # pixels per side of the square to which the descriptor resizes an image
+CELLS, BINS = 4, 64  # cells per side of the finest grid of cells; bins of the histogram of a cell
+SHADES = 4  # bins per channel in a histogram of colours: SHADES ** 3 = BINS
 HEXAGON = ((0, 2), (2, 1), (2, -1), (0, -2), (-2, -1), (-2, 1))  # (y, x) of six neighbours, about two pixels away
-CONTRAST = 0.03  # least difference that makes a neighbour count as brighter; white is 1
-SCALES, ORIENTATIONS = 4, 16  # of the histograms of gradients: SCALES * ORIENTATIONS = BINS
-LAYOUT = 8  # `descriptor` has the image in grey, in 8 x 8 cells
+CONTRAST = 0.03  # a neighbour counts as brighter if it exceeds the pixel by more than this; white is 1
+SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradients: SCALES * ORIENTATIONS = BINS
+LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
-RESIZED, CROP = 256, 224  # pixels: the short side of a resized image, the side of a crop
+RESIZED, CROP = 256, 224  # for vgg19, in pixels: the short side of the resized image; the side of a crop
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
 
 
 def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> None:
-    """Write the features, float32 of shape (image, 4096) with rows of unit length, to ``target`` (.npy).
+    """Write the features of ``images``, float32 of shape (image, 4096) with rows of norm 1, to ``target`` (.npy).
 
-    A .json file beside it records their origin: ``kind``, the number of ``images``, and ``digest``, a SHA-256 of the
-    images' names and sizes and of the extractor's version. If ``target`` has the same origin, nothing is done. Features
-    of another origin are replaced. Rows are first stored in shards, so an extraction that was killed continues at the
-    first missing shard. If several processes need the same target, one computes it and the others wait.
+    A .json file beside ``target`` records the origin of the features: ``kind``, the number of ``images``, and
+    ``digest``, a SHA-256 of the images' names and sizes and of the extractor's version. If ``target`` already has this
+    origin, nothing is done. Features of another origin are replaced. Rows are first stored in shards of SHARD images;
+    if the process is killed, the next call with the same images computes only the missing shards. If several processes
+    need the same target, one computes it and the others wait.
 
     Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
     stored nor downloadable, or if the features cannot be stored.
@@ -77,16 +78,16 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             paths = _write_shards(images, extractor, shards, progress)
             _join(paths, len(images), temporary / target.name)
             cache.sync(temporary)
-            target.with_suffix(".json").unlink(missing_ok=True)  # new features never stand beside the old origin file
+            target.with_suffix(".json").unlink(missing_ok=True)  # so that the old origin never describes new features
             (temporary / target.name).replace(target)
             record.write_json(target.with_suffix(".json"), origin)
             shutil.rmtree(shards.parent)
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
-    """Return the files' names and sizes in bytes.
+    """Return the name and the size in bytes of each file.
 
-    Raises: DataError for the first missing file.
+    Raises: DataError that names the first file that is missing.
     """
     try:
         return [(path.name, path.stat().st_size) for path in images]
@@ -113,7 +114,11 @@ def _report_progress(report: Report, kind: str, split: str, total: int, done: in
 def _write_shards(
     images: Sequence[Path], extractor: Callable[[], Extractor], folder: Path, progress: Callable[[int], None]
 ) -> list[Path]:
-    """Write the shards that are missing, and return all paths. ``progress`` gets the number of images before each."""
+    """Write the shards that are missing, and return the paths of all shards in order.
+
+    ``extractor()`` makes the extractor; it is called only if a shard is missing. Before each missing shard,
+    ``progress`` is called with the number of images that come before this shard.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{start:07}.npy" for start in range(0, len(images), SHARD)]
     missing = [number for number, path in enumerate(paths) if not path.exists()]
@@ -140,7 +145,7 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
-    """Scale a vector to unit length. Zeros stay zeros."""
+    """Return a vector scaled to a Euclidean norm of 1; a vector of zeros is returned unchanged."""
     return vector / (np.linalg.norm(vector) or 1)
 
 
@@ -153,10 +158,11 @@ def _descriptor() -> Extractor:
 
 
 def describe(image: Image) -> np.ndarray:
-    """Return the square roots of 63 histograms of 64 bins, then the grey of 8x8 cells; float64 of shape (4096,).
+    """Return the descriptor of an image, float64 of shape (4096,), not yet scaled to norm 1.
 
-    Colours, texture and gradients each have a histogram per cell, for 1x1, 2x2 and 4x4 cells. These nine levels and the
-    grey cells are ten parts, each scaled to unit length.
+    It has ten parts, each scaled to norm 1. The first three are the square roots of histograms of colours, with 64 bins
+    per cell, for 1x1, 2x2 and 4x4 cells. The next three are of texture, and three of gradients. The last part is the
+    image in grey, shrunk to 8x8 pixels.
     """
     from PIL.Image import Resampling
 
@@ -168,29 +174,34 @@ def describe(image: Image) -> np.ndarray:
 
 
 def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Return the means of ``side`` x ``side`` cells of a square image: (height, width, ...) to (side, side, ...)."""
+    """Average a square image over ``side`` x ``side`` cells: from (height, width, ...) to (side, side, ...)."""
     step = len(pixels) // side
     return pixels.reshape(side, step, side, step, *pixels.shape[2:]).mean(axis=(1, 3))
 
 
 def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return histograms of 4x4 cells, (4, 4, 64), from the pixels' bins and weights, both (..., height, width)."""
+    """Return a histogram for each of 4x4 cells of a square image, (4, 4, 64).
+
+    ``bins`` and ``weights``, both (..., height, width), have for each pixel the numbers of bins, and what the pixel
+    adds to them. Leading dimensions are for pixels that are shared among several bins.
+    """
     cell = np.arange(bins.shape[-1]) * CELLS // bins.shape[-1]
     index = (cell[:, None] * CELLS + cell) * BINS + bins
     return np.bincount(index.ravel(), weights.ravel(), CELLS * CELLS * BINS).reshape(CELLS, CELLS, BINS)
 
 
 def _coarser(histograms: np.ndarray, cells: int) -> np.ndarray:
-    """Add up histograms of 4x4 cells, (4, 4, 64), so that there are ``cells`` x ``cells``."""
+    """Sum histograms of 4x4 cells, (4, 4, 64), into those of larger cells, (cells, cells, 64)."""
     step = CELLS // cells
     return histograms.reshape(cells, step, cells, step, BINS).sum(axis=(1, 3))
 
 
 def _colours(pixels: np.ndarray) -> np.ndarray:
-    """Return histograms of brightness, red against green, and yellow against blue, from (height, width, 3) in [0, 1].
+    """Return a histogram of colours for each cell, (4, 4, 64), from RGB pixels, (height, width, 3), in [0, 1].
 
-    A pixel is shared among the eight nearest bins. The two contrasts are doubled and clipped to [0, 1], because
-    photographs seldom have strong colours.
+    A histogram has three axes of 4 bins each: brightness (r + 2 g + b) / 4, the contrast r - g of red and green, and
+    the contrast (r + g) / 2 - b of yellow and blue. The contrasts are doubled, shifted by 0.5 and clipped to [0, 1],
+    because photographs seldom have strong colours. A pixel is shared among the eight nearest bins.
     """
     red, green, blue = np.moveaxis(pixels, 2, 0)
     channels = np.stack([(red + 2 * green + blue) / 4, 2 * (red - green) + 0.5, red + green - 2 * blue + 0.5])
@@ -203,9 +214,10 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
 
 
 def _texture(grey: np.ndarray) -> np.ndarray:
-    """Return histograms of local binary patterns (Ojala et al. 1996) of a grey image, (height, width).
+    """Return a histogram of local binary patterns (Ojala et al. 1996) for each cell of a grey image, (4, 4, 64).
 
-    A pattern has one bit for each of six neighbours, which is set if the neighbour is brighter by more than CONTRAST.
+    A pixel's pattern has one bit for each of its six neighbours in HEXAGON. The bit is set if the neighbour is brighter
+    than the pixel by more than CONTRAST. ``grey`` is (height, width), in [0, 1].
     """
     side = len(grey)
     padded = np.pad(grey, 2, mode="edge") - CONTRAST
@@ -215,9 +227,10 @@ def _texture(grey: np.ndarray) -> np.ndarray:
 
 
 def _gradients(grey: np.ndarray) -> np.ndarray:
-    """Return histograms of the gradients' orientations at four scales (Dalal & Triggs 2005), from (height, width).
+    """Return a histogram of gradient directions (Dalal & Triggs 2005) for each cell of a grey image, (4, 4, 64).
 
-    A gradient is weighted by its magnitude and shared between the two nearest bins.
+    A histogram has 16 directions at each of four scales; each scale has half the sides of the one before. A gradient is
+    weighted by its magnitude and shared between the two nearest directions. ``grey`` is (SIDE, SIDE).
     """
     total = np.zeros((CELLS, CELLS, BINS))
     for scale in range(SCALES):
@@ -226,17 +239,18 @@ def _gradients(grey: np.ndarray) -> np.ndarray:
         lower = np.floor(position)
         bins = np.stack([lower, lower + 1]).astype(int) % ORIENTATIONS + scale * ORIENTATIONS
         share = np.stack([lower + 1 - position, position - lower])
-        total += _histograms(bins, share * np.hypot(down, right) * 4**scale)  # a coarser scale has fewer pixels
+        # scale s has 4**s times fewer pixels than scale 0
+        total += _histograms(bins, share * np.hypot(down, right) * 4**scale)
     return total
 
 
 def _vgg19() -> Extractor:
-    """Return the extractor of VGG-19's features.
+    """Return the extractor of VGG-19's features; it uses a GPU if there is one.
 
-    The weights are read from torch.hub's folder (which TORCH_HOME sets), or downloaded into it. The hash of a
-    download is verified.
+    The weights are read from torch.hub's folder, which the environment variable TORCH_HOME sets, or downloaded into it
+    if they are missing. The hash is verified after a download only, not when an existing file is read.
 
-    Raises: DataError if they cannot be read or downloaded.
+    Raises: DataError if the weights cannot be read or downloaded.
     """
     import torch
     from torchvision.models import VGG19_Weights, vgg19
@@ -252,8 +266,8 @@ def _vgg19() -> Extractor:
     except Exception as error:  # errors of the network and of damaged files have many types
         path, reason = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]), str(error).partition("\n")[0]
         raise DataError(
-            f"The weights of VGG-19 in {path} are missing or damaged, and the download failed ({reason}).\n"
-            f"Put {url} there, or use data.features=descriptor, which needs no weights."
+            f"The weights of VGG-19 cannot be read from {path} or downloaded to it ({reason}).\n"
+            f"Put the file {url} there, or use data.features=descriptor, which needs no weights."
         ) from None
     network.classifier = network.classifier[:5]  # ends with fc7 and its ReLU
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -263,8 +277,8 @@ def _vgg19() -> Extractor:
 def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
     """Return the network's mean output over ten crops: an image's corners and centre, and their mirror images.
 
-    The image is resized so that its short side is 256; crops are 224x224. ``network`` maps float32 (10, 3, 224, 224) to
-    (10, size); the result is float32 (size,).
+    The image is resized so that its short side is 256; crops are 224x224. ``network`` maps float32 (10, 3, 224, 224) on
+    ``device`` to float32 (10, size); the result is float32 (size,).
     """
     import torch
     from torchvision.transforms import functional
@@ -275,7 +289,7 @@ def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
         return network(batch.to(device)).mean(dim=0).cpu().numpy()
 
 
-# name -> (version, function that makes the extractor); a change of the features must raise the version
+# name -> (version, function that makes the extractor); code changes that change the features must raise the version
 KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
     "descriptor": (1, _descriptor),
     "vgg19": (1, _vgg19),

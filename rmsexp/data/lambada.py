@@ -23,26 +23,27 @@ from rmsexp.data.files import digest_of, missing, read_lines
 
 SPLITS = {"train": "development", "valid": "test"}  # our name of a split -> its name in the files
 CLOSING_QUOTES = ("''", "'")
-NEAR = (3, 6, 12)  # a training passage is cut to at most 2 * near + 1 words
+NEAR = (3, 6, 12)  # each training passage is cut to at most 2 * near + 1 words, once for each of these values of near
 ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0); put them there."
 
 
 def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
     """Return the questions in ``<root>/lambada/lambada_{development,test}_plain_text.txt``.
 
-    The last word of a line is the answer, the rest of its last sentence the question, and the text before
-    that sentence the passage.
-    Questions whose answer is not in the passage are left out. We train on development and validate on test; LAMBADA's
-    own training text has no questions.
+    The last word of a line is the answer, the rest of the last sentence is the question, and the text before this
+    sentence is the passage. Questions whose answer is not in the passage are left out. We train on development and
+    validate on test, because LAMBADA's own training text has no questions.
 
-    Each training passage is cut to three lengths around the answer (see NEAR), which gives three examples. From a few
-    thousand whole passages, a model does not learn within minutes that answers are words of the passage. Validation
-    passages are whole.
+    Each training passage is cut to three lengths around the answer (see NEAR), so a training question gives three
+    examples: from a few thousand whole passages, a model does not learn within minutes that answers are words of the
+    passage. Validation passages are whole.
 
-    The ``vocabulary`` most frequent words of the training text are kept, except words that occur once. Of the other
-    words of a passage, the ``entities`` most frequent are anonymised as in CNN, and the rest are unknown.
+    Words that consist of digits become NUM. Of the other words, the ``vocabulary`` most frequent ones of the whole
+    training questions (passages, questions and answers) are kept if they occur at least twice. Of a passage's remaining
+    words, the ``entities`` most frequent ones are anonymised as in CNN, and the rest become UNK. Words that occur less
+    than twice in the shortened training text become UNK, too (see :func:`rmsexp.data.cloze.encode`).
 
-    Raises: DataError if a file is missing.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left.
     """
     folder = root / "lambada"
     paths = {split: folder / f"lambada_{file}_plain_text.txt" for split, file in SPLITS.items()}
@@ -93,12 +94,13 @@ def _make(paths: Mapping[str, Path], vocabulary: int, entities: int) -> tuple[Cl
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Return the questions in a file, with whole passages and without anonymised words.
+    """Return the question of each line of a file, in lower case; words are not anonymised yet.
 
-    A passage may be empty or lack the answer. A sentence ends with ``.``, ``?`` or ``!`` and any closing quotes after
-    it.
+    The passage is whole; it may be empty or lack the answer. The gap is the last word of the question. A sentence ends
+    with ``.``, ``?`` or ``!`` and any closing quotes after it.
 
-    Raises: DataError, with the number of the line, if a line has fewer than two words or is not UTF-8.
+    Raises: DataError if the file cannot be read; DataError with the number of the line if a line has fewer than two
+    words or is not UTF-8.
     """
     questions = []
     for number, line in enumerate(read_lines(path), 1):
@@ -114,10 +116,10 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def shortened(question: Question, near: int, place: int) -> Question:
-    """Cut the passage to at most ``2 near + 1`` words around the last occurrence of the answer.
+    """Return the question with its passage cut to at most n = ``2 near + 1`` words.
 
-    ``place`` modulo that length is the answer's position in the result, as far as the start and the end of the
-    passage allow.
+    The last occurrence of the answer, which must be in the passage, is kept. Its position in the result is ``place``
+    modulo n, as far as the start and the end of the passage allow.
     """
     length = 2 * near + 1
     last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
@@ -126,12 +128,13 @@ def shortened(question: Question, near: int, place: int) -> Question:
 
 
 def anonymised(question: Question, frequent: Collection[str], entities: int) -> Question:
-    """Replace words that are neither frequent nor numbers with ``@entityN`` or with the unknown word.
+    """Return the question with rare words, in passage, question and answer, replaced by ``@entityN`` or "<unk>".
 
-    The entities are the ``entities`` most frequent of these words in the passage, numbered by first appearance.
+    Rare words are those that are neither in ``frequent`` nor numbers. The ``entities`` rare words that occur most often
+    in the passage become ``@entity0``, ``@entity1`` and so on, numbered by first appearance, and the others "<unk>".
     """
     rare = Counter(word for word in question.passage if word not in frequent and not word.isdigit())
-    chosen = {word for word, _ in rare.most_common(entities)}  # in a tie, those that appear first
+    chosen = {word for word, _ in rare.most_common(entities)}  # of equally frequent ones, those that appear first
     names = {word: f"@entity{number}" for number, word in enumerate(word for word in rare if word in chosen)}
 
     def anonymise(word: str) -> str:
@@ -147,9 +150,10 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
 
 
 def _answerable(question: Question, counts: Counter[str]) -> bool:
-    """Return whether the passage contains the answer.
+    """Return whether the passage contains the answer, and update ``counts``.
 
-    Count the question as ``read`` and, if its passage lacks the answer, as ``no_passage`` or ``absent``.
+    ``read`` counts all questions, ``no_passage`` those with an empty passage, and ``absent`` those whose passage has
+    words, but not the answer.
     """
     counts["read"] += 1
     counts["no_passage"] += not question.passage
@@ -158,9 +162,10 @@ def _answerable(question: Question, counts: Counter[str]) -> bool:
 
 
 def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
-    """Return the ``vocabulary`` most frequent words that occur at least twice; in a tie, those that appear first.
+    """Return the ``vocabulary`` most frequent words, less those that occur only once.
 
-    Numbers and the placeholder are not among them.
+    Passages, questions and answers are counted, without numbers and the placeholder. Of equally frequent words, those
+    that appear first are preferred.
     """
     counts: Counter[str] = Counter()
     for example in questions:

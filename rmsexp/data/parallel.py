@@ -47,8 +47,9 @@ class Corpus:
     """Parallel text in two languages.
 
     ``source`` and ``target`` are language codes such as "en". ``splits`` maps train, valid, test and further test sets
-    such as test2017 to functions. Each call of a function reads, checks and returns the text; it may raise DataError.
-    ``digest`` is the SHA-256 of the content, in hexadecimal. ``builtin`` is true if this package generates the text.
+    such as test2017 to functions that return (source lines, target lines). If the text is in files, each call reads and
+    checks the files, and raises DataError if they are damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies
+    the content and the direction of translation. ``builtin`` is true if this package generates the text.
     """
 
     name: str
@@ -62,10 +63,10 @@ class Corpus:
 def multi30k(root: Path, source: str, target: str) -> Corpus:
     """Return Multi30k, task 1 (Elliott et al. 2016): captions in English and German, 29,000 pairs for training.
 
-    The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded, and
-    all files are verified. The test sets are those of 2016 and 2017 (Flickr).
+    The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded. The
+    digests of all files are verified on each call. The test sets are those of 2016 and 2017 (Flickr).
 
-    Raises: ValueError for another language; DataError if a file is damaged, or if a download fails.
+    Raises: ValueError if the languages are not en and de; DataError if a file is damaged, or if a download fails.
     """
     _check_languages("Multi30k", source, target)
     folder = root / "multi30k" / "task1" / "raw"
@@ -84,11 +85,12 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
     """Return WMT14, English and German: about 4.5 million pairs for training, newstest2013 for validation.
 
     The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. The text is in
-    ``<root>/wmt14/{train,valid,test,test2017}.{en,de}``, or the same with .gz. Missing files are downloaded: the
-    training text with the ``datasets`` library, the others with sacreBLEU, always from its English-German test sets,
-    also for translation from German.
+    ``<root>/wmt14/{train,valid,test,test2017}.{en,de}``; each of these files may be compressed (.gz). A split without
+    files is downloaded: train with the ``datasets`` library, the others with sacreBLEU, always from its English-German
+    test sets, also for translation from German.
 
-    Raises: ValueError for another language; DataError if a file cannot be read or downloaded.
+    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, or if a
+    split has only one of its two files.
     """
     _check_languages("WMT14", source, target)
     folder = root / "wmt14"
@@ -101,8 +103,9 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
     """Return the parallel text in files of the user.
 
-    ``prefixes`` maps train, valid, test and any further test sets to the common part of the paths of two files, which
-    end in ``.en`` and ``.de``, for example, or in ``.en.gz`` and ``.de.gz``. The corpus is named after train's prefix.
+    ``prefixes`` maps each split to the common part of the paths of its two files: text/train for text/train.en and
+    text/train.de, each of which may be compressed (.gz). The splits are train, valid, test and any further test sets.
+    The corpus has the name of train's prefix, without folders, followed by the languages: "train en-de".
 
     Raises: DataError if files are missing or cannot be read.
     """
@@ -111,9 +114,10 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
 
 
 def read_pairs(source: Path, target: Path) -> Pairs:
-    """Return the lines of two UTF-8 files, plain or .gz, where line i of both is a pair. Empty lines are included.
+    """Return the lines of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
 
-    Only "\\n" and "\\r\\n" end a line, because sentences contain other line separators of Unicode.
+    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
+    Unicode. A byte order mark is dropped.
 
     Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
@@ -143,9 +147,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
-    """Return the corpus of the files with these prefixes, by split.
+    """Return the corpus in the files with these prefixes. ``prefixes`` maps a split to its prefix: <folder>/train, say.
 
-    The digest depends on the direction of translation, too, because each direction is another experiment.
+    The digest covers the contents of all files, and the direction of translation, because each direction is another
+    experiment.
+
+    Raises: DataError that names all missing files; DataError if a file cannot be read.
     """
     candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [
@@ -195,7 +202,13 @@ def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
 
 
 def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
-    """Create the files ``prefix``.en and ``prefix``.de if neither exists. ``write`` gets a temporary prefix."""
+    """Create the files ``prefix``.en and ``prefix``.de if neither exists, plain or as .gz.
+
+    ``write`` is called with a prefix in a temporary folder; its files are moved when both are complete. ``origin`` says
+    in messages where the text comes from, and ``root`` is data.root.
+
+    Raises: DataError if only one of the two files exists, or if ``write`` fails.
+    """
     if _find(prefix, "en") and _find(prefix, "de"):
         return
     try:
@@ -234,11 +247,12 @@ def _write_train(report: Report, prefix: Path) -> None:
 
 
 def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
-    """Write sacreBLEU's test set to ``prefix``.en and ``prefix``.de.
+    """Write one of sacreBLEU's test sets to ``prefix``.en and ``prefix``.de. sacreBLEU downloads it if necessary.
 
-    The sentences are counted, because sacreBLEU does not notice a file that is incomplete after a kill.
+    Each file must have ``sentences`` lines. They are counted because sacreBLEU does not notice that a file is
+    incomplete, as it may be after a kill.
 
-    Raises: OSError if the set cannot be downloaded or is incomplete.
+    Raises: OSError if the set cannot be downloaded or has another number of lines.
     """
     from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
 

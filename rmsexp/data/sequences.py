@@ -48,7 +48,7 @@ class Sequences:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def first(self, count: int) -> Sequences:
-        """Return the first ``count`` sequences, or all if there are fewer. They share this object's memory."""
+        """Return the first ``count`` sequences, or all if there are fewer, without copying tokens."""
         offsets = self.offsets[: count + 1]
         return Sequences(self.tokens[: offsets[-1]], offsets)
 
@@ -59,5 +59,8 @@ class Sequences:
 
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:
-    """Return where sequences of these lengths start, and where the last one ends; int64 of shape (sequence + 1,)."""
+    """Return where each sequence starts, if sequences of these ``lengths`` follow each other, and where the last ends.
+
+    The result is int64 of shape (sequence + 1,).
+    """
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.fromiter(lengths, dtype=np.int64))])

@@ -1,4 +1,4 @@
-"""Subwords: learn them on the training text, and convert text to subword ids and back.
+"""Learn subwords on the training text, and convert text to subword ids and back.
 
 There are two kinds.
 
@@ -29,7 +29,7 @@ from rmsexp.data.parallel import Corpus, Pairs
 
 PAD, UNK, EOS = 0, 1, 2  # the first ids of every vocabulary, as in the authors' Transformer toolkit
 FIRST_SUBWORD = 3
-UNKNOWN = "⁇"  # the text of UNK, as in sentencepiece
+UNKNOWN = "⁇"  # the text that UNK is decoded to, as in sentencepiece
 REPORT_LINES = 500_000  # lines between two progress reports
 
 
@@ -37,9 +37,10 @@ REPORT_LINES = 500_000  # lines between two progress reports
 class SubwordOptions:
     """How subwords are learnt.
 
-    ``vocabulary`` is the number of pieces (sentencepiece) or of merges (moses_bpe), for both languages together.
-    ``threshold``, for moses_bpe only: a subword that occurs less often than this in its language's training text is
-    split into shorter ones. With 0, no subword is split.
+    ``kind`` is sentencepiece or moses_bpe. ``vocabulary`` is the number of pieces, including PAD, UNK and EOS
+    (sentencepiece), or of merges (moses_bpe), for both languages together. ``threshold`` must be 0 with sentencepiece.
+    With moses_bpe, a subword that occurs fewer than ``threshold`` times in its language's training text is split into
+    shorter ones.
 
     Raises: ValueError for invalid values.
     """
@@ -57,7 +58,7 @@ class SubwordOptions:
 
 
 class Codec(Protocol):
-    """Converts the text of one language to ids and back. ``size`` is the number of ids, with PAD, UNK and EOS."""
+    """Converts text of a language to ids and back. ``size`` is the number of ids, including PAD, UNK and EOS."""
 
     size: int
 
@@ -65,14 +66,17 @@ class Codec(Protocol):
         """Return the ids of each line, without EOS. A blank line has no ids."""
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return detokenised text. PAD and EOS are ignored."""
+        """Return one line of detokenised text for each sequence of ids. PAD and EOS are ignored."""
 
 
 def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report) -> tuple[Codec, Codec]:
-    """Return the codecs of source and target, from ``<cache>/subwords`` or learnt on the training split.
+    """Return the codecs of source and target.
 
-    Raises: ValueError if the text is too short or too rich in characters for such a vocabulary, or if the packages for
-    moses_bpe are not installed; DataError if there is no text; OSError if the result cannot be stored.
+    They are read from ``<cache>/subwords``, or learnt on the training split and stored there.
+
+    Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
+    large, or if the packages for moses_bpe are not installed; DataError if the training text is blank or cannot be
+    read; OSError if the result cannot be stored.
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
@@ -95,7 +99,10 @@ def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report)
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
-    """Return 16 hexadecimal digits that depend on the text, the languages, the options and the code of this file."""
+    """Return 16 hexadecimal digits that depend on the corpus' digest and languages, the options and this module's code.
+
+    They do not depend on the versions of the packages that learn the subwords.
+    """
     languages = corpus.source, corpus.target
     return key(__file__, corpus.digest, languages, options.kind, options.vocabulary, options.threshold)
 
@@ -173,7 +180,12 @@ def _learn_moses_bpe(pairs: Pairs, corpus: Corpus, options: SubwordOptions, repo
 
 
 def _learn_words(lines: Iterable[str], language: str, report: Report) -> tuple[list[list[str]], Counter[str]]:
-    """Return each word's upper- and lower-case forms, the most frequent first, and the counts of truecased words."""
+    """Learn truecasing from the lines of a language, and count its truecased words.
+
+    Return (casing, counts). ``casing`` has a list for each word that occurs inside a sentence: its forms in upper and
+    lower case there, such as ["the", "The"], the most frequent first. ``counts`` has the number of occurrences of each
+    word in ``lines`` after truecasing.
+    """
     from sacremoses import MosesTruecaser
 
     tokenise, truecaser = _tokeniser(language), MosesTruecaser()
@@ -209,18 +221,23 @@ def _truecaser(casing: list[list[str]]) -> Callable[[str], list[str]]:
     truecaser.model = {"best": best, "known": set(chain.from_iterable(casing))}
 
     def truecase(line: str) -> list[str]:
-        # use_known, as in Moses' script: known forms inside a sentence are not changed
+        # use_known, as in Moses' script: inside a sentence, a form that occurred in training text is not changed
         return truecaser.truecase(line, use_known=True)
 
     return truecase
 
 
 def _learn_merges(words: Counter[str], corpus: Corpus, options: SubwordOptions) -> str:
-    """Return the merges as subword-nmt writes them: a line with the version, then one line per merge."""
+    """Return the merges as subword-nmt writes them: a line with the version, then one line per merge.
+
+    ``words`` has the number of occurrences of each word.
+
+    Raises: ValueError if these words give fewer merges than ``options.vocabulary``.
+    """
     from subword_nmt.learn_bpe import learn_bpe
 
     merges = io.StringIO()
-    if any(len(word) > 1 for word in words):  # otherwise learn_bpe fails
+    if any(len(word) > 1 for word in words):  # learn_bpe fails if all words have one letter
         with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bar
             learn_bpe([f"{word} {count}" for word, count in words.items()], merges, options.vocabulary, is_dict=True)
     count = max(0, merges.getvalue().count("\n") - 1)
@@ -277,7 +294,7 @@ def _load_moses_bpe(model: bytes, corpus: Corpus) -> tuple[Codec, Codec]:
     return source, target
 
 
-# data.subwords -> (function that learns a model, function that makes the source and target codecs from a model)
+# data.subwords -> (function that learns a model, function that makes the codecs of source and target from the model)
 KINDS: dict[str, tuple[Callable[..., bytes], Callable[[bytes, Corpus], tuple[Codec, Codec]]]] = {
     "sentencepiece": (_learn_sentencepiece, _load_sentencepiece),
     "moses_bpe": (_learn_moses_bpe, _load_moses_bpe),

@@ -1,4 +1,7 @@
-"""Parallel text as token ids: training text that is encoded once and stored, and held-out splits."""
+"""Convert parallel text to token ids. Training text is encoded once and stored, held-out splits are encoded each time.
+
+Held-out splits are the validation and test sets.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class TextOptions(SubwordOptions):
     """How text is converted to tokens.
 
     ``max_length`` is a number of subwords, without EOS. A training pair with a longer side is left out
-    (``overlong="drop"``), or both its sides are cut to ``max_length`` (``overlong="cut"``).
+    (``overlong="drop"``), or each side is cut to at most ``max_length`` (``overlong="cut"``).
 
     Raises: ValueError for invalid values.
     """
@@ -42,7 +45,7 @@ class TextOptions(SubwordOptions):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Parallel sequences. Each ends in EOS."""
+    """Encoded pairs: sequence i of ``source`` and sequence i of ``target``. Every sequence ends in EOS."""
 
     source: Sequences
     target: Sequences
@@ -50,11 +53,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A validation or test split. All its sentences are translated, however long they are.
+    """A validation or test split, with all its pairs: none is dropped or cut, so every sentence can be translated.
 
-    ``sources`` and ``references`` are raw lines. ``scored``, int64 of shape (pair,), are the indices of the pairs that
-    the cross-entropy is computed on. Both sides of such a pair are non-empty and, with ``overlong="drop"``, at most
-    ``max_length`` long.
+    ``sources`` and ``references`` are raw lines. ``scored``, int64 of shape (scored pair,), has the indices of the
+    pairs whose cross-entropy is computed: both sides are non-empty and, with ``overlong="drop"``, have at most
+    ``max_length`` subwords.
     """
 
     pairs: Encoded
@@ -65,10 +68,11 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Translation:
-    """An encoded corpus. ``held_out`` has all splits except train.
+    """An encoded corpus. ``source`` and ``target`` are the codecs. ``held_out`` has all splits except train.
 
-    ``counts`` describes the training text: the numbers of pairs that are ``read``, ``kept``, ``empty`` (on a side)
-    and ``overlong``, and of UNK tokens, ``source_unknown`` and ``target_unknown``.
+    ``counts`` describes the training text. ``read``, ``kept``, ``empty`` (a side has no subwords) and ``overlong`` (a
+    side is longer than ``max_length``; dropped, or cut and kept) are numbers of pairs. ``source_unknown`` and
+    ``target_unknown`` are numbers of UNK tokens in the pairs that were kept.
     """
 
     source: Codec
@@ -79,10 +83,12 @@ class Translation:
 
 
 def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -> Translation:
-    """Encode a corpus. Subwords and training text are read from ``cache``, or computed and stored there.
+    """Encode a corpus, and report a summary of the training text.
 
-    Raises: DataError if no pair of a split is left, or if the result cannot be stored; ValueError as in
-    :func:`rmsexp.data.subwords.codecs`.
+    Subwords and encoded training text are read from the folder ``cache``, or computed and stored there.
+
+    Raises: DataError if the text cannot be read, if no training pair is left, if no pair of another split can be
+    scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.codecs`.
     """
     folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
     with storing(f"The subwords and encoded text of {corpus.name}", cache):
@@ -103,16 +109,19 @@ def _summary(corpus: Corpus, counts: Mapping[str, int], options: TextOptions) ->
 
 
 def _read(folder: Path) -> tuple[Encoded, dict[str, int]]:
-    """Return the stored training text and its counts.
+    """Return the stored training text and its counts (see :class:`Translation`).
 
-    Raises: FileNotFoundError, ValueError or EOFError if they are missing or damaged.
+    Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
     """
     sides = [Sequences.load(folder, side) for side in SIDES]
     return Encoded(*sides), json.loads((folder / "counts.json").read_text(encoding="utf-8"))
 
 
 def _write(folder: Path, corpus: Corpus, source: Codec, target: Codec, options: TextOptions, report: Report) -> None:
-    """Encode the training text in chunks, and store it with its counts."""
+    """Encode the training text in chunks, and store it with its counts in ``folder``.
+
+    Raises: DataError if the text cannot be read or no pair is left; OSError if the result cannot be stored.
+    """
     sources, targets = corpus.splits["train"]()
     report(f"encoding {len(sources):,} training pairs (once)")
     counts, chunks = Counter(read=len(sources), kept=0, empty=0, overlong=0), []
@@ -138,7 +147,10 @@ def _write(folder: Path, corpus: Corpus, source: Codec, target: Codec, options: 
 def _chunk(
     sources: list[list[int]], targets: list[list[int]], options: TextOptions, counts: Counter[str]
 ) -> tuple[Sequences, Sequences]:
-    """Return a chunk of pairs, without empty ones and with overlong ones dropped or cut. Add to ``counts``."""
+    """Return the source and the target sequences of a chunk of pairs, and update ``counts``.
+
+    Pairs with an empty side are left out. Overlong pairs are dropped or cut, as ``options.overlong`` says.
+    """
     pairs: list[tuple[list[int], list[int]]] = []
     for source, target in zip(sources, targets, strict=True):
         if not source or not target:
@@ -154,7 +166,7 @@ def _chunk(
 
 
 def _sequences(lines: list[list[int]]) -> Sequences:
-    """Return the lines as sequences that end in EOS."""
+    """Return lists of ids as sequences, with EOS added at the end of each."""
     return Sequences.from_lists([[*ids, EOS] for ids in lines])
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 
 def unpickle(content: bytes) -> Any:
-    """Return the content of a pickle of plain containers, numbers, strings and numpy arrays.
+    """Return the content of a pickle of plain containers, numbers, strings, bytes and numpy arrays.
 
-    Pickles of Python 2 are read, too; their strings are decoded as Latin-1.
+    Pickles written by Python 2 are read, too; their 8-bit strings are decoded as Latin-1.
 
-    Raises: pickle.UnpicklingError if the pickle refers to any function or class but the few in ``_ALLOWED``. A damaged
+    Raises: pickle.UnpicklingError if the pickle refers to a function or class that is not in ``_ALLOWED``. A damaged
     pickle may raise any exception.
     """
     return _Unpickler(io.BytesIO(content), encoding="latin1").load()
@@ -25,7 +25,8 @@ def _latin1(text: str, _encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]  # these two functions had other modules in older numpy
+# numpy's functions that build an array and a scalar; their module has another name in older numpy
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -43,7 +44,7 @@ _ALLOWED = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Refuses all names but those in ``_ALLOWED``, because loading a pickle can call any function that it names."""
+    """Refuses functions and classes not in ``_ALLOWED``, because loading a pickle can call any function it names."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -1,7 +1,8 @@
 """Whiten images with ZCA, once, and store the result.
 
-Let x = (pixel - 127.5) / 128, as a row of 3 x height x width numbers. Let m be the mean and C = U diag(s) U' the
-covariance (divided by N) of the *training* images. Every image becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
+Let the row vector x be (pixel - 127.5) / 128 of an image's 3 x height x width pixel values. Let m be the mean and
+C = U diag(s) U' the covariance (normalised by the number of images) of the *training* images. Each training and test
+image becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import torch
 from rmsexp.data import Images, Report, cache
 from rmsexp.data.files import FLOAT32, write_float32
 
-BLOCK = 2048  # images computed at a time, which limits memory
+BLOCK = 2048  # images that are computed at a time, to save memory
 
 
 @dataclass(frozen=True)
 class Whitened:
-    """Whitened images, float32 (image, 3, height, width), memory-mapped and read-only; labels, int64 (image,)."""
+    """Whitened images and their labels.
+
+    ``train_x`` and ``test_x`` are float32 of shape (image, 3, height, width), memory-mapped and read-only. ``train_y``
+    and ``test_y`` are int64 of shape (image,).
+    """
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -31,9 +36,11 @@ class Whitened:
 
 
 def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened:
-    """Return the images whitened with regulariser ``eps``, from ``<root>/whitened`` or computed and stored there.
+    """Return ``images`` whitened with the regulariser ``eps``.
 
-    Raises: DataError if they cannot be stored.
+    Whitened images are read from ``<root>/whitened``, or computed and stored there. Labels are returned unchanged.
+
+    Raises: DataError if the whitened images cannot be stored.
     """
     folder = root / "whitened" / cache.key(__file__, images.digest, eps, FLOAT32.str)
     size_bytes = (images.train_x.size + images.test_x.size) * FLOAT32.itemsize
@@ -45,9 +52,10 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean m, (dim,), and the matrix W, (dim, dim), both float64, of uint8 images of shape (image, ...).
+    """Return the mean m, (dim,), and the matrix W, (dim, dim), both float64 (see the module's docstring).
 
-    Float64 is needed because W divides by the roots of eigenvalues that may be as small as ``eps``.
+    ``pixels`` are the training images, uint8 of shape (image, ...). Float64 is needed because W divides by sqrt(s +
+    eps), where the eigenvalue s may be zero.
     """
     dim = pixels[0].size
     mean = torch.from_numpy((pixels.mean(axis=0, dtype=np.float64).reshape(dim) - 127.5) / 128)
@@ -64,9 +72,10 @@ def _scaled(pixels: np.ndarray) -> torch.Tensor:
 
 
 def _read(folder: Path, images: Images) -> list[np.ndarray]:
-    """Return the stored training and test images.
+    """Return the stored whitened images, training images first, memory-mapped.
 
-    Raises: FileNotFoundError, ValueError or EOFError if they are missing, incomplete or of another shape.
+    Raises: FileNotFoundError, ValueError or EOFError if a file is missing, damaged, or not float32 of the shape of
+    ``images``.
     """
     arrays = []
     for name, pixels in (("train_x", images.train_x), ("test_x", images.test_x)):
@@ -85,6 +94,6 @@ def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
 
 
 def _whiten(pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> Iterator[np.ndarray]:
-    """Yield blocks of whitened images, float64 of shape (image, dim)."""
+    """Yield whitened images in blocks, float64 of shape (image, dim), from uint8 ``pixels``."""
     for start in range(0, len(pixels), BLOCK):
         yield ((_scaled(pixels[start : start + BLOCK]) - mean) @ matrix).numpy()

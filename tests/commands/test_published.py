@@ -274,8 +274,8 @@ def test_a_model_with_another_norm_is_refused(tmp_path: Path, norm: str, ours: N
     [
         ({"ff_image_W": None}, {}, "order.npz is no order-embedding model: it needs matrices"),
         ({"encoder_Ux": None}, {}, "whose name ends in _Ux \\(it has Wemb"),
-        ({"encoder_b": np.full(8, np.nan)}, {}, "order.npz: encoder_b holds values that are not finite numbers"),
-        ({"encoder_b": np.array(["x"])}, {}, "encoder_b holds values"),
+        ({"encoder_b": np.full(8, np.nan)}, {}, "order.npz: encoder_b is not an array of finite floats"),
+        ({"encoder_b": np.array(["x"])}, {}, "encoder_b is not an array of finite floats"),
         ({"encoder_b": np.array([{}])}, {}, "order.npz cannot be read as .npz"),
         ({}, {"options": None}, "order.pkl lacks 'options' or 'worddict'"),
         ({}, {"worddict": {"a": 2, "dog": 1}}, "the id of 'dog' in 'worddict' is 1"),

@@ -1,4 +1,4 @@
-"""Batches have every sentence once, respect their limits and save padding; arrays of a batch have its sequences."""
+"""Each sentence is in exactly one batch, batches keep their limits, and sorting saves padding; arrays are padded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_by_tokens_has_every_sentence_once_within_the_limit(lengths: np.ndarray,
 @settings(deadline=None)
 @given(sentences, st.integers(1, 200), sizes)
 def test_by_tokens_ends_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
-    """A batch ends only where the next sentence would exceed the limit."""
+    """Within a pool, a batch ends only where one more sentence would exceed the limit."""
     for batches, start in zip(
         by_tokens(lengths, shuffled(len(lengths)), tokens, pool), range(0, 10**6, pool), strict=False
     ):

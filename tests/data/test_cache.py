@@ -74,7 +74,10 @@ def _made_by(folder: Path, name: str) -> str:
 
 
 def test_staging_excludes_other_processes(tmp_path: Path) -> None:
-    """While a process is in ``staging``, no other process gets the lock, not even a shared one."""
+    """In the ``with`` block nobody else gets the lock, not even a shared one; afterwards the lock is free.
+
+    The temporary folder is removed after the block, unless it was renamed.
+    """
     with staging(tmp_path / "entry") as temporary:
         (temporary / "value").touch()
         with (tmp_path / ".entry.lock").open("w") as lock, pytest.raises(BlockingIOError):

@@ -20,7 +20,10 @@ def rows(count: int, size: int = 3) -> np.ndarray:
 
 
 def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
-    """Return the five captions of one image per split. In the text, slashes separate them; the last one is repeated."""
+    """Return the five captions of one image for each split.
+
+    In an argument, slashes separate captions; the last caption is repeated until there are five.
+    """
     texts = {"train": train.split("/"), "valid": valid.split("/"), "test": test.split("/")}
     return {
         split: [caption.split() for caption in [*captions, *captions[-1:] * (5 - len(captions))]]
@@ -47,7 +50,7 @@ def test_words_are_lower_case_letters_and_digits(text: str, words: str) -> None:
 
 def test_vocabulary_of_train_and_valid_is_sorted_by_frequency_then_alphabet() -> None:
     encoded = encode(splits("b b c/a", "c c c c/d", "e a/a"), features(), silent)
-    # train: b 2, c 1, a 4; valid: c 4, d 4
+    # frequencies in train: b 2, c 1, a 4; in valid: c 4, d 4
     assert encoded.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
     assert [list(caption) for caption in encoded.splits["train"].captions][:2] == [[5, 5, 2, EOS], [3, EOS]]
     assert list(encoded.splits["test"].captions[0]) == [UNK, 3, EOS]
@@ -67,9 +70,9 @@ def test_counts_are_reported() -> None:
     reports: list[str] = []
     encode(splits("a", "a", "a b"), features(), reports.append)
     assert reports == [
-        "train: 1 images, 5 captions, 0.00 % unknown words",
-        "valid: 1 images, 5 captions, 0.00 % unknown words",
-        "test: 1 images, 5 captions, 33.33 % unknown words",
+        "train: 1 images, 5 captions, 0.00 % of tokens unknown",
+        "valid: 1 images, 5 captions, 0.00 % of tokens unknown",
+        "test: 1 images, 5 captions, 33.33 % of tokens unknown",
         "3 words",
     ]
 
@@ -97,7 +100,7 @@ def test_row_that_is_not_of_unit_length_is_named(
     damaged = rows(7)
     damaged[row] += np.float32(value)
     np.save(tmp_path / "a.npy", damaged)
-    with pytest.raises(DataError, match=rf"a\.npy, row {row} \(the first is 0\): its length is \S+, not 1\.\n"):
+    with pytest.raises(DataError, match=rf"a\.npy, row {row} \(the first is 0\): its Euclidean norm is \S+, not 1\.\n"):
         read_features(tmp_path / "a.npy", 7)
 
 
@@ -133,7 +136,10 @@ def test_other_shapes_types_and_files_are_refused(
 
 
 def album(folder: Path, captions: int = 5) -> dict[str, list[Picture]]:
-    """Return three splits of two images of different sizes, and write the images and a file of captions."""
+    """Write six images of different sizes and a file of captions, and return three splits of two images each.
+
+    ``captions`` is the number of captions per image. Caption k of image i has the words i and k.
+    """
     folder.mkdir(exist_ok=True)
     (folder / "captions.txt").write_text("a dog")
     images_by_split: dict[str, list[Picture]] = {}
@@ -179,7 +185,7 @@ def test_digest_depends_on_captions_kind_images_and_splits_but_not_on_the_folder
 def test_only_the_first_five_captions_count(tmp_path: Path) -> None:
     loaded = pictures("album", album(tmp_path, 7), [tmp_path / "captions.txt"], tmp_path, "descriptor").load(silent)
     assert len(loaded.splits["train"].captions) == 10
-    assert "5" not in loaded.words  # nor is it an image's number in train or valid
+    assert "5" not in loaded.words  # "5" is a word of each sixth caption, and of captions in test
 
 
 def test_images_with_too_few_or_empty_captions_are_named(tmp_path: Path) -> None:

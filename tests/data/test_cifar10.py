@@ -1,4 +1,4 @@
-"""CIFAR-10's files are verified, and are downloaded as a whole or not at all."""
+"""CIFAR-10's files are verified when they are read, and a download stores all of them or none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def md5(path: Path) -> str:
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with two training batches and a test batch, and make their digests the expected ones."""
+    """Return a folder with two training batches and a test batch; ``CIFAR10`` lists just these files and digests."""
     folder = tmp_path / "cifar10" / BASE
     folder.mkdir(parents=True)
     for seed, name in enumerate(TRAIN + TEST):
@@ -52,7 +52,10 @@ Serve = Callable[[Callable[[tarfile.TarFile], None]], str]
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Return a function that serves an archive on this machine, and makes its address and digest the expected ones."""
+    """Return a function that serves an archive on this machine, and returns its address.
+
+    Its argument adds members to the archive. ``CIFAR10`` then has the address and the digest of this archive.
+    """
     web = tmp_path / "web"
     web.mkdir()
 
@@ -159,7 +162,7 @@ def test_anything_but_a_batch_is_refused(content: bytes, tmp_path: Path) -> None
 
 
 def test_without_data_and_network_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as unused:  # it does not listen, so a connection is refused
+    with socket.socket() as unused:  # a socket that does not listen refuses connections
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")

@@ -56,7 +56,7 @@ def texts(result: Cloze, split: str) -> list[tuple[str, str, str]]:
 
 def test_words_are_ordered_by_frequency_and_first_appearance() -> None:
     result = encode("a", splits())
-    # frequencies: the 4, saw 3, cat 3, @entity1 2, the gap 2; numbers and words that occur once are left out
+    # frequencies in TRAIN: the 4, saw 3, cat 3, @entity1 2, the placeholder 2; numbers and rarer words are left out
     assert result.words[:4] == list(RESERVED)
     assert result.words[4:7] == ["the", "saw", "cat"]
     assert result.words[7:9] == ["@entity1", PLACEHOLDER]
@@ -145,7 +145,7 @@ def test_sentences_end_at_full_stops_and_marks() -> None:
 
 
 def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze, dict[str, int], int]:
-    """Return questions, counts, and how often they were encoded."""
+    """Return the stored questions, the counts, and how often ``stored`` called ``make``."""
     calls = 0
 
     def make() -> tuple[Cloze, Mapping[str, int]]:

@@ -31,7 +31,7 @@ LINES = [
 
 
 def lines(**changed: str) -> list[str]:
-    """Return the lines of a file. ``line3="..."`` replaces line 3."""
+    """Return the lines of a question file, changed as the arguments say: ``line3="..."`` replaces line 3."""
     result = list(LINES)
     for name, line in changed.items():
         result[int(name.removeprefix("line")) - 1] = line
@@ -121,7 +121,7 @@ def test_sentences_that_share_most_words_are_kept(passage: str, question: str, c
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a ``data.root`` with three files in training, one in validation and one in test."""
+    """Return a ``data.root`` with three question files in training, one in validation and one in test."""
     for split, count in (("training", 3), ("validation", 1), ("test", 1)):
         for number in range(count):
             write(tmp_path / "cnn" / "questions" / split / f"{number}.question", lines(line1=f"{split}{number}"))
@@ -157,7 +157,7 @@ def test_passages_are_cut_to_their_most_related_sentences(root: Path) -> None:
     assert text(result, result.splits["train"]) == "then @entity2 left @entity3 ?"
     write(root / "cnn" / "questions" / "validation" / "0.question", lines(line5="@placeholder rained"))
     result, reports = load(root, sentences=1)
-    assert text(result, result.splits["valid"]) == "<unk> <unk> <unk>"  # "it rained .", which no training text has
+    assert text(result, result.splits["valid"]) == "<unk> <unk> <unk>"  # "it rained .", not in training text
     assert reports[-1].startswith("CNN, 1 sentences: 5 files read")
     assert reports[-1].endswith("not in the passage: 0.0% (train), 100.0% (valid), 0.0% (test)")
 
@@ -240,9 +240,9 @@ PARTS: dict[str, Any] = {
 
 
 def pickled(root: Path, **changed: Any) -> Path:
-    """Write the files of top4 in Python 2's protocol. ``valid4_ans=...`` replaces the content of that file.
+    """Write the files of top4 as pickles of protocol 2, which Python 2 writes, and return ``root``.
 
-    Bytes are written as they are.
+    ``valid4_ans=...`` replaces the content of valid4_ans.pkl; bytes are written without pickling them.
     """
     (root / "top4").mkdir(exist_ok=True)
     for name, content in (PARTS | {f"{name}.pkl": content for name, content in changed.items()}).items():
@@ -292,7 +292,7 @@ def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
     [
         ({"dict": [1]}, "dict", "it is not a dictionary of words and their ids"),
         ({"dict": {"a": "0"}}, "dict", "it is not a dictionary of words and their ids"),
-        ({"dict": {"a": 0, "b": 3}}, "dict", "the id of 'b' is 3, and 2 words have ids from 0 to 2"),
+        ({"dict": {"a": 0, "b": 3}}, "dict", "the id of 'b' is 3, but 2 words have ids from 0 to 2"),
         ({"dict": {"a": -1}}, "dict", "the id of 'a' is -1"),
         ({"dict": {"a": 1, "b": 1}}, "dict", "'a' and 'b' have the same id, 1"),
         ({"train4_pass": {}}, "train4_pass", "it is not a list of examples"),

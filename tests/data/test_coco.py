@@ -147,7 +147,10 @@ def test_file_that_is_not_the_karpathy_split_is_refused(content: Any, tmp_path: 
 
 
 def annotations(first: int, count: int) -> dict[str, Any]:
-    """Return annotations of images that are not sorted by id. The first image has six captions."""
+    """Return an official file's content, for ``count`` images with ids from ``first`` on, not sorted by id.
+
+    The image with the id ``first`` has six captions, the others five.
+    """
     ids = [first + (3 * number) % count for number in range(count)]
     captions = [(image, k) for k in range(5) for image in ids] + [(first, 5)]
     return {
@@ -161,7 +164,10 @@ def annotations(first: int, count: int) -> dict[str, Any]:
 
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a ``data.root`` with 5 + 2 images of 2017 and 4 + 1 of 2014. Two images of train become valid."""
+    """Return a ``data.root`` with 5 train and 2 val images of 2017, and 4 and 1 of 2014.
+
+    Two images of train become our validation split.
+    """
     monkeypatch.setattr(coco, "VALID_IMAGES", 2)
     for year, train, val in ((2017, 5, 2), (2014, 4, 1)):
         for part, content in (("train", annotations(0, train)), ("val", annotations(100, val))):

@@ -15,7 +15,10 @@ SPLITS = {"train": ["a.jpg", "b.jpg"], "dev": ["c.jpg"], "test": ["d.jpg"]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a ``data.root`` with four images, one with six captions, and with a caption of an image without a file."""
+    """Return a ``data.root`` with four images in the splits.
+
+    Image a.jpg has six captions, the others five. The file of captions also has one of e.jpg.1, which is in no split.
+    """
     text, images = tmp_path / "flickr8k" / "Flickr8k_text", tmp_path / "flickr8k" / "Flicker8k_Dataset"
     text.mkdir(parents=True)
     images.mkdir()
@@ -49,7 +52,7 @@ def test_splits_have_their_images_in_the_order_of_the_lists(root: Path) -> None:
     assert text("train", 0) == "a a number 0 <eos>"
     assert text("train", 9) == "a b number 4 <eos>"
     assert text("valid", 2) == "a c number 2 <eos>"
-    assert text("test", 1) == "a <unk> number 1 <eos>"  # test's words are not in the vocabulary
+    assert text("test", 1) == "a <unk> number 1 <eos>"  # "d" occurs in test only
     assert not {"odd", "many"} & set(loaded.words)
 
 

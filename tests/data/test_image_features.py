@@ -1,4 +1,4 @@
-"""Features of images: the descriptor, ten crops, weights, and files that stay valid if the process is killed."""
+"""Features of images: the descriptor, ten crops, the weights of VGG-19, and files that survive a kill undamaged."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def images(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """Add a fast kind of features, "red", with two images per shard and one thread.
+    """Add a fast kind of features, "red", and set two images per shard and one thread.
 
-    Return a function that lists the numbers of the images whose features were computed so far.
+    Return a function that returns the numbers of the images whose features were computed so far, in order. An image's
+    number is its red value divided by 10.
     """
     seen = tmp_path / "seen"
     seen.touch()
@@ -105,8 +106,8 @@ def test_descriptor_distinguishes_colours_and_places() -> None:
     half = np.zeros((128, 128, 3))
     half[:, :64] = (255, 0, 0)
     left, right = describe(picture(half)), describe(picture(half[:, ::-1]))
-    assert left[:64] @ right[:64] == pytest.approx(1)  # as a whole, both images have the same colours
-    assert left[64:320] @ right[64:320] < 0.9  # their quarters do not
+    assert left[:64] @ right[:64] == pytest.approx(1)  # 1x1 cells: both images have the same colours
+    assert left[64:320] @ right[64:320] < 0.9  # 2x2 cells: the quarters of the images have different colours
 
 
 def test_gradients_are_counted_by_direction_and_scale() -> None:
@@ -118,8 +119,8 @@ def test_gradients_are_counted_by_direction_and_scale() -> None:
     assert (rightward.argmax(axis=1) == 0).all()
     assert (downward.argmax(axis=1) == 4).all()
     fine, coarse = (histogram(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
-    assert fine[0] > 0.99  # stripes of one pixel vanish in a shrunk image, and else have gradients at the borders only
-    assert coarse.argmax() == 2  # central differences of cells of 4 pixels span two stripes
+    assert fine[0] > 0.99  # stripes of 1 pixel give gradients at the borders of the finest scale only
+    assert coarse.argmax() == 2  # at scale 2, a stripe of 8 pixels has 2 cells, so no central difference is zero
 
 
 def test_texture_counts_brighter_neighbours() -> None:
@@ -127,7 +128,7 @@ def test_texture_counts_brighter_neighbours() -> None:
     dots[4::8, 4::8] = 255
     row = describe(picture(dots))[1344:1408] ** 2
     assert row[0] > 0.8  # most pixels have no brighter neighbour: pattern 0
-    one_neighbour = row[[1, 2, 4, 8, 16, 32]]  # equally frequent on each side
+    one_neighbour = row[[1, 2, 4, 8, 16, 32]]  # patterns of one brighter neighbour, which are equally frequent
     assert one_neighbour / row[1] == pytest.approx(np.ones(6), rel=0.1)
     assert row[[3, 5, 9, 63]].sum() == 0
 
@@ -164,7 +165,7 @@ def test_ten_crops_of_an_image_of_any_size(size: tuple[int, int]) -> None:
 
 
 class Tiny(nn.Module):
-    """A classifier like VGG-19's, whose input is the mean colour and whose fifth layer has SIZE outputs."""
+    """A network with a classifier of six layers, of which the fifth has SIZE outputs; its input is the mean colour."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ class Code:
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file of weights that is downloaded in place of VGG-19's."""
+    """Return a file of Tiny's weights, and make ``extract`` load Tiny and download this file instead of VGG-19's."""
     state = {name: torch.linspace(-1, 1, p.numel()).reshape(p.shape) for name, p in Tiny().state_dict().items()}
     (tmp_path / "site").mkdir()
     torch.save(state, tmp_path / "site" / "new")
@@ -276,7 +277,7 @@ def test_features_are_computed_once_and_again_when_their_origin_changes(
     expected += range(6, -1, -1)
     assert counted() == expected
     assert np.load(target).argmax(axis=1).tolist() == [6, 5, 4, 3, 2, 1, 0]
-    images[0].write_bytes(images[0].read_bytes() + b"\0")  # another size
+    images[0].write_bytes(images[0].read_bytes() + b"\0")  # changes the size of the file
     extract(images[:1], "red", target, silent)
     extract(images, "red", target, silent)
     expected += [0, *range(7)]
@@ -318,7 +319,7 @@ def in_a_process(function: Callable[[], None]) -> int:
 
 
 def kill_at(call: int) -> Callable[..., Any]:
-    """Return a decorator whose function kills its process at the start of this call (the first is 1)."""
+    """Return a decorator. The decorated function kills its process when it is called for the ``call``-th time."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         calls = iter(range(1, 1000))
@@ -334,7 +335,7 @@ def kill_at(call: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "call", "lost"),
+    ("owner", "name", "call", "lost"),  # lost: number of images whose features are computed again
     [
         (image_features, "_row", 1, 7),  # while the first shard is computed
         (image_features, "_row", 6, 3),  # while the third shard is computed
@@ -342,7 +343,7 @@ def kill_at(call: int) -> Callable[..., Any]:
         (image_features, "_join", 1, 0),
         (image_features.cache, "sync", 1, 0),  # the shards are joined
         (record, "write_json", 1, 0),  # the features are in place, but their origin is not written
-        (image_features.shutil, "rmtree", 2, 0),  # everything is done, but the shards are not removed
+        (image_features.shutil, "rmtree", 2, 0),  # features and origin are in place, but the shards are not removed
     ],
 )
 def test_killed_extraction_continues_at_the_first_missing_shard(

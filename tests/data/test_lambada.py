@@ -80,7 +80,7 @@ def test_most_frequent_names_of_a_passage_are_entities_and_the_others_unknown() 
 
 @pytest.mark.parametrize(("near", "positions"), [(1, {0, 1, 2}), (3, {4, 5, 6}), (30, {12})])
 def test_shortened_passage_has_the_last_answer_at_any_position(near: int, positions: set[int]) -> None:
-    """The answer takes every position, except those that need more than the two words after its last occurrence."""
+    """The last answer takes every position for which the passage has enough words before and after this answer."""
     words = [*"abcdefgh", "answer", *"ijk", "answer", *"lm"]
     passages = [shortened(Question(words, ["@placeholder"], "answer", {}), near, place).passage for place in range(40)]
     assert {len(passage) - 1 - passage[::-1].index("answer") for passage in passages} == positions

@@ -81,7 +81,10 @@ def test_files_without_lines_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def prefixes(tmp_path: Path) -> dict[str, str]:
-    """Write train (plain), valid (gzip) and test (one file plain, one gzip). The prefixes contain a dot."""
+    """Write two plain files for train, two .gz files for valid, one of each for test; return the splits' prefixes.
+
+    The prefixes contain a dot.
+    """
     for name, endings in (("train", ("", "")), ("valid", (".gz", ".gz")), ("test", ("", ".gz"))):
         for language, ending in zip(("en", "de"), endings, strict=True):
             write(tmp_path / f"news.{name}.{language}{ending}", f"{name} {language}\n")
@@ -125,7 +128,7 @@ def test_digest_depends_on_content_direction_and_splits_but_not_on_the_folder(
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that replaces the server of Multi30k, and make its files' digests the expected ones."""
+    """Return a folder that stands for the server of Multi30k; ``parallel`` expects the digests of its files."""
     digests = {}
     for name in parallel.MULTI30K_SHA256:
         path = write(tmp_path / "upstream" / name, f"a line of {name}\n")
@@ -184,7 +187,10 @@ def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that replaces the training text on the Hub and sacreBLEU's archives, with a few pairs each."""
+    """Return a folder with small substitutes for what ``datasets`` and sacreBLEU download.
+
+    The training text has 4 pairs; the test sets wmt13, wmt14 and wmt17 have 2, 3 and 4.
+    """
     from sacrebleu.dataset import DATASETS
 
     folder = tmp_path / "libraries"

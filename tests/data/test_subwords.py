@@ -1,4 +1,4 @@
-"""Subwords are learnt once, convert text to ids and back, and equal those of the original tools' scripts."""
+"""Subwords are learnt once and convert text to ids and back; those of moses_bpe equal the original tools' subwords."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which each of KINDS is learnt once for all tests of this module."""
+    """Return a folder that all tests of this module share, so that each of KINDS is learnt only once."""
     return tmp_path_factory.mktemp("subwords")
 
 
@@ -90,7 +90,10 @@ def test_damaged_model_is_learnt_again(options: SubwordOptions, tmp_path: Path) 
 
 
 def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
-    """Return the segmented training text and the vocabulary of each language, from sacremoses and subword-nmt."""
+    """Return (segmented training text, vocabulary) for each language, as sacremoses and subword-nmt make them.
+
+    The vocabulary is in the order of our ids: the most frequent subwords first, then by alphabet.
+    """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer, MosesTruecaser
     from subword_nmt.apply_bpe import BPE, read_vocabulary
     from subword_nmt.learn_joint_bpe_and_vocab import create_parser, learn_joint_bpe_and_vocab
@@ -139,7 +142,7 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
 
 
 def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """A rare compound of two frequent words is split if, and only if, there is a threshold."""
+    """A compound that occurs fewer times than the threshold is split; without a threshold (0), it is one subword."""
     lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
     lengths = {}
     for threshold in (0, 10):

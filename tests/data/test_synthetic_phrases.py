@@ -184,7 +184,7 @@ def text(corpus: Corpus) -> dict[str, Pairs]:
 
 
 def compounds(lines: list[str]) -> set[tuple[str, str]]:
-    """Return the (modifier, head) of all compounds in English sentences."""
+    """Return the compounds in English sentences as pairs (modifier, head), with the head in the singular."""
     heads = {form: head for head in lexicon.HEADS for form in (head, lexicon.NOUNS[head].plural)}
     compound = re.compile(rf"\b({'|'.join(lexicon.MODIFIERS)}) ({'|'.join(heads)})\b")
     return {(modifier, heads[head]) for line in lines for modifier, head in compound.findall(line)}
@@ -228,7 +228,7 @@ def test_text_depends_on_the_seed_only(corpus: Corpus) -> None:
 
 
 def test_text_is_the_same_everywhere(corpus: Corpus) -> None:
-    """Every processor and version of numpy gives the text with this digest."""
+    """The text has the recorded digest, which must not depend on the processor or on numpy's version."""
     assert corpus.digest == "9aab86563c78edc4212a3887cf0c02a3e1820c1b007a652def53e78e46db7558"
 
 
@@ -238,7 +238,7 @@ def test_splits_share_no_sentence(text: dict[str, Pairs]) -> None:
 
 
 def test_target_is_determined_by_the_source() -> None:
-    """Sentences with different translations have different sources, for many combinations of the grammar's parts."""
+    """Each of more than 5,000 English sentences, from many combinations of the grammar's parts, has one translation."""
     adverbs, numbers, tenses = ("", "today"), (False, True), ("present", "perfect", "future", "progressive")
     targets: dict[str, set[str]] = {}
     for verb, tense, plural, adverb, question, conjunction in product(
@@ -275,7 +275,7 @@ def test_held_out_compounds_do_not_occur_in_training_text(text: dict[str, Pairs]
 
 
 def test_vocabulary_is_small_and_occurs_in_training_text(text: dict[str, Pairs]) -> None:
-    """All source words occur in training text, and there are 150 to 250 of them; the target has 300 to 700 words."""
+    """All English words occur in training text; there are 150 to 250 of them, and 300 to 700 German ones."""
     words = [
         {word.strip(",.?").lower() for name in SPLITS for line in text[name][side] for word in line.split()}
         for side in (0, 1)

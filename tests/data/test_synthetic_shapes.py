@@ -1,4 +1,4 @@
-"""Synthetic images: reproducible, balanced over classes, and not classified by colour or place alone."""
+"""Synthetic images: reproducible, balanced over classes, and not classified by the nearest mean image."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_splits_share_no_image(images: Images) -> None:
 
 
 def test_nearest_mean_image_does_not_classify(images: Images) -> None:
-    """The class with the nearest mean image is right in less than 35 % of the images."""
+    """The class whose mean training image is nearest is the right class of less than 35 % of the test images."""
     means = np.stack([images.train_x[images.train_y == k].mean(axis=0) for k in range(10)])
     distances = ((images.test_x[:, None].astype(float) - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == images.test_y).mean() < 0.35

@@ -1,4 +1,4 @@
-"""Synthetic cloze questions: each has one answer, which only a link between two sentences gives."""
+"""Synthetic cloze questions: each has one answer, and finding it takes two sentences of the passage."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def questions(cloze: Cloze, split: str) -> Iterator[Question]:
 
 
 def links(passage: str) -> dict[str, str]:
-    """Return the person who was near each event, by the grammar. Assert that each sentence fits the grammar."""
-    people, opened = {}, ""  # opened: the event or the person in the first sentence of an episode that is not complete
+    """Parse a passage by the grammar, and return event -> person who was near. Assert that each sentence fits."""
+    people, opened = {}, ""  # opened: event or person of an episode's first sentence, until the second is read
     for sentence in passage.removesuffix(" .").split(" . "):
         if re.fullmatch(r"@\w+ (slept|laughed|waited|read)", sentence):
             continue
@@ -79,7 +79,7 @@ def links(passage: str) -> dict[str, str]:
 
 
 def nearest(question: Question, *, before: bool, after: bool) -> str:
-    """Return the entity nearest to the event on the allowed sides, or on any side if these have none."""
+    """Return the entity nearest to the event, before or after it as allowed; on any side if there is none there."""
     at = question.passage.split(f"{question.event} ")[0].count(" ") + question.event.count(" ")
     places = [place for place, word in enumerate(question.words) if word in ENTITIES]
     allowed = [place for place in places if (before and place < at) or (after and place > at)]
@@ -128,7 +128,7 @@ def test_questions_depend_on_the_seed_only(cloze: Cloze) -> None:
 
 
 def test_questions_are_the_same_everywhere(source: Source[Cloze]) -> None:
-    """Every processor and version of numpy gives the questions with this digest."""
+    """The questions have the recorded digest, which must not depend on the processor or on numpy's version."""
     assert source.digest == "8c7674812b0ee017c8e0bc54bb5262310e749dbc7247b4ed8ff1dfab9e7238bb"
 
 
@@ -166,7 +166,7 @@ def test_error_of_guessing_is_as_documented(cloze: Cloze, valid: list[Question])
 
 
 def test_links_without_the_question_are_not_enough(valid: list[Question]) -> None:
-    """A story has one or two events that questions may be about, so ignoring the question is wrong in 17 %."""
+    """A story has one or two events in ASKED, so an answer that ignores the question is wrong in about 17 %."""
     candidates = [sum(event in ASKED for event in links(question.passage)) for question in valid]
     assert set(candidates) == {1, 2}
     assert np.mean([1 - 1 / count for count in candidates]) == pytest.approx(0.17, abs=0.04)

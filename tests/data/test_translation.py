@@ -1,4 +1,4 @@
-"""Encoded text: training pairs are dropped or cut, and stored; held-out splits are complete."""
+"""Encoded text: overlong training pairs are dropped or cut, training text is stored; held-out splits are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import EOS
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
-LIMIT = 17  # subwords; some of the phrases are longer
+LIMIT = 17  # largest number of subwords of a side; some of the phrases have more
 
 
 def options(max_length: int = LIMIT, overlong: str = "drop", vocabulary: int = 120) -> TextOptions:
@@ -25,7 +25,7 @@ def options(max_length: int = LIMIT, overlong: str = "drop", vocabulary: int = 1
 
 
 def splits(**replacements: Pairs) -> Mapping[str, Pairs]:
-    """Return splits with blank lines in train and valid, on one side or both."""
+    """Return splits with blank lines in train and valid, on one side or both. Arguments replace whole splits."""
     sources, targets = phrases()
     valid = (["", "the old gate", " ", "the quiet bridge. " * 9], ["", "", "die Straße", "die stille Brücke. " * 9])
     valid = (valid[0] + sources[:5], valid[1] + targets[:5])
@@ -56,7 +56,7 @@ def test_every_pair_is_decoded_unchanged_and_ends_in_eos(tmp_path: Path) -> None
 
 
 def lengths(result: Translation) -> np.ndarray:
-    """Return the lengths of the phrases in subwords, without EOS; (side, pair)."""
+    """Return the number of subwords of each phrase, without EOS; (side, pair)."""
     return np.array([[len(ids) for ids in result.source.encode(lines)] for lines in phrases()])
 
 

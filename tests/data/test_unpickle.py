@@ -22,7 +22,7 @@ PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
 
 
 class Calls:
-    """Loading a pickle of this object calls a function."""
+    """An object whose pickle calls ``function(*arguments)`` when an unrestricted reader loads it."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._call = function, arguments

@@ -1,4 +1,4 @@
-"""Whitened images equal those of an independent formula, and are stored."""
+"""Whitened images equal those of an independent computation, and are stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ EPS = 1e-5
 
 
 def make(seed: int = 0) -> Images:
-    """Return correlated noise on 4 x 4 pixels: 48 dimensions, two of them equal, so that an eigenvalue is zero."""
+    """Return 500 training and 200 test images of correlated noise, 3 x 4 x 4.
+
+    The last of the 48 values copies the first, so an eigenvalue of the covariance is zero.
+    """
     rng = np.random.default_rng(seed)
     mixed = rng.normal(size=(700, 48)) @ rng.normal(size=(48, 48)) * 6 + 127
     mixed[:, -1] = mixed[:, 0]
@@ -36,7 +39,7 @@ def entries(cache: Path) -> list[Path]:
 
 
 def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whitened images equal those computed from singular values of the centred training images."""
+    """Whitened images equal those computed from an SVD of the centred training images."""
     monkeypatch.setattr(whitening, "BLOCK", 64)  # does not divide the number of images
     images = make()
     result, _ = whiten(images, tmp_path)
@@ -58,7 +61,7 @@ def test_covariance_is_the_identity_where_eigenvalues_are_large(tmp_path: Path) 
     eigenvalues = np.linalg.eigvalsh(x.T @ x / 500)
     before = np.linalg.eigvalsh(np.cov(images.train_x.reshape(500, 48).T / 128, bias=True)).clip(0)
     np.testing.assert_allclose(eigenvalues, before / (before + EPS), atol=1e-4)
-    assert before[0] < 1e-12  # the copied pixel
+    assert before[0] < 1e-12  # because one value of each image is a copy
     np.testing.assert_allclose(eigenvalues[before > 100 * EPS], 1, atol=0.01)
     assert (before > 100 * EPS).sum() > 40
     np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-5)
@@ -118,7 +121,7 @@ def test_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_one_of_two_simultaneous_callers_computes_the_images(tmp_path: Path) -> None:
-    """The other caller waits. Threads can stand for processes, because each thread opens the lock file."""
+    """The other caller waits and reads. Threads can stand for processes, as each call opens the lock file anew."""
     with ThreadPoolExecutor(2) as pool:
         (first, first_reports), (second, second_reports) = pool.map(whiten, [make()] * 2, [tmp_path] * 2)
     assert first.train_x.tobytes() == second.train_x.tobytes()

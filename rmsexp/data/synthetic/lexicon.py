@@ -10,7 +10,7 @@ class Noun(NamedTuple):
 
     kind: str  # a key of _NOUNS
     plural: str
-    gender: str  # m, f or n
+    gender: str  # of the German noun: m, f or n
     target: str
     target_plural: str
 
@@ -18,22 +18,22 @@ class Noun(NamedTuple):
 class Verb(NamedTuple):
     """Forms of an English verb."""
 
-    objects: str  # the kinds of nouns that may be its object; empty for an intransitive verb
+    objects: str  # kinds of nouns that may be the verb's object, separated by spaces; empty if it takes no noun
     third: str  # third person singular
     perfect: str  # past participle
     progressive: str  # present participle
 
 
 class TargetVerb(NamedTuple):
-    """Forms of a German verb, without the separable prefix."""
+    """Forms of a German verb. A separable prefix is only in ``prefix``: anrufen has the infinitive rufen."""
 
     third: str  # third person singular
     infinitive: str  # equal to the third person plural
     perfect: str  # past participle
-    prefix: str = ""  # the separable prefix
+    prefix: str = ""  # the separable prefix, if the verb has one
 
 
-_NOUNS = {  # by kind: English singular and plural, gender, German singular and plural
+_NOUNS = {  # kind -> nouns separated by commas: English singular and plural, German gender, singular and plural
     "person": """gardener gardeners m Gärtner Gärtner, baker bakers m Bäcker Bäcker, friend friends m Freund Freunde,
         woman women f Frau Frauen, sister sisters f Schwester Schwestern, aunt aunts f Tante Tanten,
         child children n Kind Kinder, girl girls n Mädchen Mädchen""",
@@ -50,7 +50,7 @@ _NOUNS = {  # by kind: English singular and plural, gender, German singular and 
 }
 NOUNS = {word: Noun(kind, *rest) for kind, table in _NOUNS.items() for word, *rest in map(str.split, table.split(","))}
 NOUNS_OF_KIND = {kind: tuple(word for word in NOUNS if NOUNS[word].kind == kind) for kind in _NOUNS}
-MODIFIERS = {  # the first part of a compound; in German with its linking element
+MODIFIERS = {  # first part of a compound, English -> German; the German part includes the linking element
     "garden": "Garten",
     "kitchen": "Küchen",
     "school": "Schul",
@@ -63,21 +63,22 @@ MODIFIERS = {  # the first part of a compound; in German with its linking elemen
     "work": "Arbeits",
 }
 HEADS = tuple(word for word, noun in NOUNS.items() if noun.kind in ("opening", "furniture", "garment", "text"))
-# compounds (modifier, head) that do not occur in training text
+# compounds (modifier, head) that may occur in validation and test text, but not in training text
 HELD_OUT = {(modifier, head) for index, modifier in enumerate(MODIFIERS) for head in HEADS[index % 4 :: 4]}
 
 QUALITIES = {"old": "alt", "new": "neu", "small": "klein", "big": "groß", "beautiful": "schön", "strange": "fremd"}
 ADJECTIVES = QUALITIES | {"red": "rot", "green": "grün", "black": "schwarz", "light": "leicht"}
-ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")  # key: "adjective kind"
+# "adjective kind" -> the adjective's translation before nouns of this kind, if it differs from that in ADJECTIVES
+ADJECTIVE_SENSES = dict.fromkeys(("light place", "light opening", "light furniture"), "hell")
 ADVERBS = {"today": "heute", "here": "hier", "there": "dort", "outside": "draußen", "at night": "nachts"}
 CONJUNCTIONS = {"that": "dass", "because": "weil"}
-AUXILIARIES = {"present": ("does", "do"), "perfect": ("has", "have"), "future": ("will", "will")}  # singular, plural
+AUXILIARIES = {"present": ("does", "do"), "perfect": ("has", "have"), "future": ("will", "will")}  # (singular, plural)
 TARGET_AUXILIARIES = {"perfect": ("hat", "haben"), "future": ("wird", "werden")}
 ARTICLES = {
     "nominative": {"m": "der", "f": "die", "n": "das", "plural": "die"},
     "accusative": {"m": "den", "f": "die", "n": "das", "plural": "die"},
 }
-STRONG = {  # endings of dieser, and of an adjective after a determiner without an ending
+STRONG = {  # endings of a determiner such as dies- or jed-, and of an adjective after a determiner without an ending
     "nominative": {"m": "er", "f": "e", "n": "es", "plural": "e"},
     "accusative": {"m": "en", "f": "e", "n": "es", "plural": "e"},
 }
@@ -110,10 +111,10 @@ VERBS = {
     "work": Verb("", "works", "worked", "working"),
     "wait": Verb("", "waits", "waited", "waiting"),
 }
-CLAUSE_VERBS = ("know", "say", "hope")  # take a clause with "that"
-GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # need no clause
-# Keys: "verb"; "kind verb" for some kinds of subjects; "verb kind" for some kinds of objects; "verb that" if it has no
-# object.
+CLAUSE_VERBS = ("know", "say", "hope")  # verbs that are followed by a clause with "that"
+GENERAL_VERBS = tuple(verb for verb in VERBS if verb not in ("say", "hope"))  # verbs that can stand without a clause
+# A key is "verb"; or "kind verb" if the translation holds for subjects of this kind only; or "verb kind" if it holds
+# for objects of this kind only; or "verb that" if it holds for the verb without an object only.
 TARGET_VERBS = {
     "see": TargetVerb("sieht", "sehen", "gesehen"),
     "find": TargetVerb("findet", "finden", "gefunden"),

@@ -1,15 +1,16 @@
 """Synthetic parallel text, a substitute for WMT and Multi30k: English sentences and their German translations.
 
-The sentences come from a small grammar. Neither copying the source nor translating word by word is enough:
+The sentences come from a small grammar. Neither copying words nor translating them one by one is enough:
 
 - German articles and adjectives agree in gender, number and case, and verbs in number.
-- A participle, an infinitive or a prefix ends a main clause; the finite verb ends a subordinate clause.
-- The verb precedes the subject in questions and after a fronted adverb.
-- A participle with its object moves before the noun.
-- Two nouns become one word with a linking element.
-- The translation of some words depends on a distant word.
+- In a German main clause, a participle, an infinitive or a separable prefix comes last; in a subordinate clause, the
+  finite verb.
+- The German finite verb precedes the subject in questions and after an adverb at the beginning.
+- An English participle and its object follow the noun; the German ones precede it.
+- An English compound of two nouns is one German word, often with a linking element.
+- The translation of some words depends on another word of the sentence, which may be far away.
 
-A source sentence has exactly one translation.
+Each English sentence has exactly one translation.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ from rmsexp.data.synthetic.lexicon import (
 )
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
-WORDS = (4, 14)  # the least and the greatest number of words of a source sentence
-# Entries are drawn with equal probability, so repeated ones more often. "light" is repeated because it has two senses.
-SUBJECTS = "person person animal"  # kinds of nouns
+WORDS = (4, 14)  # the least and the greatest number of words of an English sentence
+# The entries of the following lists are drawn with equal probability, so repeated ones are drawn more often. "light" is
+# repeated because it has two translations.
+SUBJECTS = "person person animal"  # kinds of nouns that may be subjects
 PERSON_ADJECTIVES, OTHER_ADJECTIVES = tuple(QUALITIES), (*ADJECTIVES, "light", "light")
 TENSES = ("present", "present", "perfect", "future")
 SINGULAR, PLURAL = ("the", "the", "a", "a", "this", "every", "no"), ("the", "the", "these", "two", "no")
@@ -53,9 +55,9 @@ SINGULAR, PLURAL = ("the", "the", "a", "a", "this", "every", "no"), ("the", "the
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun phrase.
+    """A noun phrase, in English words.
 
-    ``attribute`` becomes a relative clause, or a participle if its tense is progressive.
+    ``attribute`` is rendered as a relative clause, or as a participle if its tense is progressive.
     """
 
     determiner: str  # from SINGULAR or PLURAL
@@ -68,7 +70,10 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Predicate:
-    """A verb with its object. ``tense`` is present, perfect, future or, in an attribute only, progressive."""
+    """A verb with its object and adverb, if any, in English words.
+
+    ``tense`` is present, perfect or future, or progressive in the attribute of a noun phrase.
+    """
 
     verb: str
     tense: str
@@ -78,7 +83,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence. ``clause`` has the subject and the predicate of a subordinate clause."""
+    """A sentence. ``clause`` has the subject and the predicate of a subordinate clause after ``conjunction``."""
 
     subject: Phrase
     predicate: Predicate
@@ -88,9 +93,10 @@ class Sentence:
 
 
 def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: int = 0) -> Corpus:
-    """Return pairs of English and German sentences. The English ones have 4 to 14 words and are all different.
+    """Return a corpus of English sentences with German translations.
 
-    Validation and test text has compounds that do not occur in training text, although both their nouns do.
+    The English sentences have 4 to 14 words; no two of them, in any splits, are equal. Validation and test text also
+    has compounds that do not occur in training text, although both their nouns do.
     """
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}
@@ -120,7 +126,11 @@ def render_source(sentence: Sentence) -> str:
 
 
 def _source_clause(words: list[str], subject: Phrase, predicate: Predicate, question: bool = False) -> list[str]:
-    """Return the words of a clause. ``words`` are those of the subject, or "that" in a relative clause."""
+    """Return the English words of a clause, or of a participle with its object if the tense is progressive.
+
+    ``words`` are those of the subject, or "that" in a relative clause; ``subject`` decides between singular and plural.
+    Optional words that are absent are "".
+    """
     verb = VERBS[predicate.verb]
     rest = [*(_source_phrase(predicate.object) if predicate.object else []), predicate.adverb]
     if predicate.tense == "progressive":
@@ -144,7 +154,7 @@ def _source_phrase(phrase: Phrase) -> list[str]:
 
 
 def render_target(sentence: Sentence) -> str:
-    """Return the sentence in German, as :func:`render_source` does, but with commas around subordinate clauses."""
+    """Return the German translation of the sentence, with commas around subordinate and relative clauses."""
     subject = _target_phrase(sentence.subject, "nominative")
     adverb, direct_object, finite, last = _target_predicate(sentence.subject, sentence.predicate)
     if sentence.question:
@@ -190,9 +200,10 @@ def _determiner(source: str, case: str, gender: str) -> tuple[str, str]:
 
 
 def _target_predicate(subject: Phrase, predicate: Predicate) -> tuple[str, list[str], str, str]:
-    """Return the adverb, the object, the finite verb, and the word that ends a main clause.
+    """Return, in German, the adverb, the words of the object, the finite verb, and the last word of a main clause.
 
-    For the progressive tense, the participle without its ending takes the place of the finite verb.
+    The last word is a participle, an infinitive, or a separable prefix. Absent words are "" and an absent object is [].
+    For the progressive tense, the third entry is the present participle without its ending, and not a finite verb.
     """
     kind = NOUNS[predicate.object.noun].kind if predicate.object else "that"
     keys = (f"{NOUNS[subject.noun].kind} {predicate.verb}", f"{predicate.verb} {kind}", predicate.verb)
@@ -215,13 +226,16 @@ def _verb_final(subject: Phrase, predicate: Predicate) -> list[str]:
 
 
 def _punctuated(words: Sequence[str], question: bool) -> str:
-    """Join words to a sentence with a capital letter and a final mark. Remove commas before another mark."""
+    """Return the words, without empty ones, as a sentence with a capital letter and a full stop or question mark.
+
+    A comma before another comma or at the end is removed.
+    """
     text = " ".join(word for word in words if word).replace(" ,", ",").replace(",,", ",").rstrip(",")
     return text[0].upper() + text[1:] + ("?" if question else ".")
 
 
 class _RandomSentences(RandomChoices):
-    """Draws random syntax trees. With ``held_out``, they may have compounds that training text lacks (HELD_OUT)."""
+    """Draws random sentences. With ``held_out=True``, they may contain the compounds in HELD_OUT."""
 
     def __init__(self, *seed: int, held_out: bool) -> None:
         super().__init__(*seed)

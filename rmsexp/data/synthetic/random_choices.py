@@ -11,22 +11,23 @@ T = TypeVar("T")
 
 
 class RandomChoices:
-    """A random generator whose choices depend on its seed only.
+    """A random generator whose choices depend on ``seed`` only.
 
-    They are computed from raw integers of PCG64, which are the same on every processor and with every version of numpy.
+    The choices are computed from raw integers of PCG64, which are the same on every processor and with every version of
+    numpy.
     """
 
     def __init__(self, *seed: int) -> None:
         self.bits = np.random.PCG64(list(seed))
 
     def below(self, n: int) -> int:
-        """Return an integer from 0 to n - 1."""
+        """Return a random integer from 0 to n - 1."""
         return self.bits.random_raw() % n
 
     def choice(self, choices: Sequence[T]) -> T:
         return choices[self.below(len(choices))]
 
     def sample(self, choices: Sequence[T], count: int) -> list[T]:
-        """Return ``count`` of the choices in random order, each at most once."""
+        """Return ``count`` entries of ``choices`` in random order, none of them twice."""
         remaining = list(choices)
         return [remaining.pop(self.below(len(remaining))) for _ in range(count)]

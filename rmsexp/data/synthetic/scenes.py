@@ -1,8 +1,9 @@
 """Synthetic captioned images, a substitute for COCO and Flickr8k: scenes without pixels.
 
-A scene is a set of facts. A caption describes some of them, and names a thing more or less exactly ("an animal", "a
-dog", "a spaniel"). So captions are ordered by entailment, and short captions are true of several scenes. An image is a
-feature vector: a noisy random projection of the scene's facts and of the facts that they entail.
+A scene has a thing, up to two other things with their relations to it, an action and a place. A caption describes all
+or a part of the scene, and names a thing more or less exactly ("an animal", "a dog", "a spaniel"). So captions are
+ordered by entailment, and short captions are true of several scenes. An image is a feature vector: a random projection
+of all facts that the scene entails, plus noise, clipped at 0 and scaled to norm 1.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ ORDERS = (  # possible orders of a caption's parts
 )
 _BY_KIND = {word for table in (QUALITIES, ACTIONS) for words in table.values() for word in words}
 _WORDS = {*_KINDS, *PARENTS, *SIZES, *RELATIONS, *_BY_KIND, *" ".join(PLACES).split(), "an", "and", "that"}
-WORDS = (*NAMES, *sorted(_WORDS))  # by id
+WORDS = (*NAMES, *sorted(_WORDS))  # the vocabulary, by id
 
-FEATURES = 256  # per image
-SPARSITY = 192  # subtracted from a fact's random bytes (0 to 255); negative results become 0
-NOISE = 3  # divides the noise, a sum of 8 random bytes with a standard deviation of 209
+FEATURES = 256  # numbers per image
+SPARSITY = 192  # subtracted from a fact's random bytes (0 to 255); negative differences, three quarters, become 0
+NOISE = 3  # divisor of the noise, which is a centred sum of 8 random bytes, with a standard deviation of 209
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A thing of a scene. A caption does not mention empty attributes."""
+    """A thing of a scene, or the part of it that a caption describes. An empty attribute is absent or not mentioned."""
 
     kind: str
     quality: str = ""
@@ -72,7 +73,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene, or the part of it that a caption describes. ``others`` has pairs (relation, thing)."""
+    """A scene, or the part of it that a caption describes. ``others`` has pairs (relation to ``thing``, thing)."""
 
     thing: Thing
     others: tuple[tuple[str, Thing], ...] = ()
@@ -81,9 +82,10 @@ class Scene:
 
 
 def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int = 0) -> Source[Captions]:
-    """Return images of 256 features with five captions each. All scenes are different.
+    """Return images of 256 features with five captions each. No two images, in any splits, show the same scene.
 
-    Each caption of an image entails the one before. The first describes about a fifth of the scene, the last the whole.
+    Each caption of an image entails the one before it. The first describes about a fifth of the scene's details, the
+    last all of them.
     """
     ids = {word: number for number, word in enumerate(WORDS)}
     seen: set[Scene] = set()
@@ -106,7 +108,7 @@ def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int
 
 
 def facts(scene: Scene) -> set[str]:
-    """Return everything that a scene entails, such as "dog", "brown", "brown animal" and "behind car"."""
+    """Return all facts that a scene entails; a brown spaniel entails "dog", "brown" and "brown animal", for example."""
     entailed = {scene.action, scene.place}
     for relation, thing in (("", scene.thing), *scene.others):
         attributes = {"", thing.quality, thing.size, relation}
@@ -122,7 +124,7 @@ def lineage(kind: str) -> tuple[str, ...]:
 
 
 def render(scene: Scene, order: Sequence[str]) -> str:
-    """Return the caption of a scene, with its parts in one of ORDERS."""
+    """Return a caption that describes the whole ``scene``, with its parts in this ``order``, one of ORDERS."""
     parts = {
         "subject": _noun_phrase(scene.thing),
         "others": " and ".join(f"{relation} {_noun_phrase(thing)}" for relation, thing in scene.others),
@@ -140,9 +142,9 @@ def _noun_phrase(thing: Thing) -> str:
 
 @cache
 def _mixing(fact: str) -> np.ndarray:
-    """Return what a fact adds to each feature, int64 of shape (FEATURES,).
+    """Return what a fact adds to each feature, int64 of shape (FEATURES,), from 0 to 63.
 
-    It is a hash of the fact, so it does not depend on other facts.
+    The numbers are computed from a hash of the fact, so they are the same in every scene and on every machine.
     """
     weights = np.frombuffer(hashlib.shake_128(fact.encode()).digest(FEATURES), dtype=np.uint8).astype(np.int64)
     return (weights - SPARSITY).clip(min=0)
@@ -151,7 +153,8 @@ def _mixing(fact: str) -> np.ndarray:
 class _RandomScenes(RandomChoices):
     """Draws random scenes, the parts of a scene that its captions describe, and the image of a scene.
 
-    An image is a vector of integers divided by the square root of an integer, so it is the same on every machine.
+    An image is a vector of integers divided by its Euclidean norm, the square root of an integer, so it is the same on
+    every machine.
     """
 
     def scene(self) -> Scene:
@@ -164,9 +167,10 @@ class _RandomScenes(RandomChoices):
         return Thing(kind, self.choice(("", *QUALITIES[lineage(kind)[-1]])), self.choice(("", *SIZES)))
 
     def described_parts(self, scene: Scene) -> list[Scene]:
-        """Return the part of a scene that each caption describes.
+        """Return a list of the five parts of a scene that its five captions describe.
 
-        A detail is in all captions from a randomly chosen one on, so the last caption describes the whole scene.
+        For each detail, the first caption that has it is chosen at random; all later captions have it, too. So the last
+        caption describes the whole scene.
         """
         action, place = self.below(PER_IMAGE), self.below(PER_IMAGE)
         thing, *others = ([self.below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
@@ -185,17 +189,17 @@ class _RandomScenes(RandomChoices):
         ]
 
     def image(self, scene: Scene) -> np.ndarray:
-        """Return the features of a scene, float64 of shape (FEATURES,), non-negative and of unit length."""
+        """Return a scene's features with random noise, float64 of shape (FEATURES,), non-negative and of norm 1."""
         noise = self.bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
         mixed = (sum(map(_mixing, facts(scene))) + noise // NOISE).clip(min=0)
         return mixed / np.sqrt(np.square(mixed).sum())
 
 
 def _described_part(thing: Thing, since: Sequence[int], caption: int) -> Thing:
-    """Return the part of a thing that a caption, counted from 0, describes.
+    """Return the part of a thing that the caption with number ``caption``, from 0 to 4, describes.
 
-    ``since`` has the numbers of five captions: the first one that mentions the thing, the two that make its kind more
-    specific, and the first ones that mention its quality and its size.
+    ``since`` has five numbers of captions: of the first one that mentions the thing (not used here), of the two from
+    which on its kind is one step more specific, and of the first ones that mention its quality and its size.
     """
     _, *exact, quality, size = (first <= caption for first in since)
     return Thing(lineage(thing.kind)[2 - sum(exact)], thing.quality if quality else "", thing.size if size else "")

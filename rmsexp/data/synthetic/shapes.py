@@ -13,23 +13,23 @@ from rmsexp.data import Images
 
 SIZE = 32
 SHAPES = ("disk", "square", "triangle", "cross", "ring")
-COLOURS = ("warm", "cool")  # label = shape + len(SHAPES) * colour: either part can be learnt without the other
+COLOURS = ("warm", "cool")  # label = index of the shape + len(SHAPES) * index of the colour
 HUES = ((-30.0, 60.0), (150.0, 240.0))  # degrees: red to yellow, cyan to blue
-RADIUS = (8.0, 13.0)  # least and greatest, in pixels, from the centre to about the edge
-OFFSET = 6.0  # greatest distance from the centre of the image, in pixels, so that most of a shape is inside
-DISTRACTORS = 1  # number of other shapes, of any kind and hue, under the labelled shape, half outside the image
-SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest
-BACKGROUND_CONTRAST = 0.2  # width of the range of smooth random colours around grey; white is 1
+RADIUS = (8.0, 13.0)  # least and greatest size of a shape, in pixels: about the distance from its centre to its edge
+OFFSET = 6.0  # greatest distance of the labelled shape's centre from the image's along each axis, in pixels
+DISTRACTORS = 1  # other shapes per image, of any kind and hue, under the labelled shape and partly outside the image
+SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest, of a shape's colour
+BACKGROUND_CONTRAST = 0.2  # width of the range, around medium grey, of each channel of the background; white is 1
 BACKGROUND_CELLS = 4  # the background is interpolated from a grid of 4 x 4 random colours
-NOISE = 0.02  # standard deviation, of pixels in [0, 1]
+NOISE = 0.02  # standard deviation of the noise that is added to pixels in [0, 1]
 BLOCK = 500  # images drawn at a time
 
 
 def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
     """Return images of 32 x 32 pixels in ten classes: five shapes, each in two families of colours.
 
-    Place, size, rotation, brightness and background are random and independent of the class. Training and test images
-    come from two random streams.
+    Place, size, rotation, saturation, brightness and background are random and independent of the class. Training and
+    test images come from two random streams.
     """
     train_x, train_y = _draw(n_train, np.random.Generator(np.random.PCG64([seed, 0])))
     test_x, test_y = _draw(n_test, np.random.Generator(np.random.PCG64([seed, 1])))
@@ -39,16 +39,19 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return images, uint8 (image, 3, y, x), and labels, int64 (image,). Class sizes differ by at most one."""
+    """Return ``count`` images, uint8 (image, 3, y, x), and their labels, int64 (image,), in random order.
+
+    The numbers of images per class differ by at most one.
+    """
     labels = rng.permutation(np.arange(count, dtype=np.int64) % (len(SHAPES) * len(COLOURS)))
     blocks = [_paint(labels[start : start + BLOCK], rng) for start in range(0, count, BLOCK)]
     return np.concatenate(blocks), labels
 
 
 def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return images of these labels, uint8 (image, 3, y, x).
+    """Return random images with these labels, uint8 (image, 3, y, x).
 
-    They are computed in float64, whose last bits may differ between processors; rounding to uint8 removes them.
+    The last bits of float64 results may differ between processors; rounding to uint8 removes such differences.
     """
     count = len(labels)
     images = _background(count, rng)
@@ -66,16 +69,20 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _background(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return smooth random colours, (image, 3, y, x), interpolated by cosines from a coarse grid."""
+    """Return smooth random colours, (image, 3, y, x): 4 x 4 random colours per image, interpolated with cosines."""
     place = np.linspace(0, BACKGROUND_CELLS - 1, SIZE)
     distance = np.abs(place[:, None] - np.arange(BACKGROUND_CELLS)).clip(max=1)
-    blend = (1 + np.cos(np.pi * distance)) / 2  # (y, cell): a pixel has two cells with weights, which add up to 1
+    blend = (1 + np.cos(np.pi * distance)) / 2  # (y or x, cell): weights of the two nearest cells, which add up to 1
     grid = rng.uniform(-0.5, 0.5, (count, 3, BACKGROUND_CELLS, BACKGROUND_CELLS))
     return 0.5 + BACKGROUND_CONTRAST * (blend @ grid @ blend.T)
 
 
 def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> None:
-    """Paint one shape on each image, in place. ``kind`` and ``hue`` are (image,), ``centre`` is (2, image)."""
+    """Paint one shape on each image, in place. Saturation, brightness, size and rotation are random.
+
+    ``images`` are (image, 3, y, x). ``kind``, indices of SHAPES, and ``hue`` are (image,). ``centre``, (x, y) in
+    pixels, is (2, image).
+    """
     count = len(images)
     colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
     cover = _cover(kind, centre, rng.uniform(*RADIUS, count), rng.uniform(0, 2 * np.pi, count))
@@ -83,7 +90,11 @@ def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.nda
 
 
 def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Return the covered part of each pixel, (image, y, x), in [0, 1]: 0.5 minus the distance to the edge, clipped."""
+    """Return the part of each pixel that the shape covers, (image, y, x).
+
+    It is 0.5 - d, clipped to [0, 1], where d is the distance of the pixel's centre from the shape's edge in pixels,
+    negative inside the shape.
+    """
     pixels = np.arange(SIZE) + 0.5
     x, y = pixels - centre[0, :, None, None], pixels[:, None] - centre[1, :, None, None]
     scale, cosine, sine = (value[:, None, None] for value in (radius, np.cos(angle), np.sin(angle)))
@@ -96,9 +107,9 @@ def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.n
 
 
 def _distance(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the distance from the edge of an upright shape of radius 1, negative inside.
+    """Return the distance of points (u, v) from the edge of an upright shape of radius 1, negative inside the shape.
 
-    The shapes have similar areas.
+    The constants give the shapes similar areas.
     """
     if shape == "disk":
         return np.hypot(u, v) - 0.8
@@ -113,6 +124,6 @@ def _distance(shape: str, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _rgb(hue: np.ndarray, saturation: np.ndarray, brightness: np.ndarray) -> np.ndarray:
-    """Convert HSV, (image,) each, with the hue in degrees, to red, green and blue, (image, 3), in [0, 1]."""
+    """Return RGB colours, (image, 3), in [0, 1], from HSV, (image,) each; ``hue`` is in degrees."""
     sector = (np.array([5, 3, 1]) + hue[:, None] / 60) % 6
     return brightness[:, None] * (1 - saturation[:, None] * np.minimum(sector, 4 - sector).clip(0, 1))

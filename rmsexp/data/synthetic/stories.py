@@ -1,8 +1,8 @@
 """Synthetic cloze questions, a substitute for CNN and LAMBADA: stories from a small grammar.
 
-A story has one to three episodes and one remark, which interrupts an episode. An episode has two sentences in either
-order: a person came somewhere, and an event happened there. The second sentence refers to the first by "there" or "it".
-The question names an event and asks who was near. No single sentence answers it.
+A story has one to three episodes and one remark, which stands between the two sentences of an episode. One sentence of
+an episode names a person, the other an event near this person, in either order. The second sentence refers to the first
+by "there" or "it". The question names an event and asks who was near. No single sentence answers the question.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPISODES = (  # (first sentence, second sentence)
 REMARKS = tuple(f"{{who}} {verb} ." for verb in ("slept", "laughed", "waited", "read"))
 QUESTION = f"{PLACEHOLDER} was near when {{event}}"
 ASKED = ("a dog barked", "a bell rang", "music played")  # events that questions may be about
-NOT_ASKED = (  # other events
+NOT_ASKED = (  # events that no question is about
     *("rain fell", "wind blew", "birds sang", "water ran", "dust flew", "leaves rustled", "smoke rose"),
     *("a fire burned", "a child cried", "a horse neighed", "a door slammed"),
 )
@@ -36,11 +36,11 @@ LENGTHS = {"train": (1, 2, 3), "valid": (3,)}  # episodes per story
 
 _FORMS = " ".join((*(sentence for episode in EPISODES for sentence in episode), *REMARKS, QUESTION, *ASKED, *NOT_ASKED))
 _PLAIN = {word for word in _FORMS.split() if "{" not in word}.union(PLACES)
-WORDS = (*RESERVED, *sorted(_PLAIN), *ENTITIES)  # by id
+WORDS = (*RESERVED, *sorted(_PLAIN), *ENTITIES)  # the vocabulary, by id
 
 
 class Story(NamedTuple):
-    """A story and its question, as text. The digest of the data depends on these names."""
+    """A story and its question, as text. Renaming the class or a field changes the digest of the data."""
 
     passage: str
     question: str
@@ -48,13 +48,15 @@ class Story(NamedTuple):
 
 
 def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> Source[Cloze]:
-    """Return questions about stories. Passages have at most 36 words and four entities, and are all different.
+    """Return questions about stories, in the splits train and valid.
 
-    Validation stories have three episodes and three or four entities. A random entity of the passage is the wrong
-    answer to 69 % of the questions. The first, the last and the most frequent entity are wrong about as often. The
-    entity nearest to the event, before or after it, is wrong in almost half of the questions. A third of the stories
-    have two events that questions may be about, and the others one. A model that links people to events, but ignores
-    the question, is therefore wrong in 17 % of the questions.
+    Passages have at most 36 words and four entities; no two passages, in any splits, are equal.
+
+    Validation stories have three episodes and three or four entities. Simple answers to their questions are often
+    wrong: a random entity of the passage is wrong for 69 % of the questions; the first, the last or the most frequent
+    entity for about as many; and the entity nearest to the event, before or after it, for almost half. A third of the
+    stories have two of the events in ASKED, and the others one. So a model that links people to events, but ignores the
+    question, is wrong for 17 % of the questions.
 
     Training stories have one to three episodes. From the short ones, a model learns that the answer is in the passage.
     """
@@ -85,7 +87,7 @@ def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:
 
 
 def _story(rng: RandomChoices, episodes: int) -> Story:
-    """Draw a story with ``episodes`` episodes. Its remark is about one of their people or about another person."""
+    """Draw a story with ``episodes`` episodes. The remark is about a person of an episode or about one more person."""
     asked = min(episodes, rng.choice((1, 1, 2)))
     events = rng.sample(ASKED, asked) + rng.sample(NOT_ASKED, episodes - asked)
     people = rng.sample(ENTITIES, episodes + 1)
