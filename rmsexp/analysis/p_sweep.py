@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from rmsexp.analysis.finding import Finding, Table, built_in, settings
 from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.tables import formats
+from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import p_sweep as p_table
 
 
@@ -33,7 +30,7 @@ def analyse(results: Path) -> Finding:
         if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
-        tables.append(Table(name, title, table, as_text(table, aim)))
+        tables.append(Table(name, title, table, p_table.readable(table, aim)))
         plots[name] = p_plot.draw(table, aim, title)
         remarks += records.problems
     if not tables:
@@ -42,17 +39,3 @@ def analyse(results: Path) -> Finding:
             "make runs for ten values: python -m rmsexp -m task=cifar10 sweep=p"
         )
     return Finding(tables, plots, remarks)
-
-
-def as_text(table: pd.DataFrame, aim: statistics.Target) -> pd.DataFrame:
-    """Return a row per p and series as text, with means over runs. Means of times are over runs whose time is clear."""
-    factor, unit = names.scale_and_unit(aim.metric)
-    metric = f"{names.metric_label(aim.metric)} {unit}".rstrip()
-    seconds = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
-    groups = table.assign(seconds=seconds).groupby(["p", "series"], sort=False)
-    means = groups[["final", "best", "seconds"]].mean() * [factor, factor, 1.0]
-    means.columns = pd.Index([f"last {metric}", f"best {metric} (on {aim.selection})", "seconds per 1k steps"])
-    text = means.map(lambda value: formats.NO_VALUE if pd.isna(value) else f"{value:.4g}").reset_index()
-    text.insert(1, "runs", groups.size().astype(str).to_list())
-    text["p"] = (text["p"] * 100).map("{:g} %".format)
-    return text.assign(series=text["series"].map(names.norm_of).map(names.label)).rename(columns={"series": "norm"})

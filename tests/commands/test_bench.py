@@ -71,7 +71,7 @@ def test_parsing_a_command_line_does_not_import_torch() -> None:
 # Rows and summaries
 
 
-def test_row_of_a_layer_has_quartiles_of_its_times_and_its_ratio() -> None:
+def test_row_of_a_layer_has_quantiles_of_its_times_and_its_ratio() -> None:
     milliseconds = np.arange(1.0, 12.0)
     reference, row = benchmarks.rows({"a": list(milliseconds / 1000), "b": list(0.5 * milliseconds / 1000)}, "a")
     assert (reference.layer, row.layer) == ("a", "b")

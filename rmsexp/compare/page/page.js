@@ -83,7 +83,7 @@ function lineOf(curve, { label, colour, dash }) {
   const isSeed = curve.kind === "seed";
   const isThin = isSeed && form.show.value === "both";
   return trace(curve, curve.kind, {
-    mode: "lines", name: nameOf(curve, label), x: curve.x, y: curve.y,
+    mode: curve.x.length === 1 ? "markers" : "lines", name: nameOf(curve, label), x: curve.x, y: curve.y,
     line: { color: colour, width: isSeed ? 1.2 : 2.5, dash: curve.dash ?? dash }, opacity: isThin ? 0.5 : 1,
     ...(isThin ? { hoverinfo: "skip" } : { hovertemplate: "%{y:.4~g}" }),
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,19 @@ def _draw_curve(axes: Axes, curve: panels.Curve, dash: style.Dash) -> None:
     """Draw a thin line per seed, a cross where a diverged seed ends, and the thick mean with its band, if any."""
     colour, mean = style.colour(names.norm_of(curve.series)), curve.mean
     for seed in curve.seeds:
-        axes.plot(seed.x, seed.y, color=colour, linestyle=seed.dash or dash, linewidth=style.THIN, alpha=0.5)
+        thin: dict[str, Any] = {"linestyle": seed.dash or dash, "linewidth": style.THIN, "marker": _marker(seed.x)}
+        axes.plot(seed.x, seed.y, color=colour, alpha=0.5, **thin)
         if seed.diverged:
             axes.plot(seed.x[-1:], seed.y[-1:], color=colour, marker="x", markersize=8, markeredgewidth=2, zorder=3)
-    axes.plot(mean["x"], mean["mean"], color=colour, linestyle=curve.dash or dash, linewidth=style.THICK)
+    thick: dict[str, Any] = {"linestyle": curve.dash or dash, "linewidth": style.THICK, "marker": _marker(mean["x"])}
+    axes.plot(mean["x"], mean["mean"], color=colour, **thick)
     if curve.has_band:
         axes.fill_between(mean["x"], mean["low"], mean["high"], color=colour, alpha=0.15, linewidth=0)
+
+
+def _marker(x: Sized) -> str:
+    """Return the marker of a curve's points: a dot if there is only one, because a line would not show it."""
+    return "o" if len(x) == 1 else ""
 
 
 def _draw_paper_curve(axes: Axes, curve: panels.Curve) -> None:

@@ -102,7 +102,7 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
         "times are of separate runs (unpaired)",
     ]
     if baseline == SECOND:
-        reason = "diverged or failed" if BASELINE in set(records.runs["series"]) else "is missing"
+        reason = "diverged, failed or was not started" if BASELINE in set(records.runs["series"]) else "is missing"
         remarks.append(f"LayerNorm is the baseline, since {_name(BASELINE)} {reason}")
     missing = names.in_order(records.runs.loc[~records.runs["series"].isin(used["series"]), "series"])
     if missing:

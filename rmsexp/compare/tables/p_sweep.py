@@ -52,19 +52,20 @@ def _p(folder: Path, series: str) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per p and norm as text: mean metrics over seeds, and the median of all seeds' times per step."""
+    """Return one row per p and norm as text: means over seeds. Times are means over the runs whose time is clear."""
     factor, unit = names.scale_and_unit(target.metric)
     metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []
     for (p, series), runs in table.groupby(["p", "series"]):
+        seconds = runs.loc[runs["time_state"] == "clear", "seconds_per_1k_steps"]
         rows.append(
             {
-                "norm": names.label(str(series)),
-                "p": f"{p:.4g}",
+                "norm": names.label(names.norm_of(str(series))),
+                "p": f"{p * 100:.4g} %",
                 "seeds": str(len(runs)),
                 f"{target.split} {metric}, last": formats.number(runs["final"].mean() * factor),
                 f"best on {target.selection}": formats.number(runs["best"].mean() * factor),
-                "seconds per 1k steps": formats.number(runs["seconds_per_1k_steps"].median()),
+                "seconds per 1k steps": formats.number(seconds.mean()),
             }
         )
     return pd.DataFrame(rows)

@@ -94,3 +94,12 @@ def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Pa
     figure = setting_curves.draw(records, panels.quantities(records)[:1])
     figure.canvas.draw()  # raises if the dollar signs are parsed as a formula
     assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)
+
+
+def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "rms")
+    rows = [line for line in (folder / record.METRICS).read_text().splitlines() if json.loads(line)["split"] == "train"]
+    (folder / record.METRICS).write_text(rows[0] + "\n")
+    records = load(tmp_path)
+    figure = setting_curves.draw(records, [panels.quantities(records)[0]])
+    assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [["o", "o"]] * 2  # seed and mean

@@ -33,7 +33,9 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     assert "unpaired" in method
 
 
-@pytest.mark.parametrize(("baseline", "reason"), [("diverged", "diverged or failed"), (None, "is missing")])
+@pytest.mark.parametrize(
+    ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
+)
 def test_ln_is_the_baseline_if_the_model_without_norm_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
     if baseline:
         write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
