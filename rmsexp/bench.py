@@ -86,7 +86,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--seconds",
             type=float,
             default=10.0,
-            help=f"least seconds of measuring per table, with at least {FEWEST_BENCH_ROUNDS} rounds; default: 10",
+            help=f"measure each table for at least this many seconds and {FEWEST_BENCH_ROUNDS} rounds; default: 10",
         )
         command.add_argument(
             "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"

@@ -48,7 +48,7 @@ class Log:
     """How a task's published log becomes a record.
 
     Attributes:
-        read: returns the metric rows of the record for the path of the log.
+        read: a function that takes the path of the log and returns the metric rows of the record.
         dataset: the name of the data set.
         device: the device on which the paper's times were measured.
         assumed: what we assume because the log does not say it, for the record's notes.

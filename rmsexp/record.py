@@ -107,7 +107,10 @@ class RunFolder:
         self.path.rename(target)
 
     def remove_temporaries(self) -> None:
-        """Remove the files that processes killed inside :func:`write_atomic` left. The caller must hold the lock."""
+        """Remove the temporary files of processes that were killed in :func:`write_atomic`.
+
+        The caller must hold the run's lock.
+        """
         for path in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
             path.unlink()
 

@@ -195,7 +195,7 @@ def _headline(job: config.Job, task: Task) -> str:
 def _sessions(
     earlier: Sequence[dict[str, Any]], device: torch.device, step: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return the earlier sessions that began before ``step``, where the run continues, and this process's session.
+    """Return the sessions of a run that continues at ``step``: the earlier ones that began before it, and this one.
 
     ``comparable`` in this session is false if a key of ``provenance.DECISIVE``, such as code or threads, has changed
     since the session before. Such changes, and the step of a continued run, are reported.

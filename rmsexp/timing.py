@@ -5,7 +5,7 @@
     timing.reference=ln   the norm, with its options, that the others are compared with
     timing.layers=false   true: time only the norm layers, with the calls that training steps make
     timing.target_width   stop when no 95 % interval of a ratio is wider than this (0.02), after at least 20 rounds
-    timing.budget         stop after this many seconds of measuring in any case (120)
+    timing.budget         stop after this many seconds of measuring, however wide the intervals are (120)
 
 All norms are timed in one process. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
 record goes to a new folder in results/<task>/<setting>/timing/.

@@ -101,7 +101,10 @@ def main() -> None:
 
 
 def print_table(seconds: dict[str, list[float]], reference: str) -> None:
-    """Print a row per contestant; ``seconds``: seconds per step in each round, by contestant."""
+    """Print a row per contestant: milliseconds per step, and the speed-up over the contestant named ``reference``.
+
+    ``seconds``: seconds per step in each round, by the name of the contestant, such as "before, eager".
+    """
     print("| contestant | ms per step, median (10 % to 90 %) | speed-up over before (95 % interval) |")
     print("| --- | --- | --- |")
     for name, values in seconds.items():

@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument(
         "--target-width", type=float, default=0.03, help="width of the interval at which a trial stops (0.03)"
     )
-    parser.add_argument("--budget", type=float, default=10, help="seconds after which a trial stops in any case (10)")
+    parser.add_argument(
+        "--budget", type=float, default=10, help="seconds after which a trial stops, however wide the interval is (10)"
+    )
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     trials = []

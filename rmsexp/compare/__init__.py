@@ -7,7 +7,7 @@ The packages. Each imports from this list only packages above it:
 
 records     run and timing records as data frames, their statistics and their caveats
 paper       the numbers and curves of the paper, and which of our results they are comparable with
-tables      the tables (``table`` returns numbers as stored, ``readable`` the cells as text), and the findings in words
+tables      the tables (``table`` returns numbers, ``readable`` the cells as text), and the findings in words
 plots       the curves of each chart, and the matplotlib figures
 page        the texts of a report: HTML page, Markdown, LaTeX
 """

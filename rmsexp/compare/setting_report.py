@@ -45,7 +45,7 @@ class Part(NamedTuple):
     Attributes:
         name: the name of its CSV file, without suffix.
         title: its heading.
-        numbers: its values as stored, for the CSV file.
+        numbers: its values, for the CSV file.
         readable: its cells as text, for people.
     """
 
@@ -100,7 +100,7 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
     """Write the figures and the summary of a setting, which takes most of the time of a report.
 
-    ``numbers``: the tables, as stored, by file name. ``folder``: the folder of the setting.
+    ``numbers``: the tables of numbers, by file name. ``folder``: the folder of the setting.
     """
     figures_folder = comparison.draw(records, folder, numbers["summary"])
     for name, draw in _figures(records, numbers).items():

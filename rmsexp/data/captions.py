@@ -109,7 +109,7 @@ def _first_captions(picture: Picture) -> list[Words]:
     captions = picture.captions[:PER_IMAGE]
     if len(captions) < PER_IMAGE:
         raise DataError(
-            f"{picture.path.name} has {len(captions)} captions, not {PER_IMAGE}.\n"
+            f"{picture.path.name} has {len(captions)} captions, but needs at least {PER_IMAGE}.\n"
             "Add captions, or remove the image from its split."
         )
     if not all(captions):

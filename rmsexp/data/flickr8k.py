@@ -13,8 +13,8 @@ from rmsexp.data.files import missing, read_lines
 NAMES = {"train": "train", "valid": "dev", "test": "test"}  # our name of a split -> its name in the files
 LINE = re.compile(r"([^#\t]+)#\d+\t(.+)")
 ORIGIN = (
-    "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398; "
-    "put their files into Flickr8k_text and Flicker8k_Dataset there."
+    "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398. "
+    "Put their files into the folders Flickr8k_text and Flicker8k_Dataset (spelt so) of this folder."
 )
 
 

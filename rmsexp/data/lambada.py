@@ -24,7 +24,7 @@ from rmsexp.data.files import digest_of, missing, read_lines
 SPLITS = {"train": "development", "valid": "test"}  # our name of a split -> its name in the files
 CLOSING_QUOTES = ("''", "'")
 NEAR = (3, 6, 12)  # each training passage is cut to at most 2 * near + 1 words, once for each of these values of near
-ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0); put them there."
+ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0). Put them into this folder."
 
 
 def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:

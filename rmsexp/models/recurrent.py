@@ -72,7 +72,7 @@ class Recurrence(nn.Module, ABC, Generic[W]):
 
     @abstractmethod
     def weights(self) -> W:
-        """Return the effective weights: re-parametrised if the norm is a weight norm, otherwise as they are."""
+        """Return the effective weights: re-parametrised if the norm does so, otherwise as they are."""
 
     @abstractmethod
     def read(self, x: Tensor, weights: W, mask: Tensor | None, steps: int | range) -> Part:

@@ -4,7 +4,7 @@ A model never asks which norm it has. It names its *sites*, the places that a no
 
     norm.linear(name, n_in, n_out)    a linear layer or convolution whose output (the summed inputs) is normalised
     norm.value(name, features)        a normaliser for a value that is not a layer's output (LSTM cell, residual sum)
-    norm.plain(name, n_in, n_out)     a linear layer without normaliser; weight norms still re-parametrise its weight
+    norm.plain(name, n_in, n_out)     a linear layer without normaliser; a re-parametrisation still applies to it
     norm.optional(name, n_in, n_out)  a linear layer that is normalised only by BN with everywhere=true
 
 A norm is a frozen dataclass of options that inherits from :class:`Norm`. It defines :meth:`Norm.normaliser` (what
@@ -289,7 +289,7 @@ class Norm:
         return self.normaliser(Site(name, features))
 
     def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
-        """Return a linear layer whose output is not normalised. Weight norms still re-parametrise its weight."""
+        """Return a linear layer whose output is not normalised. Its weight is re-parametrised if the norm does so."""
         site = Site(name, n_out)
         return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
 

@@ -38,8 +38,8 @@ def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torc
 class StreamNoise:
     """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`); successive calls draw from one stream.
 
-    Values are drawn in float32 for a contiguous tensor, and then copied to the layout of the input. A channels-last
-    tensor thus gets the same noise as a contiguous one.
+    Values are drawn in float32 for a contiguous tensor, and then copied to channels-last memory if the input is
+    channels-last. A channels-last tensor thus gets the same noise as a contiguous one.
     """
 
     def __init__(self, seed: int, *name: str | int, device: torch.device | str = "cpu") -> None:
@@ -97,6 +97,6 @@ def _(x: Tensor, handle: Tensor, std: float | None) -> Tensor:  # noqa: ARG001
 
 
 def _like(noise: Tensor, x: Tensor) -> Tensor:
-    """Return ``noise`` in the memory layout of ``x``, so that later operations keep that layout."""
+    """Return ``noise`` in channels-last memory if ``x`` is, so that later operations keep this layout."""
     channels_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
     return noise.contiguous(memory_format=torch.channels_last) if channels_last else noise

@@ -191,7 +191,7 @@ def test_only_the_first_five_captions_count(tmp_path: Path) -> None:
 def test_images_with_too_few_or_empty_captions_are_named(tmp_path: Path) -> None:
     files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
     del images_by_split["valid"][1].captions[0]
-    with pytest.raises(DataError, match=r"3\.png has 4 captions, not 5\.\n"):
+    with pytest.raises(DataError, match=r"3\.png has 4 captions, but needs at least 5\.\n"):
         pictures("album", images_by_split, files, tmp_path, "descriptor")
     images_by_split["valid"][1].captions.append([])
     with pytest.raises(DataError, match=r"3\.png has a caption without words\.\n"):

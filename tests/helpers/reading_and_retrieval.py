@@ -1,4 +1,4 @@
-"""Small versions of the attentive reader and order-embedding, shared by the tests of their tasks and runs."""
+"""Small versions of the attentive reader and order-embedding, shared by several test files."""
 
 from __future__ import annotations
 

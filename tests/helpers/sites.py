@@ -1,4 +1,4 @@
-"""Every norm with its formula in float64, and helpers for modules that contain normalised layers."""
+"""Every norm, the formula of each without gain and shift, and helpers for modules that contain normalised layers."""
 
 from __future__ import annotations
 

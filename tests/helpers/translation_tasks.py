@@ -1,4 +1,4 @@
-"""Small versions of the translation tasks, shared by the tests of tasks, runs and commands."""
+"""Small versions of the translation tasks, shared by several test files."""
 
 from __future__ import annotations
 

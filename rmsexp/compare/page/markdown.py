@@ -34,7 +34,10 @@ def overview(
 
 
 def setting(report: SettingReport, to: Path, level: int = 1) -> str:
-    """Return the report of one setting as Markdown, with headings of this level; links are relative to ``to``."""
+    """Return the report of one setting as Markdown. Links are relative to ``to``.
+
+    The title is a heading of this level; the headings of tables are one level deeper.
+    """
     heading = "#" * level
     parts = [f"{heading} {report.task}, {report.setting} ({report.root})", *report.sentences]
     parts += [f"![{title}]({_link(Path(path), to)})" for title, path in report.figures.items()]

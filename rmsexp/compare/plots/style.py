@@ -9,7 +9,7 @@ from rmsexp.compare.records.names import norm_of
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # for matplotlib: offset, then lengths of dashes and gaps
 
-COLOURS = {  # from the palettes of Okabe & Ito and of Paul Tol, which colour-blind readers can tell apart
+COLOURS = {  # grey, and colours that colour-blind readers can tell apart, by Okabe & Ito and by Paul Tol
     "none": "#7f7f7f",
     "ln": "#0072B2",
     "rms": "#D55E00",

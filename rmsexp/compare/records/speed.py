@@ -36,7 +36,7 @@ def run_seconds_per_1k_steps(records: Records, folders: Sequence[str]) -> pd.Ser
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """Return the unit in which to show times of up to ``longest`` seconds, and the length of this unit in seconds."""
+    """Return the unit (hours, minutes or seconds) for times of up to ``longest`` seconds, and its length in seconds."""
     if longest > 3 * 3600:
         return "hours", 3600.0
     return ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)

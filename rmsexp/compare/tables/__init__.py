@@ -1,4 +1,4 @@
-"""The tables, one module each: ``table`` returns numbers as stored, ``readable`` the table's cells as text.
+"""The tables, one module each: ``table`` returns numbers, ``readable`` the table's cells as text.
 
 ``findings`` returns sentences instead. ``formats`` has the number formats that tables share, and ``markup`` writes a
 table of text as Markdown or LaTeX.

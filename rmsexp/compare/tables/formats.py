@@ -1,4 +1,4 @@
-"""Number formats that tables share. Arguments are values as stored; metrics that are fractions are shown in percent."""
+"""Number formats that tables share. Metrics that are fractions, such as errors, are shown in percent."""
 
 from __future__ import annotations
 

@@ -30,10 +30,11 @@ def family(folder: Path) -> Path:
 def table(settings: dict[Path, Records]) -> pd.DataFrame:
     """Return one row per series and learning rate; ``settings``, by folder, differ in the learning rate alone.
 
-    Columns ``COLUMNS``, metrics as stored. ``rate``: the learning rate; NaN for the recipe's rate if no run's config
-    file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number of runs. ``kept``: the number of
-    those that neither diverged nor failed. ``chosen_by``: the mean over these of a run's best value on the selection
-    split. ``value``, ``interval``: the mean of the headline metric and half of its 95 % t-interval.
+    Columns ``COLUMNS``; metrics that are shown in percent are fractions. ``rate``: the learning rate; NaN for the
+    recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
+    of runs. ``kept``: the number of those that neither diverged nor failed. ``chosen_by``: the mean over these of a
+    run's best value on the selection split. ``value``, ``interval``: the mean of the headline metric and half of its
+    95 % t-interval.
     """
     rows: list[list[Any]] = []
     for folder, records in settings.items():
@@ -80,7 +81,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
                 f"{metric} at the recipe's rate": _value(recipe, target),
                 "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {selection})",
                 f"{metric} at the best rate": _value(best, target),
-                "rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
+                "number of rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
             }
         )
     return pd.DataFrame(rows)

@@ -21,8 +21,9 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
 
     Norms of which an option other than p was changed are left out, and so are runs with unknown p. Columns ``COLUMNS``.
-    ``p``: a fraction. ``final``, ``best``: the target metric as stored, at the common step and at the best evaluation
-    on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median over the run.
+    ``p``: a fraction. ``final``, ``best``: the target metric (an error is a fraction), at the common step and at the
+    best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median
+    over the run.
     """
     records = records.select(task, setting)
     runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]

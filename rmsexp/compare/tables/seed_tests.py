@@ -17,11 +17,12 @@ EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not large
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series for which there is an LN series of the same implementation; metrics as stored.
+    """Return one row per series, except plain LN, for which there is a plain LN series of the same implementation.
 
     Columns: ``series``; ``metric``; ``n``, the number of common seeds; ``difference``, the mean over them of the
-    headline metric minus LN's; ``interval``, half of its 95 % t-interval; ``p``, the p-value of the paired t-test. The
-    interval and p are NaN below three common seeds; p is also NaN if all differences are equal.
+    headline metric minus LN's, with fractions as fractions; ``interval``, half of its 95 % t-interval; ``p``, the
+    p-value of the paired t-test. The interval and p are NaN below three common seeds; p is also NaN if all differences
+    are equal.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))

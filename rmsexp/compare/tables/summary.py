@@ -17,7 +17,7 @@ SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
-    """Return one row per series of a setting, numbers as stored (fractions, seconds).
+    """Return one row per series of a setting, in fractions (not percent) and seconds.
 
     ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: mean of ``metric`` at each run's best
     evaluation on that split up to this step; ``…_sd``: standard deviation over seeds; ``…_interval``: half of the 95 %

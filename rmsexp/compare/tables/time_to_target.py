@@ -21,7 +21,7 @@ class Level(NamedTuple):
         split: the split on which runs are evaluated.
         metric: the name of the metric.
         mode: "min" or "max", the better direction.
-        value: the value of the metric, as stored.
+        value: the value of the metric; a fraction if the metric is shown in percent.
         source: how it was chosen, in words.
     """
 

@@ -17,7 +17,8 @@ COLUMNS = ["series", "final", "best", "paper", "final_difference", "best_differe
 def table(records: Records) -> pd.DataFrame:
     """Return one row per number of the paper for the target metric, if its norm was trained and its split evaluated.
 
-    Columns ``COLUMNS``, metrics as stored, then ``table``, ``framework``, ``data``, ``note`` of the paper's number.
+    Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
+    in percent are fractions.
     ``final``, ``best``: our means over seeds at the common step and at the best evaluation on the selection split; NaN
     if all runs diverged or failed. ``paper``: the paper's number. Differences are ours minus the paper's.
     """

@@ -26,7 +26,7 @@ EUCLID = tl.constexpr(int(Kind.EUCLID))
 @triton.jit
 def row_statistics(
     a,  # (BLOCK_ROWS, 1) pointers to the first unit of each row, or a pointer to one row
-    row_exists,  # (BLOCK_ROWS, 1): false for rows of the block beyond the last row; or True
+    row_exists,  # (BLOCK_ROWS, 1): false for rows beyond the last row; or True if the block is a single row
     unit_stride,  # distance between consecutive units of a row, in elements
     n,  # number of units of a row
     k,  # number of units, the first ones, that enter the statistic
