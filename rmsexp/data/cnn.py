@@ -49,7 +49,7 @@ REPORT_FILES = 50_000  # files between two progress reports
 REPORT_DAMAGED = 10  # number of damaged files that are reported by name; further ones are only counted
 ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
 TOP4_ORIGIN = (
-    "Unpack top4.zip, which was at http://www.cs.toronto.edu/~rkiros, into this folder, or use data.name=cnn "
+    "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip. Unpack it into this folder, or use data.name=cnn "
     "data.sentences=4, which makes similar passages from question files."
 )
 TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> its name in the files

@@ -29,7 +29,7 @@ from rmsexp.data.image_features import sizes
 RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split -> its name in the released files
 KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # split in dataset_coco.json -> ours
 VALID_IMAGES = 5000  # number of official training images that become our validation split, without dataset_coco.json
-RELEASE_ORIGIN = "Unpack coco.zip, which was at http://www.cs.toronto.edu/~vendrov/order, into this folder."
+RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip. Unpack it into this folder."
 ORIGIN = (
     "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
     "https://cs.stanford.edu/people/karpathy/deepimagesent. Put them into this folder."
