@@ -245,17 +245,19 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
             ).returncode:
                 mutant.result, mutant.test = "killed", "the kernels cannot be built"
                 return
-        if selected:
-            with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-                file.write("\n".join(selected))
-                file.flush()
-                status, mutant.test = pytest(root, [*skipped, f"@{file.name}"], SECONDS)
-            mutant.result = {None: "survived (60 s)", 0: "survived"}.get(status, "killed")
-        else:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("\n".join(selected))
+            file.flush()
+            names = [f"@{file.name}"] if selected else []
             mutant.result = "survived (no test)"
-        if suite and mutant.result != "killed":
-            status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
-            mutant.result = "survived the suite" if status == 0 else "killed by the suite"
+            if selected:
+                status, mutant.test = pytest(root, [*skipped, *names], SECONDS)
+                mutant.result = {None: "survived (60 s)", 0: "survived"}.get(status, "killed")
+            if suite and mutant.result != "killed":  # the selected tests first, because they are most likely to fail
+                status, mutant.test = pytest(root, [*skipped, "-n", "2", *names], 3600)
+                if status == 0 and selected:
+                    status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
+                mutant.result = "survived the suite" if status == 0 else "killed by the suite"
     finally:
         path.write_bytes(original)
 
