@@ -32,6 +32,7 @@ from rmsexp import app, compare, config, prepare, record, runner
 from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
+from rmsexp.train.contention import Contention
 
 TINY = (
     *("max_steps=4", "log_every=2", "eval_every=2", "checkpoint_every=2"),
@@ -742,6 +743,21 @@ def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
         run = record.read(bench.folder(norm))
         assert (run.status["status"], run.status["step"]) == ("finished", 2)
         assert run.run["sessions"][0]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+@pytest.mark.parametrize(("n_jobs", "shared"), [(1, False), (2, True)])
+def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path, n_jobs: int, shared: bool
+) -> None:
+    def contention(device: torch.device, shared: bool) -> Contention:
+        shares.append(shared)
+        return Contention(device, shared)
+
+    shares: list[bool] = []
+    monkeypatch.setattr("rmsexp.runner.Contention", contention)
+    job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
+    assert runner.execute(job, n_jobs).status == "finished"
+    assert shares == [shared]
 
 
 # --- a norm from outside the package

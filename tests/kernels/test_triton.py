@@ -166,6 +166,7 @@ class Draws:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.generator = dtype, torch.Generator().manual_seed(0)
+        self._gaps: list[Tensor] = []
 
     def __call__(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
@@ -174,7 +175,12 @@ class Draws:
         """Draw a tensor whose entries along the first axis are separated in memory by three NaN."""
         values = self(*shape)
         with_gaps = torch.full((shape[0], values[0].numel() + 3), torch.nan, dtype=self.dtype)
+        self._gaps.append(with_gaps[:, -3:])
         return with_gaps[:, :-3].unflatten(1, shape[1:]).copy_(values)
+
+    def assert_gaps_are_untouched(self) -> None:
+        """Assert that nothing was written between the entries of the matrices."""
+        assert all(gap.isnan().all() for gap in self._gaps)
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:
@@ -399,6 +405,7 @@ class TestGates:
         added = [(partials - before).sum(0), (cell_partials - cell_before).sum(0)]
         for actual, reference in zip([dax, dah, dh, dc, *added], gradients, strict=True):
             assert_close(actual, reference)
+        draw.assert_gaps_are_untouched()
 
 
 class AttentionSizes(NamedTuple):
@@ -452,6 +459,7 @@ class TestAttention:
         added = (partials - before).sum(0)
         assert_close(added[0], score_leaf.grad)
         assert_close(added[1:], parameters.grad)
+        draw.assert_gaps_are_untouched()
 
 
 class TestOperators:

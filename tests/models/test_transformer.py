@@ -131,6 +131,10 @@ def test_invalid_sizes_are_refused(mistake: dict[str, Any], message: str) -> Non
         sizes(**mistake)
 
 
+def test_the_smallest_width_is_4() -> None:
+    assert sizes(width=4).width == 4
+
+
 # --- initial values
 
 

@@ -5,25 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from helpers.slopes import slopes_trainer
 from torch import Tensor, nn
 
-from rmsexp import config, record
-from rmsexp.models.noise import Noise
-from rmsexp.train.contention import Contention
-from rmsexp.train.interrupt import Interrupt
-from rmsexp.train.loop import Trainer, restore
+from rmsexp import config
 from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, TensorFlowAdam, TensorFlowAdamConfig
-from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.randomness import stream
 from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
-from rmsexp.train.step import Settings, Stepper
-from rmsexp.train.task import Dataset, Objective, Target
 
 
 @pytest.mark.parametrize("within", [0, 1, 499])
@@ -312,35 +304,6 @@ def test_invalid_warm_ups_are_refused(key: str) -> None:
 # Clipping in the training loop
 
 
-class Slopes:
-    """A task whose objective is a linear layer's output: its gradient with respect to the weight is the batch."""
-
-    dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
-    steps_per_epoch = 1.0
-    notes: Mapping[str, str] = {}
-    files: Mapping[str, str] = {}
-
-    def __init__(self, steps: list[list[list[float]]]) -> None:
-        self.steps = torch.tensor(steps)
-
-    def initialise(self, model: nn.Module) -> None:
-        for parameter in model.parameters():
-            nn.init.zeros_(parameter)
-
-    def batches(self, step: int) -> list[Tensor]:
-        return list(self.steps[step])
-
-    def examples(self, batch: Tensor) -> int:  # noqa: ARG002
-        return 1
-
-    def objective(self, model: nn.Module, batch: Tensor, noise: Noise) -> Objective:  # noqa: ARG002
-        loss = model(batch).sum()
-        return Objective(loss, {"loss": loss}, 1)
-
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:  # noqa: ARG002
-        return {"test": {"loss": 0.0}}
-
-
 SLOPES = [  # gradients of the micro-batches of each step
     [[0.3, 0.0, -0.4], [0.3, 0.0, -0.4]],
     [[0.0, 6.0, 4.0], [0.0, 0.0, 4.0]],
@@ -358,16 +321,10 @@ def train(
     slopes: list[list[list[float]]], clip: float | None, folder: Path, bias: bool, clipping: str = "global"
 ) -> tuple[nn.Linear, list[float]]:
     """Train a linear layer by gradient descent with rate 1; return it, and the gradient norms in the record."""
-    folder.mkdir(exist_ok=True)
-    model = nn.Linear(3, 1, bias=bias)
-    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    task: Any = Slopes(slopes)
-    stepper, files = Stepper(task, model, optimizer, Constant(10), settings), record.RunFolder(folder)
-    display, contention = ProgressDisplay("slopes", len(slopes)), Contention(settings.device)
-    Trainer(stepper, restore(stepper, files), files, Interrupt(), contention, [], display, lambda: None).run()
+    trainer, files = slopes_trainer(slopes, folder, nn.Linear(3, 1, bias=bias), clip=clip, clipping=clipping)
+    trainer.run()
     rows, _ = files.read_metrics()
-    return model, [row["grad_norm"] for row in rows if row["split"] == "train"]
+    return trainer.model, [row["grad_norm"] for row in rows if row["split"] == "train"]
 
 
 @pytest.mark.parametrize(

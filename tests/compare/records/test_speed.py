@@ -9,6 +9,8 @@ import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
+from rmsexp.compare.records import speed
+
 
 def test_time_per_1k_steps_and_unpaired_saving(tmp_path: Path) -> None:
     for series, seconds in {"ln": 0.2, "rms": 0.15, "ln+impl=fused": 0.1, "rms+impl=fused": 0.09}.items():
@@ -55,3 +57,16 @@ def test_savings_need_a_reference_on_the_same_machine(tmp_path: Path, ln: object
     if ln:
         write_run(tmp_path, "ln", sessions=[ln])
     assert summary(tmp_path).loc["rms", "saving_note"] == reason
+
+
+@pytest.mark.parametrize(
+    ("longest", "unit"),
+    [
+        (300, ("seconds", 1)),
+        (301, ("minutes", 60)),
+        (3 * 3600, ("minutes", 60)),
+        (3 * 3600 + 1, ("hours", 3600)),
+    ],
+)
+def test_unit_of_times_up_to_a_limit(longest: float, unit: tuple[str, float]) -> None:
+    assert speed.time_unit(longest) == unit

@@ -1,0 +1,72 @@
+"""A tiny task for tests of the training loop: the gradients of its steps are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rmsexp import record
+from rmsexp.models.noise import Noise
+from rmsexp.train.contention import Contention
+from rmsexp.train.interrupt import Interrupt
+from rmsexp.train.loop import Trainer, restore
+from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.schedule import Constant
+from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.task import Dataset, Objective, Target
+
+
+class Slopes:
+    """A task whose objective is a linear layer's output: its gradient with respect to the weight is the batch."""
+
+    dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
+    steps_per_epoch = 1.0
+    notes: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+
+    def __init__(self, steps: list[list[list[float]]]) -> None:
+        self.steps = torch.tensor(steps)
+
+    def initialise(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+
+    def batches(self, step: int) -> list[Tensor]:
+        return list(self.steps[step])
+
+    def examples(self, batch: Tensor) -> int:  # noqa: ARG002
+        return 1
+
+    def objective(self, model: nn.Module, batch: Tensor, noise: Noise) -> Objective:  # noqa: ARG002
+        loss = model(batch).sum()
+        return Objective(loss, {"loss": loss}, 1)
+
+    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:  # noqa: ARG002
+        return {"test": {"loss": 0.0}}
+
+
+def slopes_trainer(
+    slopes: list[list[list[float]]],
+    folder: Path,
+    model: nn.Linear,
+    *,
+    clip: float | None = None,
+    clipping: str = "global",
+    display: Any = None,
+) -> tuple[Trainer, record.RunFolder]:
+    """Return a trainer of ``model`` by gradient descent with rate 1, and its folder, which may hold a checkpoint.
+
+    ``slopes``: the gradients of the weight, by step and micro-batch. ``display``: the progress display, or None for one
+    on standard error.
+    """
+    folder.mkdir(exist_ok=True)
+    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
+    task: Any = Slopes(slopes)
+    stepper = Stepper(task, model, torch.optim.SGD(model.parameters(), lr=1.0), Constant(10), settings)
+    files, contention = record.RunFolder(folder), Contention(settings.device)
+    display = display or ProgressDisplay("slopes", len(slopes))
+    return Trainer(stepper, restore(stepper, files), files, Interrupt(), contention, [], display, lambda: None), files

@@ -1,0 +1,40 @@
+"""The training loop: what it shows, how often it asks for batches, and what it keeps in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from helpers.slopes import slopes_trainer
+from torch import nn
+
+SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
+
+
+def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
+    """After a run is continued, the seconds of earlier processes do not lower the steps per second."""
+    first, _ = slopes_trainer(SLOPES[:2], tmp_path, nn.Linear(3, 1))
+    first.clock.seconds["train"] = 1e6
+    first.run()
+    speeds: list[float] = []
+    display = SimpleNamespace(update=lambda _, speed: speeds.append(speed), report_evaluation=lambda _: None)
+    slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
+    assert len(speeds) == 2
+    assert all(speed > 0.01 for speed in speeds)
+
+
+def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:
+    """Continuing a run at its last step does not even warm up."""
+    slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))[0].run()
+    trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
+    steps: list[int] = []
+    trainer.task.batches = steps.append
+    trainer.run()
+    assert not steps
+
+
+def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
+    """The values that wait for the next training row would otherwise keep the activations of all steps in memory."""
+    trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
+    values, _ = trainer._update(0, trainer.task.batches(0))
+    assert not values.requires_grad
