@@ -11,21 +11,22 @@ from importlib import import_module
 
 from rmsexp import app, config
 from rmsexp.checks import nearest
+from rmsexp.command_line import entry_point, report
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default that of the process, and return its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         return app.main(words)
-    command, *arguments = words
-    if command not in app.COMMANDS:
+    name, *arguments = words
+    if name not in app.COMMANDS:
         names = ", ".join(app.COMMANDS)
-        problem = f"{command!r} is no command and no KEY=VALUE{_suggestion(command)} (commands: {names})"
-        print(f"rmsexp: {problem}", file=sys.stderr)
+        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name)} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
-    module = import_module("rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}")
+    module = import_module("rmsexp.analysis.__main__" if name == "analysis" else f"rmsexp.{name}")
     status: int = module.main(arguments)
     return status
 

@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from rmsexp import config, record
+from rmsexp.command_line import entry_point, report
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -53,6 +54,7 @@ KEYS = (
 )
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs of a command line and return its exit status.
 
@@ -75,14 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
         _hydra([*flags, *sweep])
         return _end_of_sweep(jobs)
-    except config.ConfigError as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 2
-    except (record.RunLockedError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
+    except record.RunLockedError as error:
+        report(error)
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def expand(
@@ -223,7 +220,7 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     try:
         outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
     except (record.RunLockedError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
+        report(error)
         return "failed"
     _print_outcome(job, outcome)
     if outcome.signum is not None:
@@ -300,5 +297,5 @@ def _groups() -> Iterator[str]:
 
 
 def _first_comment(path: Path) -> str:
-    comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
+    comments = (line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
     return next((comment for comment in comments if not comment.startswith("@package")), "")

@@ -16,9 +16,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from rmsexp import checks, config, record
+from rmsexp.command_line import Parser, documentation, entry_point, report
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -42,23 +43,14 @@ SUMMARIES = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """A command-line parser that prints a mistake as one line, without the usage, and exits with status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"rmsexp: {message}\n")
-
-
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = parse(words)
     try:
         folder = run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
-    except (ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("rmsexp: interrupted; an unfinished benchmark is not recorded", file=sys.stderr)
+        report("interrupted; an unfinished benchmark is not recorded")
         return 130
     print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
     return 0
@@ -70,7 +62,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises: SystemExit with status 2, after printing a line that names a mistake, or with status 0 after --help.
     """
     parser = Parser(
-        prog="python -m rmsexp.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m rmsexp.bench",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for what, shapes in SHAPES.items():

@@ -23,6 +23,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
+from rmsexp.command_line import LONGEST_MESSAGE, ReportedError
 
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
@@ -46,8 +47,11 @@ NOT_IDENTITY = {
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 
 
-class ConfigError(ValueError):
+class ConfigError(ReportedError, ValueError):
     """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
+
+    exit_status = 2
+    longest = LONGEST_MESSAGE
 
 
 @dataclass

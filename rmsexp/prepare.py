@@ -10,28 +10,22 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp import config
+from rmsexp.command_line import documentation, entry_point
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
-        print(__doc__)
+        print(documentation(__file__))
         return 0
     import torch
 
     from rmsexp import tasks
-    from rmsexp.data import DataError
 
-    try:
-        job = config.job([config.expand_home(word) for word in words])
-        task = tasks.make(job, torch.device("cpu"))
-        task.prepare(print)
-    except config.ConfigError as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 2
-    except (DataError, ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 1
+    job = config.job([config.expand_home(word) for word in words])
+    task = tasks.make(job, torch.device("cpu"))
+    task.prepare(print)
     print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")
     return 0
 

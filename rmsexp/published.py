@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import compare, config, record, tasks
+from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import names
-from rmsexp.data import DataError, authors_files, cache
+from rmsexp.data import authors_files, cache
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,9 +192,12 @@ def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
     return table
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rmsexp.published", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="python -m rmsexp.published",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="a file as the authors published it")
     suffixes = ", ".join(f"{task} for {suffix}" for suffix, task in TASKS.items())
@@ -209,17 +213,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.seed < 0:
         parser.error(f"--seed must be at least 0, got {arguments.seed}")
     results, root = arguments.results.expanduser(), arguments.data_root.expanduser()
-    try:
-        if task in LOGS:
-            print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
-            print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")
-        else:
-            metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
-            table = beside_table_7(metrics, arguments.file.name)
-            print(table.to_string(float_format="{:.1f}".format, na_rep=""))
-    except (config.ConfigError, DataError, ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 2 if isinstance(error, config.ConfigError) else 1
+    if task in LOGS:
+        print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
+        print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")
+    else:
+        metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
+        table = beside_table_7(metrics, arguments.file.name)
+        print(table.to_string(float_format="{:.1f}".format, na_rep=""))
     root_override = f"results={results}" if task in LOGS else f"data.root={root}"
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
     print(f"next    {shlex.join(['python', '-m', 'rmsexp', *words])}")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rmsexp import compare, record
 from rmsexp.checks import nearest
+from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare import overview, setting_report
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.load import Records
@@ -86,9 +87,12 @@ def _pool(runs: int) -> Executor:
     return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rmsexp.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="python -m rmsexp.report",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("results", type=Path, help="root folder of all records, or any folder below it")
     parser.add_argument("--task", help="report only settings of this task")
@@ -96,11 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
     )
     arguments = parser.parse_args(argv)
-    try:
-        paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)
-    except (ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 1
+    paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)
     for path in paths:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")

@@ -16,6 +16,7 @@ import yaml
 from torch import nn
 
 from rmsexp import config, record, tasks
+from rmsexp.command_line import brief
 from rmsexp.data import DataError
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
@@ -278,7 +279,7 @@ def _message(error: Exception, folder: record.RunFolder) -> str:
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
     if isinstance(error, EXPECTED):
-        return str(error)
+        return brief(error)
     path = folder.path / "traceback.txt"
     record.write_atomic(path, traceback.format_exc())
-    return f"{type(error).__name__}: {error} (traceback in {path})"
+    return brief(f"{type(error).__name__}: {error} (traceback in {path})")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config, record
+from rmsexp.command_line import documentation, entry_point, report
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
@@ -36,27 +37,20 @@ class Options:
     timing: TimingConfig = field(default_factory=TimingConfig)
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if "-h" in words or "--help" in words:
-        print(__doc__)
+        print(documentation(__file__))
         return 0
-    try:
-        options, jobs = parse([config.expand_home(word) for word in words])
-    except config.ConfigError as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 2
-    from rmsexp.data import DataError
+    options, jobs = parse([config.expand_home(word) for word in words])
     from rmsexp.measure import steps
 
     try:
         content = steps.measure(jobs, options.timing, _report)
         folder = _write(content, next(iter(jobs.values())).setting_folder / "timing")
-    except (DataError, ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("rmsexp: interrupted; an unfinished timing is not recorded", file=sys.stderr)
+        report("interrupted; an unfinished timing is not recorded")
         return 130
     _show(folder)
     return 0

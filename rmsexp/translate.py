@@ -7,29 +7,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rmsexp.command_line import Parser, documentation, entry_point, report
 
+
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    from rmsexp import config
-    from rmsexp.data import DataError
-    from rmsexp.train.checkpoint import CheckpointError
-
     try:
         _translate(arguments)
-    except config.ConfigError as error:
-        _report(f"rmsexp: {error}")
-        return 2
     except UnicodeDecodeError as error:
-        _report(f"rmsexp: the input is not UTF-8 (byte {error.start})")
-        return 1
-    except (CheckpointError, DataError, ValueError, OSError) as error:
-        _report(f"rmsexp: {error}")
+        report(f"the input is not UTF-8 (byte {error.start})")
         return 1
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m rmsexp.translate", description=__doc__)
+    parser = Parser(prog="python -m rmsexp.translate", description=documentation(__file__))
     parser.add_argument("run", type=Path, help="the run's folder, such as results/transformer/demo/rms/seed0")
     parser.add_argument(
         "--checkpoint",

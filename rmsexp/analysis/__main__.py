@@ -17,28 +17,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding
-from rmsexp.config import ConfigError
-from rmsexp.data import DataError
+from rmsexp.command_line import Parser, documentation, entry_point
 
 OUT = Path("results/analysis")
 
 
+@entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    try:
-        finding = _analyse(arguments)
-        finding.publish(arguments.out or _default_folder(arguments))
-    except (ConfigError, DataError, ValueError, OSError) as error:
-        print(f"rmsexp: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+    finding = _analyse(arguments)
+    finding.publish(arguments.out or _default_folder(arguments))
     for line in finding.contradictions:
         print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m rmsexp.analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="python -m rmsexp.analysis",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "gradients"):

@@ -8,11 +8,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from rmsexp.command_line import ReportedError
+
 T = TypeVar("T")
 Report = Callable[[str], None]  # is called with one line of text: progress, or a summary of the data
 
 
-class DataError(Exception):
+class DataError(ReportedError):
     """Raised if data is missing, unusable or damaged, or cannot be stored.
 
     The first line of the message says what is wrong and where; the second line says what to do.

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from rmsexp.command_line import ReportedError
 from rmsexp.record import sync_folder, write_atomic
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 Payload = dict[str, Any]
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ReportedError, RuntimeError):
     """A checkpoint is missing or damaged."""
 
 

@@ -1,0 +1,97 @@
+"""What all commands share: the parser of their options, messages about mistakes and failures, and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+LONGEST_MESSAGE = 300  # largest number of characters of a message
+SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
+
+
+class Main(Protocol):
+    """The function of a command: returns the exit status of the words ``argv``, by default those of the process."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+
+
+class ReportedError(Exception):
+    """An error that a command reports by its message.
+
+    ``exit_status``: the exit status of the command. ``longest``: largest number of characters of its message.
+    """
+
+    exit_status = 1
+    longest = 1000  # enough for the path of a run, the address of a data set, and a command that can be copied
+
+
+class Parser(argparse.ArgumentParser):
+    """A command-line parser that reports a mistake without the usage, and exits with status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        report(message)
+        self.exit(2)
+
+
+def entry_point(main: Main) -> Main:
+    """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
+
+    The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Other errors than
+    ReportedError, ValueError and OSError are mistakes in the program; they are not caught.
+    """
+
+    @functools.wraps(main)
+    def run(argv: Sequence[str] | None = None) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # print "?" for a character that the terminal cannot show
+                stream.reconfigure(errors="replace")
+        try:
+            return main(argv)
+        except (ReportedError, ValueError, OSError) as error:
+            report(error)
+            return getattr(error, "exit_status", 1)
+        except KeyboardInterrupt:
+            return 130
+
+    return run
+
+
+def report(message: object) -> None:
+    """Print a message about a mistake or a failure, shortened, to the standard error stream."""
+    print(f"rmsexp: {brief(message)}", file=sys.stderr)
+
+
+def brief(message: object) -> str:
+    """Return a message, or that of an error, in at most two lines and ``LONGEST_MESSAGE`` characters.
+
+    If it is longer, its long words (values and paths) lose their middle, the longest first, and then the message does.
+    A ReportedError has a limit of its own, ``longest``.
+    """
+    longest = getattr(message, "longest", LONGEST_MESSAGE)
+    first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
+    text = f"{first}\n{' '.join(others)}" if others else first
+    for word in sorted(set(text.split()), key=len, reverse=True):
+        if len(text) > longest:
+            text = text.replace(word, _without_middle(word, max(SHORTENED_WORD, len(word) + longest - len(text))))
+    return _without_middle(text, longest)
+
+
+def _without_middle(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    end = length // 2
+    return f"{text[: length - end - 1]}…{text[-end:]}"
+
+
+def documentation(file: str) -> str:
+    """Return the docstring of a module, given its ``__file__``, as text of its help.
+
+    It is read from the file because Python removes the docstrings from the program if PYTHONOPTIMIZE is 2.
+    """
+    return ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""

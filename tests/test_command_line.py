@@ -1,0 +1,128 @@
+"""What all commands share: short messages, exit statuses, one-line mistakes, help without docstrings."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import pytest
+
+from rmsexp import app
+from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, entry_point
+from rmsexp.config import ConfigError
+from rmsexp.data import DataError
+
+NUMBERS = ", ".join(map(str, range(1000)))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param("seed must be at least 0, got -1", "seed must be at least 0, got -1", id="short"),
+        pytest.param("a  b\n\n c \nd\n", "a  b\nc d", id="lines after the second are joined to it"),
+        pytest.param(ValueError(), "ValueError", id="without a text"),
+        pytest.param("w" * 300, "w" * 300, id="a long word in a message that is not too long"),
+        pytest.param(f"{'v' * 5000} is wrong", f"{'v' * 145}…{'v' * 145} is wrong", id="a long value"),
+        pytest.param(
+            f"{'u' * 100} {'v' * 9000} {'w' * 150}",
+            f"{'u' * 100} {'v' * 29}…{'v' * 30} {'w' * 68}…{'w' * 69}",
+            id="the longest word first, and not more than needed",
+        ),
+        pytest.param(NUMBERS, f"{NUMBERS[:149]}…{NUMBERS[-150:]}", id="many short words"),
+    ],
+)
+def test_a_message_has_at_most_two_lines_and_300_characters(message: object, expected: str) -> None:
+    assert brief(message) == expected
+    assert len(expected) <= LONGEST_MESSAGE
+    assert expected.count("\n") <= 1
+
+
+def test_a_message_about_data_keeps_its_address_and_command() -> None:
+    text = "in" + " a folder" * 20 + "\nrun" + " a command" * 40
+    assert brief(DataError(text)) == text
+    assert len(brief(DataError("w" * 5000))) == DataError.longest
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ConfigError("a mistake"), 2, "rmsexp: a mistake\n"),
+        (DataError("no data"), 1, "rmsexp: no data\n"),
+        (ReportedError("a failure"), 1, "rmsexp: a failure\n"),
+        (ValueError("a value"), 1, "rmsexp: a value\n"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "rmsexp: [Errno 2] No such file: 'x'\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_command_reports_an_error_and_returns_its_status(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @entry_point
+    def main(argv: Sequence[str] | None = None) -> int:  # noqa: ARG001
+        raise error
+
+    assert main([]) == status
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_mistake_in_the_program_is_not_hidden() -> None:
+    @entry_point
+    def main(argv: Sequence[str] | None = None) -> int:  # noqa: ARG001
+        raise KeyError("a mistake in the program")
+
+    with pytest.raises(KeyError):
+        main([])
+
+
+def test_a_parser_reports_a_mistake_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser()
+    parser.add_subparsers(required=True).add_parser("norms").add_argument("--dtype", choices=("float32", "float64"))
+    for words in ([], ["norms", "--dtype", "x" * 5000], ["norms", "--nothing"]):
+        with pytest.raises(SystemExit) as end:
+            parser.parse_args(words)
+        out, err = capsys.readouterr()
+        assert (end.value.code, out) == (2, "")
+        assert err.startswith("rmsexp: ")
+        assert err.count("\n") == 1
+        assert len(err) <= LONGEST_MESSAGE + len("rmsexp: \n")
+
+
+def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """Replace standard output by one that can show ASCII only; return what is written to it."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    return written
+
+
+def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ascii_output(monkeypatch)
+
+    @entry_point
+    def main(argv: Sequence[str] | None = None) -> int:  # noqa: ARG001
+        print("task=…")
+        return 0
+
+    assert main([]) == 0
+    assert written.getvalue() == b"task=?\n"
+
+
+@pytest.mark.parametrize("command", app.COMMANDS)
+def test_help_depends_neither_on_docstrings_nor_on_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ascii_output(monkeypatch)
+    module = import_module("rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}")
+    expected = (module.__doc__ or "").replace("…", "?").split()
+    monkeypatch.setattr(module, "__doc__", None)
+    with contextlib.suppress(SystemExit):
+        module.main(["--help"])
+    assert expected[:2] == ["``python", "-m"]
+    assert " ".join(expected) in " ".join(written.getvalue().decode("ascii").split())
+
+
+def test_help_with_python_that_removes_docstrings() -> None:
+    command = [sys.executable, "-OO", "-B", "-m", "rmsexp.translate", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "translate lines of text with a trained model" in " ".join(done.stdout.split())
