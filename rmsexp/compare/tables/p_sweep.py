@@ -57,12 +57,12 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     factor, unit = names.scale_and_unit(target.metric)
     metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []
-    for (p, series), runs in table.groupby(["p", "series"]):
+    for (_, series), runs in table.groupby(["p", "series"]):
         seconds = runs.loc[runs["time_state"] == "clear", "seconds_per_1k_steps"]
         rows.append(
             {
                 "norm": names.label(names.norm_of(str(series))),
-                "p": f"{p * 100:.4g} %",
+                "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
                 f"{target.split} {metric}, last": formats.number(runs["final"].mean() * factor),
                 f"best on {target.selection}": formats.number(runs["best"].mean() * factor),
