@@ -17,6 +17,7 @@ from helpers.translation_tasks import make, tiny
 from rmsexp import config, record, runner, trained
 from rmsexp.analysis import hidden_stats
 from rmsexp.analysis.__main__ import OUT
+from rmsexp.command_line import brief
 from rmsexp.compare.plots import style
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
@@ -126,7 +127,7 @@ def test_mistakes_are_reported_without_a_traceback(
         (
             ["hidden_stats", transformer],
             2,
-            f"rmsexp: {transformer} is a run of task=transformer, for which this command does not work\n",
+            brief(f"{transformer} is a run of task=transformer, for which this command does not work"),
         ),
         (["hidden_stats", tmp_path], 2, "name the folder of a run"),
         (["hidden_stat", transformer], 2, "invalid choice: 'hidden_stat'"),
