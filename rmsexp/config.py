@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -24,6 +25,7 @@ from yaml import YAMLError
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
 from rmsexp.command_line import LONGEST_MESSAGE, ReportedError
+from rmsexp.readers import read_yaml
 
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
@@ -133,9 +135,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 
     Raises: ConfigError for a mistake in the overrides or in a config file.
     """
-    composed = compose(overrides, config_dir)
-    resolved = _plain(composed)
-    config, norm = _typed(composed)
+    resolved = _plain(compose(overrides, config_dir))
+    config, norm = _typed(resolved, norm_class)
     base = _plain(compose(_choices(overrides), config_dir))
     changed = differences(resolved, base)
     if "norm.name" in changed:
@@ -147,14 +148,19 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 
 
 def read(path: Path) -> tuple[Any, Any]:
-    """Return the task's config and the norm of a run from its ``config.yaml``.
+    """Return the task's config and the norm of a recorded run from its ``config.yaml``.
 
-    Raises: ConfigError if the file cannot be opened or has invalid values; yaml.YAMLError if it is not YAML.
+    The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm must be
+    a class that is loaded already, which all norms of the package are (see :func:`loaded_norm_class`).
+
+    Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
     """
     try:
-        return _typed(OmegaConf.load(path))  # type: ignore[arg-type]
+        return _typed(read_yaml(path), loaded_norm_class)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name the folder of a run") from None
+    except ConfigError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
@@ -277,40 +283,87 @@ def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) 
     )
 
 
-def _typed(composed: DictConfig) -> tuple[Any, Any]:
-    """Return a composed config as an instance of its task's schema, and the norm that the config describes."""
-    content = OmegaConf.create(_plain(composed))
-    return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.norm)
+def _typed(resolved: dict[str, Any], find_class: Callable[[str], type]) -> tuple[Any, Any]:
+    """Return a resolved config as an instance of its task's schema, and the norm that the config describes.
+
+    ``find_class``: returns the norm's class for its ``_target_``. Raises: ConfigError.
+    """
+    try:
+        content = OmegaConf.create(resolved)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from None
+    return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.get("norm"), find_class)
 
 
-def task_module(name: str) -> ModuleType:
+def task_module(name: object) -> ModuleType:
     """Return the module of a task, ``rmsexp.tasks.<name>``. It is imported only when needed, because it imports torch.
 
-    Raises: ConfigError if there is no such module.
+    Raises: ConfigError if there is no such task.
     """
     module = f"rmsexp.tasks.{name}"
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module) if str(name).isidentifier() else None
     except ModuleNotFoundError as error:
         if error.name != module:  # the task's module exists, but something that it imports does not
             raise
-        raise ConfigError(f"task={name} has no module {module}") from None
+        found = None
+    if not hasattr(found, "Task"):
+        raise ConfigError(f"task={name} has no module {module} with a class Task")
+    return cast("ModuleType", found)
 
 
-def norm_from(content: DictConfig) -> Any:
-    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options. Raises: ConfigError."""
+def norm_from(content: Any, find_class: Callable[[str], type]) -> Any:
+    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options.
+
+    ``find_class``: returns the class for its ``_target_``. Raises: ConfigError.
+    """
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
     values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
-    module, _, name = str(content["_target_"]).rpartition(".")
-    where = f"norm={values.get('name')}: _target_ {module}.{name}"
     try:
-        options_class = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{where} cannot be imported ({error})") from None
-    if not (isinstance(options_class, type) and is_dataclass(options_class) and hasattr(options_class, "linear")):
-        raise ConfigError(f"{where} is not a dataclass derived from rmsexp.norms.Norm")
+        options_class = find_class(str(content["_target_"]))
+    except ConfigError as error:
+        raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
     return _fit(options_class, values, "norm.")
+
+
+def norm_class(target: str) -> type:
+    """Return the class of a norm by its path, such as ``rmsexp.norms.RMS``, after importing its module.
+
+    Importing a module runs its code, so ``target`` must come from the user's command line or own configs.
+
+    Raises: ConfigError if there is no such class, or if it is not a norm's.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ConfigError(f"{target} cannot be imported ({error})") from None
+    if not _is_norm_class(found):
+        raise ConfigError(f"{target} is not a dataclass derived from rmsexp.norms.Norm")
+    return cast("type", found)
+
+
+def loaded_norm_class(target: str) -> type:
+    """Return the class of a norm by its path without importing anything but the package's own norms.
+
+    A norm that is not of this package is found if the process has imported its module already.
+
+    Raises: ConfigError if no such class is loaded.
+    """
+    importlib.import_module("rmsexp.norms")
+    module, _, name = target.rpartition(".")
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # getattr might import a module
+    if not _is_norm_class(found):
+        raise ConfigError(
+            f"{target} is not a class of rmsexp.norms, and a recorded config may not import others; "
+            "if you trust this class, name it with --norm-class"
+        )
+    return cast("type", found)
+
+
+def _is_norm_class(value: object) -> bool:
+    return isinstance(value, type) and is_dataclass(value) and hasattr(value, "linear")
 
 
 def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
@@ -327,7 +380,7 @@ def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
         raise ConfigError(f"{key} is not known{nearest(key, [f'{prefix}{name}' for name in known])}") from None
     except OmegaConfBaseException as error:
         key = f"{prefix}{error.full_key}"
-        raise ConfigError(f"{key}: {str(error.msg or error).splitlines()[0]}") from None
+        raise ConfigError(f"{key}: {_first_line(error)}") from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -336,7 +389,11 @@ def _plain(composed: DictConfig) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from None
+        raise ConfigError(_first_line(error)) from None
+
+
+def _first_line(error: OmegaConfBaseException) -> str:
+    return str(error.msg or error).partition("\n")[0]
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

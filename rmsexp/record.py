@@ -1,4 +1,4 @@
-"""The record of a run: its files, and how they are written and read. This module imports only the standard library.
+"""The record of a run: its files, and how they are written and read.
 
 The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides files of its task and loggers it holds
 
@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from rmsexp.readers import read_json as read_json
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 Row = dict[str, Any]
@@ -249,17 +251,3 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=2) + "\n")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises: ValueError, with the file's name, if it is not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return value

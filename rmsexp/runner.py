@@ -18,6 +18,7 @@ from torch import nn
 from rmsexp import config, record, tasks
 from rmsexp.command_line import brief
 from rmsexp.data import DataError
+from rmsexp.readers import read_yaml
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.contention import Contention
@@ -263,7 +264,7 @@ def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> No
     """
     if not folder.config_path.exists():
         return
-    changed = config.differences(resolved, yaml.safe_load(folder.config_path.read_text()))
+    changed = config.differences(resolved, read_yaml(folder.config_path))
     if changed:
         key, value = next(iter(changed.items()))
         count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""

@@ -28,16 +28,19 @@ def load(
     ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long.
     ``which``: the checkpoint, "best" or "last".
 
-    Raises: config.ConfigError if the folder holds no run of such a task; checkpoint.CheckpointError if the checkpoint
-    is missing or damaged; data.DataError or ValueError if the data are missing or have changed.
+    Raises: config.ConfigError if the folder holds no run of such a task; ValueError if a file of its record is damaged;
+    checkpoint.CheckpointError if the checkpoint is missing, damaged or of another model; data.DataError or ValueError
+    if the data are missing or have changed; ValueError if ``device`` is not available.
     """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch sees no CUDA device here; use --device cpu")
     files = record.RunFolder(folder)
     cfg, norm = config.read(files.config_path)
     task_class = tasks.task_class(cfg.task)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
+    digest = _data_digest(files.run_path)
     task = task_class(cfg, device)
-    digest = record.read_json(files.run_path)["dataset"]["digest"]
     if task.dataset.digest != digest:
         raise ValueError(
             f"{folder} was trained on other data (digest {digest[:12]}, now {task.dataset.digest[:12]}); "
@@ -45,7 +48,27 @@ def load(
         )
     task.prepare(report)
     model = task.build(norm)
-    payload = checkpoint.read(files.checkpoints / f"{which}.pt")
-    model.load_state_dict(payload["model"])
-    step = payload["step"] if which == "best" else payload["state"]["step"]
+    step = _restore(model, files.checkpoints / f"{which}.pt")
     return Trained(task, model.eval(), step)
+
+
+def _data_digest(path: Path) -> str:
+    """Return the digest of a run's data from its ``run.json``. Raises: ValueError if the file is damaged; OSError."""
+    try:
+        digest = record.read_json(path)["dataset"]["digest"]
+    except (KeyError, TypeError):
+        digest = None
+    if not isinstance(digest, str):
+        raise ValueError(f"{path} has no digest of the run's data (dataset.digest)")
+    return digest
+
+
+def _restore(model: torch.nn.Module, path: Path) -> int:
+    """Load the model of a checkpoint and return its step. Raises: CheckpointError."""
+    payload = checkpoint.read(path)
+    try:
+        model.load_state_dict(payload["model"])
+        return int(payload["step"] if "step" in payload else payload["state"]["step"])
+    except Exception as error:  # what does not fit raises many types of exceptions
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise checkpoint.CheckpointError(f"{path} does not fit the run's config.yaml ({reason})") from None

@@ -9,14 +9,18 @@ from pathlib import Path
 
 from rmsexp.command_line import Parser, documentation, entry_point, report
 
+LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
+
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _translate(arguments)
-    except UnicodeDecodeError as error:
-        report(f"the input is not UTF-8 (byte {error.start})")
+    except RuntimeError as error:
+        if "allocate" not in str(error):  # torch has no type of its own for errors about the memory of a CPU
+            raise
+        report(f"too little memory ({str(error).partition(chr(10))[0]}); try a smaller --beam")
         return 1
     return 0
 
@@ -30,16 +34,20 @@ def _parser() -> argparse.ArgumentParser:
         default="best",
         help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
     )
-    parser.add_argument("--beam", type=int, help="beam size, 1 for greedy search (default: as in the run's config)")
+    beam_help = f"beam size, 1 for greedy search, at most {LARGEST_BEAM} (default: as in the run's config)"
+    parser.add_argument("--beam", type=int, help=beam_help)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the run, if you trust its code"
+    )
     return parser
 
 
 def _translate(arguments: argparse.Namespace) -> None:
     """Translate the lines of standard input, and write one line for each to standard output.
 
-    Raises: ConfigError for a beam size below 1; ConfigError, CheckpointError, DataError, ValueError or OSError if the
-    run cannot be loaded; UnicodeDecodeError if the input is not UTF-8.
+    Raises: ConfigError for an invalid beam size or norm class; ConfigError, CheckpointError, DataError, ValueError or
+    OSError if the run cannot be loaded; ValueError or OSError if the text cannot be read or written.
     """
     import torch
 
@@ -47,16 +55,38 @@ def _translate(arguments: argparse.Namespace) -> None:
     from rmsexp.tasks.translation import TranslationTask
     from rmsexp.train.step import autocast
 
-    if arguments.beam is not None and arguments.beam < 1:
-        raise config.ConfigError(f"--beam must be at least 1, got {arguments.beam}")
+    if sys.stdin is None or sys.stdout is None:
+        raise OSError("standard input or output is closed; use python -m rmsexp.translate RUN < text > translations")
+    if arguments.beam is not None:
+        _check_beam("--beam", arguments.beam)
+    if arguments.norm_class:
+        config.norm_class(arguments.norm_class)  # once loaded, the recorded config may name it
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, _report, which=arguments.checkpoint)
-    text = sys.stdin.buffer.read().decode("utf-8")
-    lines = text.removesuffix("\n").split("\n") if text else []
+    beam = arguments.beam or task.config.decoding.beam
+    _check_beam("decoding.beam", beam)
+    lines = _lines()
     _report(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):
-        translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
+        translations = task.translate(model, lines, beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
+    sys.stdout.buffer.flush()
+
+
+def _check_beam(key: str, beam: int) -> None:
+    from rmsexp.config import ConfigError
+
+    if not 1 <= beam <= LARGEST_BEAM:
+        raise ConfigError(f"{key} must be from 1 to {LARGEST_BEAM}, got {beam}")
+
+
+def _lines() -> list[str]:
+    """Return the lines of standard input. Raises: ValueError if it is not UTF-8; OSError if it cannot be read."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _report(message: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from rmsexp import app, config
 
@@ -121,12 +124,86 @@ def test_the_record_holds_plain_resolved_values() -> None:
     }
 
 
-@pytest.mark.parametrize("content", ["task: chess\n", "seed: 0\n"])
-def test_a_config_file_without_a_known_task_is_refused(content: str, tmp_path: Path) -> None:
+# --- recorded configs
+
+
+def recorded(tmp_path: Path, choice: str = "norm=ln", **changes: Any) -> Path:
+    """Write the config of a run with this norm, after setting some of its keys, and return the file's path."""
     path = tmp_path / "config.yaml"
-    path.write_text(content)
-    with pytest.raises(config.ConfigError, match=r"task=(chess|None) has no module rmsexp\.tasks\."):
+    path.write_text(yaml.safe_dump(config.job([choice]).resolved | changes, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("name", ["rms", "mean_only_bn"])
+def test_a_recorded_config_gives_the_config_and_the_norm_of_its_run(name: str, tmp_path: Path) -> None:
+    job = config.job([f"norm={name}"])
+    assert config.read(recorded(tmp_path, f"norm={name}")) == (job.config, job.norm)
+
+
+@pytest.mark.parametrize("task", ["chess", None, "translation", "a.b", "", "\0", 5])
+def test_a_recorded_config_without_a_known_task_is_refused(task: Any, tmp_path: Path) -> None:
+    """The module ``rmsexp.tasks.translation`` exists, but is not a task."""
+    path = recorded(tmp_path, task=task)
+    with pytest.raises(ValueError, match=rf"^{path}: task=.*has no module rmsexp\.tasks\."):
         config.read(path)
+
+
+OWN_NORM = """
+from dataclasses import dataclass
+from pathlib import Path
+from rmsexp.norms import RMS
+Path(__file__).with_name("ran").touch()
+@dataclass(frozen=True, kw_only=True)
+class Mine(RMS):
+    pass
+"""
+
+
+def test_a_recorded_config_runs_no_code_unless_the_user_imported_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that a recorded config names is not imported. A norm of a module that is imported already is found."""
+    (tmp_path / "beside_the_run.py").write_text(OWN_NORM)
+    monkeypatch.syspath_prepend(tmp_path)
+    norm = config.job(["norm=rms"]).resolved["norm"]
+    path = recorded(tmp_path, norm=norm | {"_target_": "beside_the_run.Mine"})
+    with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ beside_the_run\.Mine is not a class of rmsexp"):
+        config.read(path)
+    assert not (tmp_path / "ran").exists()
+    mine = config.norm_class("beside_the_run.Mine")
+    assert type(config.read(path)[1]) is mine
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["os.system", "rmsexp.norms.Linear", "rmsexp.norms.base.torch", "rmsexp.config.Job", "RMS", ".x", "", None],
+)
+def test_a_recorded_config_names_a_norm(target: Any, tmp_path: Path) -> None:
+    norm = config.job(["norm=rms"]).resolved["norm"]
+    path = recorded(tmp_path, norm=norm | {"_target_": target})
+    with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ .*is not a class of rmsexp.norms"):
+        config.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": "a"}, "seed: Value 'a' of type 'str' could not be converted to Integer"),
+        ({"norm": 5}, "the norm's file names no class"),
+        ({"model": None}, "model is a group of keys"),
+        ({"extra": datetime.date(2020, 1, 1)}, "Value 'date' is not a supported primitive type"),
+        ({"extra": 1}, "extra is not known"),
+    ],
+)
+def test_a_wrong_value_in_a_recorded_config_is_named_in_one_line(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path, **changes)
+    with pytest.raises(ValueError, match=rf"^{path}: ") as caught:
+        config.read(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # --- sweeps

@@ -43,7 +43,11 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name)
     for name in ("p_sweep", "init_center"):
         commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
-    commands.add_parser("hidden_stats").add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
+    hidden_stats = commands.add_parser("hidden_stats")
+    hidden_stats.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
+    hidden_stats.add_argument(
+        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the runs, if you trust its code"
+    )
     for name, command in commands.choices.items():
         single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
         files = "the figure; each table is written to its run's folder" if single else "tables and figures"
@@ -71,8 +75,11 @@ def _analyse(arguments: argparse.Namespace) -> Finding:
 
             return init_center.analyse(arguments.results)
         case _:
+            from rmsexp import config
             from rmsexp.analysis import hidden_stats
 
+            if arguments.norm_class:
+                config.norm_class(arguments.norm_class)  # once loaded, the recorded configs may name it
             return hidden_stats.analyse(arguments.runs)
 
 

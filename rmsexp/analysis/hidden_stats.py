@@ -128,4 +128,4 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
 
 
 def _series(run: Path) -> str:
-    return str(record.read_json(run / record.RUN)["series"])
+    return str(record.read_json(run / record.RUN).get("series"))

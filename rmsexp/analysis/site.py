@@ -24,7 +24,7 @@ def norm(name: str) -> Norm:
     assert isinstance(content, DictConfig)
     if "eps" in content:
         content.eps = 0.0
-    norm: Norm = config.norm_from(content)
+    norm: Norm = config.norm_from(content, config.norm_class)
     return norm
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+import yaml
 from helpers.tasks import Ended
 from helpers.translation_tasks import TASKS, tiny
 
@@ -164,12 +166,15 @@ def test_mistakes_give_one_line_and_no_output(runs: dict[str, Path], translated:
     for words, status, message in (
         ([tmp_path], 2, f"rmsexp: {tmp_path / 'config.yaml'} cannot be read (No such file or directory): name the"),
         ([tmp_path / "nowhere"], 2, "name the folder of a run"),
-        ([run, "--beam", "0"], 2, "rmsexp: --beam must be at least 1, got 0"),
+        ([run, "--beam", "0"], 2, "rmsexp: --beam must be from 1 to 1000, got 0"),
+        ([run, "--beam", "9" * 1000], 2, "rmsexp: --beam must be from 1 to 1000, got 999"),
+        ([run, "--norm-class", "nowhere.Norm"], 2, "rmsexp: nowhere.Norm cannot be imported (No module named"),
     ):
         done = translated("a\n", *words)
         assert (done.status, done.out) == (status, "")
         assert message in done.err
         assert done.err.count("\n") == 1
+        assert len(done.err) < 300
     for words in ([], [run, "--beam", "x"], [run, "--checkpoint", "first"]):
         assert translated("a\n", *words).status == 2
 
@@ -193,6 +198,117 @@ def test_input_that_is_not_utf8_is_refused(runs: dict[str, Path], translated: Tr
     done = translated(b"A dog.\nA \xff cat.\n", runs["transformer"])
     assert (done.status, done.out) == (1, "")
     assert "rmsexp: the input is not UTF-8 (byte 9" in done.err
+
+
+def damaged_copy(run: Path, to: Path, name: str, content: str) -> Path:
+    """Copy a run with one of its files replaced, and return the copy's folder."""
+    shutil.copytree(run, to)
+    (to / name).write_text(content)
+    return to
+
+
+def config_of(run: Path, **changes: Any) -> str:
+    return yaml.safe_dump(yaml.safe_load((run / record.CONFIG).read_text()) | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        (record.RUN, lambda _: "{}", "run.json has no digest of the run's data"),
+        (record.RUN, lambda _: '{"dataset": {"digest": 5}}', "run.json has no digest of the run's data"),
+        (record.RUN, lambda _: "[" * 99999, "run.json is not JSON (maximum recursion depth"),
+        (record.CONFIG, lambda _: "a: [b", "config.yaml, line 1: expected"),
+        (record.CONFIG, lambda run: config_of(run, task="chess"), "config.yaml: task=chess has no module"),
+        (record.CONFIG, lambda run: config_of(run, data=5), "config.yaml: data is a group of keys"),
+        (record.CONFIG, lambda run: config_of(run, norm={"_target_": "os.path"}), "not a class of rmsexp.norms"),
+    ],
+)
+def test_a_damaged_record_is_named_in_one_line(
+    name: str,
+    make: Callable[[Path], str],
+    message: str,
+    runs: dict[str, Path],
+    translated: Translate,
+    tmp_path: Path,
+) -> None:
+    run = damaged_copy(runs["transformer"], tmp_path / "run", name, make(runs["transformer"]))
+    done = translated("a\n", run)
+    assert (done.status, done.out) == (1, "")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("payload", [{"step": 3}, {"step": 3, "model": {}}, {"step": 3, "model": {"x": torch.ones(9)}}])
+def test_a_checkpoint_of_another_model_is_refused(
+    payload: dict[str, Any], runs: dict[str, Path], translated: Translate, tmp_path: Path
+) -> None:
+    shutil.copytree(runs["transformer"], tmp_path / "run")
+    path = tmp_path / "run" / record.CHECKPOINTS / "best.pt"
+    torch.save(payload, path)
+    done = translated("a\n", tmp_path / "run")
+    assert (done.status, done.out) == (1, "")
+    *_, line = done.err.splitlines()
+    assert line.startswith(f"rmsexp: {path} does not fit the run's config.yaml (")
+    assert "Traceback" not in done.err
+
+
+def test_a_beam_that_takes_forever_is_refused_also_in_a_recorded_config(
+    runs: dict[str, Path], translated: Translate, tmp_path: Path
+) -> None:
+    run = runs["transformer"]
+    decoding = yaml.safe_load((run / record.CONFIG).read_text())["decoding"] | {"beam": 10**9}
+    run = damaged_copy(run, tmp_path / "run", record.CONFIG, config_of(run, decoding=decoding))
+    done = translated("a\n", run)
+    assert (done.status, done.out) == (2, "")
+    assert "rmsexp: decoding.beam must be from 1 to 1000, got 1000000000" in done.err
+
+
+def test_too_little_memory_is_one_line(
+    runs: dict[str, Path], translated: Translate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's error about the memory of a CPU is an ordinary RuntimeError."""
+    monkeypatch.setattr(TranslationTask, "translate", lambda *_: torch.empty(1 << 60))
+    done = translated("a\n", runs["transformer"])
+    assert (done.status, done.out) == (1, "")
+    assert "rmsexp: too little memory (" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_device_that_is_not_there_is_refused(
+    runs: dict[str, Path], translated: Translate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = translated("a\n", runs["transformer"], "--device", "cuda")
+    assert (done.status, done.out, done.err) == (1, "", "rmsexp: torch sees no CUDA device here; use --device cpu\n")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_a_closed_stream_is_one_line(
+    name: str, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, name, None)
+        assert translate.main([str(runs["transformer"])]) == 1
+    assert capsys.readouterr().err == (
+        "rmsexp: standard input or output is closed; use python -m rmsexp.translate RUN < text > translations\n"
+    )
+
+
+def test_a_norm_that_the_user_names_is_imported(
+    runs: dict[str, Path], translated: Translate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with a norm from outside the package is refused, unless its class is named on the command line."""
+    lines = ("from dataclasses import dataclass", "from rmsexp.norms import RMS", "@dataclass(frozen=True)")
+    (tmp_path / "norm_of_the_user.py").write_text("\n".join([*lines, "class Own(RMS): pass\n"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    run = runs["transformer"]
+    norm = yaml.safe_load((run / record.CONFIG).read_text())["norm"] | {"_target_": "norm_of_the_user.Own"}
+    own = damaged_copy(run, tmp_path / "run", record.CONFIG, config_of(run, norm=norm))
+    refused = translated("a\n", own)
+    assert refused.status == 1
+    assert "if you trust this class, name it with --norm-class" in refused.err
+    accepted = translated("a\n", own, "--norm-class", "norm_of_the_user.Own")
+    assert (accepted.status, accepted.out) == (0, translated("a\n", run).out)
 
 
 def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from rmsexp import record
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
+from rmsexp.readers import read_yaml
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
 COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", "interval"]
@@ -56,8 +56,8 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 def _recipe_rate(folders: pd.Series) -> float:
     for folder in folders:
         try:
-            return float(yaml.safe_load((Path(folder) / record.CONFIG).read_text())["optim"]["lr"])
-        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+            return float(read_yaml(Path(folder) / record.CONFIG)["optim"]["lr"])
+        except (OSError, ValueError, KeyError, TypeError):
             continue
     return math.nan
 

@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from rmsexp import record
 from rmsexp.compare.records import names, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
+from rmsexp.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time_state"]
@@ -47,8 +47,8 @@ def _p(folder: Path, series: str) -> float:
         return 1.0
     _, separator, value = series.partition("+p=")
     try:
-        return float(value if separator else yaml.safe_load((folder / record.CONFIG).read_text())["norm"]["p"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return float(value if separator else read_yaml(folder / record.CONFIG)["norm"]["p"])
+    except (OSError, ValueError, KeyError, TypeError):
         return math.nan
 
 

@@ -1,0 +1,105 @@
+"""Read JSON and YAML files as plain data. The records of a run may come from somebody else, or be damaged.
+
+Each reader returns the mapping that a file holds, and raises OSError if the file cannot be opened, or else ValueError
+with a message of one line that names the file. A file that is too large, too deeply nested, or that stands for much
+more data than it holds is refused before it takes time or memory.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rmsexp.command_line import brief
+
+LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
+DEEPEST_YAML = 20  # levels of nesting; a run's config has four
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises: OSError if the file cannot be opened; ValueError if it does not hold a JSON object in UTF-8.
+    """
+    text = _text(path, LARGEST_JSON)
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which cannot be printed
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({_one_line(error)})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a file that holds a run's resolved config.
+
+    Such a file has values only, so aliases (``*name``) and interpolations (``${name}``) are refused. A few lines of
+    either can stand for gigabytes, and some interpolations read environment variables.
+
+    Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
+    """
+    text = _text(path, LARGEST_YAML)
+    try:
+        value = yaml.load(text, _ValueLoader)
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{line}: {_one_line(error.problem or error.context)}") from None
+    except Exception as error:  # values that cannot be constructed raise many types of exceptions
+        raise ValueError(f"{path} is not YAML of plain values ({_one_line(error)})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} does not consist of keys and values")
+    return value
+
+
+class _ValueLoader(yaml.SafeLoader):
+    """Loads plain values; refuses aliases, interpolations, keys that occur twice, and deep nesting."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias is not allowed", problem_mark=self.peek_event().start_mark)
+        self.depth += 1
+        if self.depth > DEEPEST_YAML:
+            problem = f"more than {DEEPEST_YAML} levels of nesting"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        if "${" in str(value):
+            raise yaml.MarkedYAMLError(problem="an interpolation is not allowed", problem_mark=node.start_mark)
+        return value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            raise yaml.MarkedYAMLError(problem="a key occurs twice", problem_mark=node.start_mark)
+        return mapping
+
+
+def _text(path: Path, largest: int) -> str:
+    """Return the text of a file of at most ``largest`` bytes. Raises: OSError; ValueError if it is no such file."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would wait for somebody who writes to it
+        raise ValueError(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"{path} has more than {largest:,} bytes, so it is not a file of a run")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start})") from None
+
+
+def _one_line(error: object) -> str:
+    return brief(" ".join(str(error).split()))

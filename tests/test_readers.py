@@ -1,0 +1,103 @@
+"""JSON and YAML files of others are read as plain data: nothing runs, and no file takes much time or memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmsexp.readers import DEEPEST_YAML, LARGEST_JSON, LARGEST_YAML, read_json, read_yaml
+
+Reader = Callable[[Path], dict[str, Any]]
+VALUES = {"text": "a: ü\n", "number": 1e-05, "none": None, "list": [1, [2.5, "x"]], "mapping": {"yes": True, "1": "2"}}
+READERS = [pytest.param(read_json, id="json"), pytest.param(read_yaml, id="yaml")]
+
+
+def refusal(read: Reader, path: Path) -> str:
+    """Return the message with which ``read`` refuses a file within a second, without the file's name."""
+    start = time.process_time()
+    with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
+        read(path)
+    message = str(caught.value)
+    assert time.process_time() - start < 1
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    assert len(message) < 400 + len(str(path))
+    return message.removeprefix(str(path))
+
+
+def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(json.dumps(VALUES))
+    (tmp_path / "b").write_text(yaml.safe_dump(VALUES))
+    assert read_json(tmp_path / "a") == read_yaml(tmp_path / "b") == VALUES
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_files_that_are_no_text_or_hold_no_mapping_are_refused(read: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content, message in (
+        (b"{\x22a\x22: \x22caf\xe9\x22}", " is not UTF-8 (byte 10)"),
+        (b"[1]", ""),
+        (b"", ""),
+        (b"{", ""),
+        (b'{"a": "\\ud800"}', "surrogates not allowed"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "4300 digits"),
+        (b'{"a": ' + b"[" * 9000, ""),
+    ):
+        path.write_bytes(content)
+        assert message in refusal(read, path)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_that_cannot_be_opened_raises_oserror_and_a_pipe_is_not_waited_for(read: Reader, tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(OSError, match=str(path)):
+            read(path)
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(read, tmp_path / "pipe") == " is not a regular file"
+
+
+@pytest.mark.parametrize(("read", "largest"), [(read_json, LARGEST_JSON), (read_yaml, LARGEST_YAML)])
+def test_too_large_a_file_is_refused_without_reading_it(read: Reader, largest: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b'{"a": 1}')
+    os.truncate(path, 1 << 40)  # a sparse file of a terabyte
+    assert refusal(read, path) == f" has more than {largest:,} bytes, so it is not a file of a run"
+
+
+def aliases(levels: int) -> str:
+    """Return YAML in which each of ``levels`` lists refers nine times to the list before."""
+    lines = [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return "\n".join(["a0: &a0 [x]", *lines])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (aliases(12), ", line 2: an alias is not allowed"),
+        ("a: &x 1\n<<: *x", ", line 2: an alias is not allowed"),
+        ("a: ${oc.env:HOME}", ", line 1: an interpolation is not allowed"),
+        ('a: "\\x24{b}"', ", line 1: an interpolation is not allowed"),
+        ("${a}: 1", ", line 1: an interpolation is not allowed"),
+        ("a: 1\nb: 2\na: 3", ", line 1: a key occurs twice"),
+        ("a: {b: 1, b: 2}", ", line 1: a key occurs twice"),
+        ("a: " + "[" * DEEPEST_YAML + "]" * DEEPEST_YAML, f", line 1: more than {DEEPEST_YAML} levels of nesting"),
+        ("a: [b", ", line 1: expected ',' or ']', but got '<stream end>'"),
+        ("a: !!python/object/apply:os.system [ls]", ", line 1: could not determine a constructor for the tag"),
+        ("a: !" + "x" * 9999, "xxx…xxx"),
+        ("a: 2020-99-99", "month must be in 1..12"),
+        ("a: 1" + ":59" * 9999 + ".5", "int too large to convert to float"),
+        ("a: 1\0", "special characters are not allowed"),
+    ],
+)
+def test_yaml_with_more_than_plain_values_is_refused_in_one_line(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(content)
+    assert message in refusal(read_yaml, path)
