@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,5 +71,5 @@ def _restore(model: torch.nn.Module, path: Path) -> int:
         model.load_state_dict(payload["model"])
         return int(payload["step"] if "step" in payload else payload["state"]["step"])
     except Exception as error:  # what does not fit raises many types of exceptions
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160)
         raise checkpoint.CheckpointError(f"{path} does not fit the run's config.yaml ({reason})") from None
