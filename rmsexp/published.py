@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -131,9 +132,10 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     from rmsexp.tasks.order_embedding import Task
 
     embedding, hidden = stored.arrays["Wemb"].shape[1], stored.arrays["ff_image_W"].shape[1]
-    sizes = [f"model.embedding={embedding}", f"model.hidden={hidden}", f"penalty={stored.options.get('method')}"]
-    biased = ["norm.bias=true"] if norm != "ln" and "gru_b1" in stored.arrays else []
-    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", f"data.root={root}", *sizes, *biased]
+    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", _override("data.root", root)]
+    overrides += [f"model.embedding={embedding}", f"model.hidden={hidden}"]
+    overrides += [_override("penalty", stored.options.get("method"))]
+    overrides += ["norm.bias=true"] if norm != "ln" and "gru_b1" in stored.arrays else []
     job = config.job(overrides)
     task = Task(job.config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     task.prepare(print)
@@ -142,6 +144,15 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     print("encoding and ranking captions, which takes minutes on a CPU", flush=True)
     with torch.no_grad():
         return task.evaluate(model.eval())["test"]
+
+
+def _override(key: str, value: object) -> str:
+    """Return ``key=value`` for a command line; a value with other signs than those of simple paths is quoted."""
+    text = str(value)
+    if re.fullmatch(r"[\w./+-]+", text):
+        return f"{key}={text}"
+    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + (match[2] and r"\'"), text)
+    return f"{key}='{escaped}'"
 
 
 def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
@@ -220,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
         table = beside_table_7(metrics, arguments.file.name)
         print(table.to_string(float_format="{:.1f}".format, na_rep=""))
-    root_override = f"results={results}" if task in LOGS else f"data.root={root}"
+    root_override = _override("results", results) if task in LOGS else _override("data.root", root)
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
     print(f"next    {shlex.join(['python', '-m', 'rmsexp', *words])}")
     return 0

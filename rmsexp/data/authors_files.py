@@ -11,6 +11,7 @@ Python 2 programs wrote these files. Logs are converted to rows of metrics (see
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 from rmsexp.data import DataError
 from rmsexp.data.captions import EOS, UNK
 from rmsexp.data.files import read_bytes
-from rmsexp.data.unpickle import unpickle
+from rmsexp.data.unpickle import UnpicklingError, unpickle
 from rmsexp.record import Row
 
 EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
@@ -31,6 +32,7 @@ READER_LISTS = {  # split -> {our name of a metric: name of the list in the pick
     "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
     "valid": {"loss": "valid_costs", "error": "valid_errs"},
 }
+LARGEST_MODEL = 1 << 30  # bytes of all arrays of a model, uncompressed: archives can expand to any size
 REMEDY = "Give a file as the authors published it."
 
 
@@ -154,8 +156,8 @@ def _unpickled(path: Path) -> dict[str, Any]:
     content = read_bytes(path, REMEDY)
     try:
         value = unpickle(content)
-    except Exception as error:  # a damaged pickle may raise any exception
-        raise DataError(f"{path} is no pickle of plain values ({error or type(error).__name__}).\n{REMEDY}") from None
+    except UnpicklingError as error:
+        raise DataError(f"{path} is no pickle of plain values ({error}).\n{REMEDY}") from None
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}, not a dictionary.\n{REMEDY}")
     return value
@@ -166,10 +168,13 @@ def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | No
 
     Raises: DataError if the list is missing or is no list of numbers. ``path`` is the log's file, for the message.
     """
+    if name not in stats:
+        raise DataError(f"{path} has no list {name!r} (it has {', '.join(map(str, stats))}).\n{REMEDY}")
+    values = stats[name]
     try:
-        numbers = [float(value) for value in stats[name]]
-    except KeyError:
-        raise DataError(f"{path} has no list {name!r} (it has {', '.join(map(str, stats))}).\n{REMEDY}") from None
+        if not isinstance(values, list | np.ndarray) or any(isinstance(value, str | bytes) for value in values):
+            raise TypeError
+        numbers = [float(value) for value in values]  # a value may be an array without axes
     except (TypeError, ValueError):
         raise DataError(f"{path}: {name!r} is not a list of numbers.\n{REMEDY}") from None
     return [number if math.isfinite(number) else None for number in numbers]
@@ -177,6 +182,10 @@ def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | No
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_MODEL:
+            raise ValueError(f"its arrays have {size:,} bytes, but at most {LARGEST_MODEL:,} are read")
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
     except Exception as error:  # errors of numpy and zipfile have many types

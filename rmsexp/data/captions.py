@@ -166,8 +166,8 @@ def read_features(path: Path, images: int) -> np.ndarray:
     Raises: DataError if the file cannot be read, has another shape or type, or has a row whose norm is not 1.
     """
     try:
-        features = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+        features = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # a damaged header may raise any exception
         raise unreadable(path, error, "Replace or delete the file.") from None
     if features.dtype != np.float32 or features.ndim != 2 or len(features) != images:
         raise DataError(

@@ -16,7 +16,7 @@ import numpy as np
 from rmsexp.data import DataError, Images
 from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import read_bytes
-from rmsexp.data.unpickle import unpickle
+from rmsexp.data.unpickle import UnpicklingError, unpickle
 
 EXTRAS = ("batches.meta", "readme.html")  # files of the archive that are unpacked, but not read
 
@@ -77,10 +77,8 @@ def _remedy(path: Path) -> str:
 def _parse(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
         batch = unpickle(content)
-    except Exception as error:  # a damaged pickle may raise any exception
-        raise DataError(
-            f"{path} is not a batch of CIFAR-10 ({error or type(error).__name__}).\n{_remedy(path)}"
-        ) from None
+    except UnpicklingError as error:
+        raise DataError(f"{path} is not a batch of CIFAR-10 ({error}).\n{_remedy(path)}") from None
     fields = batch if isinstance(batch, dict) else {}
     pixels, labels = fields.get("data"), fields.get("labels")
     if not (isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (3 * 32 * 32,)):

@@ -32,9 +32,9 @@ from rmsexp.data.cloze import (
     split_sentences,
     stored,
 )
-from rmsexp.data.files import digest_of, missing, read_lines
+from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
 from rmsexp.data.sequences import Sequences, offsets
-from rmsexp.data.unpickle import unpickle
+from rmsexp.data.unpickle import UnpicklingError, unpickle
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
 BLOCKS = {
@@ -285,10 +285,7 @@ def _sequences(path: Path, size: int) -> Sequences:
         raise _damaged(path, "it is not a list of examples")
     rows = []
     for index, ids in enumerate(content):
-        try:
-            row = np.asarray(ids)
-        except ValueError:  # it contains lists of different lengths
-            row = np.asarray(None)
+        row = ids if isinstance(ids, np.ndarray) else _integers(ids)
         if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             raise _damaged(path, f"example {index} (from 0) is not a list of ids")
         if row.size and not 0 <= row.min() <= row.max() < size:
@@ -301,11 +298,23 @@ def _sequences(path: Path, size: int) -> Sequences:
     return Sequences(np.concatenate(rows), offsets(map(len, rows)))
 
 
+def _integers(values: Any) -> np.ndarray:
+    """Return a list of integers as an array, int64 of shape (number,), or an array without axes if it is no such list.
+
+    The list is checked first: from other lists, numpy may make an array that does not fit into the memory.
+    """
+    listed = isinstance(values, list | tuple) and all(isinstance(value, int | np.integer) for value in values)
+    try:
+        return np.array(values if listed else 0, dtype=np.int64)
+    except OverflowError:
+        return np.array(0)
+
+
 def _unpickled(path: Path) -> Any:
     try:
-        return unpickle(path.read_bytes())
-    except Exception as error:  # a damaged pickle may raise any exception
-        raise _damaged(path, str(error) or type(error).__name__) from None
+        return unpickle(read_bytes(path))
+    except UnpicklingError as error:
+        raise _damaged(path, str(error)) from None
 
 
 def _damaged(path: Path, problem: str) -> DataError:

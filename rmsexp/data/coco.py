@@ -122,6 +122,8 @@ def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
     try:
         for image in _json(path)["images"]:
             captions = [sentence["tokens"] for sentence in image["sentences"]]
+            if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in captions):
+                raise TypeError("tokens must be a list of words")
             splits[KARPATHY[image["split"]]].append(Picture(folder / image["filepath"] / image["filename"], captions))
     except (KeyError, TypeError) as error:
         raise _malformed(path, "the Karpathy split", error) from None
@@ -148,7 +150,7 @@ def read_official(path: Path, folder: Path) -> list[Picture]:
 def _json(path: Path) -> Any:
     try:
         return json.loads(read_bytes(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
 
 

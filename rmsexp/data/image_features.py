@@ -89,10 +89,13 @@ def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
 
     Raises: DataError that names the first file that is missing.
     """
-    try:
-        return [(path.name, path.stat().st_size) for path in images]
-    except OSError as error:
-        raise _unreadable(Path(error.filename), error) from None
+    listed = []
+    for path in images:
+        try:
+            listed.append((path.name, path.stat().st_size))
+        except (OSError, ValueError) as error:  # ValueError: the name has characters that no file's name can have
+            raise _unreadable(path, error) from None
+    return listed
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

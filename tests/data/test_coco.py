@@ -133,7 +133,11 @@ def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}, {"images": 3}]
+    "content",
+    [
+        *("", "[1, 2", "[" * 99999, "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}),
+        *({"images": 3}, {"images": [karpathy_image(0, "train") | {"sentences": [{"tokens": ["a", 1]}]}]}),
+    ],
 )
 def test_file_that_is_not_the_karpathy_split_is_refused(content: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "dataset_coco.json", content)

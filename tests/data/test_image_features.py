@@ -416,6 +416,11 @@ def test_missing_image_is_named(images: list[Path], tmp_path: Path) -> None:
         extract(images, "descriptor", tmp_path / "a.npy", silent)
 
 
+def test_a_name_that_no_file_can_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\0b.jpg cannot be read \(embedded null byte\)"):
+        extract([Path("a\0b.jpg")], "descriptor", tmp_path / "a.npy", silent)
+
+
 def test_unknown_kind_is_refused(images: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.features=vgg16 is not known; did you mean vgg19\? \(one of descr"):
         extract(images, "vgg16", tmp_path / "a.npy", silent)
