@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,7 +17,25 @@ from rmsexp.kernels.forms import Kind, SavedDecoder, SavedGRU, SavedLSTM, is_rea
 
 def register() -> None:
     for name, fake in FAKES.items():
-        torch.library.register_fake(f"rmsexp::{name}", fake)
+        torch.library.register_fake(f"rmsexp::{name}", _on_one_device(fake))
+
+
+def _on_one_device(fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``fake`` if all tensors are on one device.
+
+    Otherwise it raises ValueError. Without this check, an operator with an input on CPU and a parameter on the meta
+    device would return uninitialised memory.
+    """
+
+    @wraps(fake)
+    def checked(*arguments: Any) -> Any:
+        values = chain.from_iterable(value if isinstance(value, list) else [value] for value in arguments)
+        devices = {str(value.device) for value in values if isinstance(value, Tensor)}
+        if len(devices) > 1:
+            raise ValueError(f"expected all tensors on one device, got {', '.join(sorted(devices))}")
+        return fake(*arguments)
+
+    return checked
 
 
 def _empty_like(x: Tensor, maps: bool = False) -> Tensor:

@@ -4,6 +4,12 @@
 step or the state, and the summed inputs from each are normalised separately. ``affine``, ``(2, 2, n)``, holds the gain
 and shift of these norms: ``affine[0]`` for the input, ``affine[1]`` for the state. float16 and bfloat16 arguments are
 cast to float32. Second derivatives are not available.
+
+Padding has no effect on results and gradients, even if values there are not finite. The eager forms differ in this:
+they multiply values at padding by 0, which gives NaN if these are not finite. Results are deterministic for a fixed
+number of threads; with another number, gradients of parameters may differ by rounding errors.
+
+All functions raise ValueError for tensors whose shapes, dtypes or devices do not fit together.
 """
 
 from __future__ import annotations

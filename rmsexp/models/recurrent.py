@@ -59,7 +59,8 @@ class Recurrence(nn.Module, ABC, Generic[W]):
             hidden, *others = self.transition(part, state, weights, real, step)
             state = (hidden if real is None else torch.where(real.unsqueeze(-1), hidden, state[0]), *others)
             hidden_states.append(state[0])
-        stacked = torch.stack(hidden_states, 1)
+        # without time steps, the terms of the input are as empty as the result is
+        stacked = torch.stack(hidden_states, 1) if hidden_states else parts[0][..., : self.hidden_size]
         return stacked if order is None else stacked.gather(1, order.expand_as(stacked))
 
     def zeros(self, x: Tensor) -> State:
@@ -239,14 +240,14 @@ class LSTM(Recurrence[LSTMWeights]):
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
         weights, size, (hidden, cell) = self.weights(), self.hidden_size, state
         gains_and_shifts = affine((self.gates_x,), (self.gates_h,))
-        is_input_shift = torch.zeros_like(gains_and_shifts)
-        is_input_shift[0, 1] = 1.0  # the bias that follows the norms is added to the shift of the input's norm
+        is_input_shift = torch.zeros_like(gains_and_shifts, dtype=torch.bool)
+        is_input_shift[0, 1] = True  # the bias that follows the norms is added to the shift of the input's norm
         return kernels.lstm(
             F.linear(x, weights.gates_x, self.bias),
             hidden,
             cell,
             weights.gates_h,
-            torch.addcmul(gains_and_shifts, is_input_shift, self.bias),
+            torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
             torch.stack(gain_and_shift(self.cell, size, self.bias)),
             mask,
             *form(self.gates_h.norm, 4 * size, self.cell, size),

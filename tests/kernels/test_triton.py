@@ -80,8 +80,8 @@ def test_under_the_interpreter() -> None:
     assert process.returncode == 0, process.stdout[-8000:]
 
 
-COMPILE = """
-import sys
+COMPILE = r"""
+import re, sys
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction
 from triton.runtime.driver import driver
@@ -96,7 +96,9 @@ class Driver:
 
 def compile_only(self, *arguments, warmup, **options):
     kernel = compile(self, *arguments, warmup=True, **options)
-    print(self.fn.__module__, self.fn.__name__, "cubin" in kernel.asm, "atom" in kernel.asm["ptx"])
+    program = re.search(r"(%\S+) = tt.get_program_id x", kernel.asm["ttir"])[1]
+    uses = re.findall(rf"= (\S+) {program}\b", kernel.asm["ttir"])
+    print(self.fn.__module__, self.fn.__name__, "cubin" in kernel.asm, "atom" in kernel.asm["ptx"], *set(uses))
 
 driver.set_active(Driver())
 compile, JITFunction.run = JITFunction.run, compile_only
@@ -107,11 +109,12 @@ call_every_operator()
 
 @pytest.mark.skipif(INTERPRETED, reason="Triton's interpreter does not compile kernels")
 def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
+    """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
     process = run("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
     modules = ["norms", "norms", "gru", "lstm", "attention"]
     names = [f"rmsexp.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
-    assert process.stdout.splitlines() == [f"{name} True False" for name in names]
+    assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 
 
 def call_every_operator() -> None:
@@ -131,12 +134,14 @@ def call_every_operator() -> None:
     kernels.gru_gates_backward(h, h, ax, ax, h, ax, statistics, mask, affine, form, EPS, ax, ax, partials)
     ax, partials, affine = empty(rows, 4 * hidden), empty(rows, 2, 2, 4 * hidden), empty(2, 2, 4 * hidden)
     cell_affine, gates, cell_partials = empty(2, hidden), empty(rows, 5 * hidden), empty(rows, 2, hidden)
+    statistics = empty(rows, 6)
     form = [Kind.LAYER, 4 * hidden, hidden, 1]
     kernels.lstm_gates_forward(ax, ax, h, h, mask, affine, cell_affine, form, EPS, gates, statistics, h, h)
     inputs = (h, h, h, ax, ax, h, h, gates, statistics, mask, affine, cell_affine)
     kernels.lstm_gates_backward(*inputs, form, EPS, ax, ax, partials, cell_partials)
     keys, values, alpha = empty(rows, length, hidden), empty(rows, length, depth), empty(rows, length)
-    context, mask, form = empty(rows, depth), empty(rows, length, dtype=torch.bool), [Kind.LAYER, hidden, 1]
+    statistics, context = empty(rows, 2), empty(rows, depth)
+    mask, form = empty(rows, length, dtype=torch.bool), [Kind.LAYER, hidden, 1]
     kernels.attention_forward(keys, h, values, mask, h[0], cell_affine, form, EPS, statistics, alpha, context)
     inputs = (context, keys, h, values, mask, h[0], cell_affine, statistics, alpha)
     kernels.attention_backward(*inputs, form, EPS, keys, h, empty(rows, 3, hidden))

@@ -32,8 +32,50 @@ struct SavedDecoder {
   }
 };
 
+void check_saved(const SavedDecoder& saved, const Tensor& x, int64_t H, int64_t S, int64_t C, int64_t A) {
+  const int64_t B = x.size(0), T = x.size(1);
+  const auto check_steps = [&](const char* name, const Tensor& tensor, int64_t width) {
+    check_contiguous(name, tensor, {T, B, width}, x);
+  };
+  check_contiguous("states", saved.states, {T + 1, B, H}, x);
+  check_steps("contexts", saved.contexts, A);
+  check_steps("between", saved.between, H);
+  check_steps("first_products", saved.first_products, 3 * H);
+  check_steps("joint_products", saved.joint_products, C + 3 * H);
+  check_steps("context_products", saved.context_products, 3 * H);
+  check_steps("first_gates", saved.first_gates, 3 * H);
+  check_steps("first_statistics", saved.first_statistics, kWidth<GruStatistics>);
+  check_steps("second_gates", saved.second_gates, 3 * H);
+  check_steps("second_statistics", saved.second_statistics, kWidth<GruStatistics>);
+  check_steps("query_statistics", saved.query_statistics, kWidth<Statistics>);
+  check_steps("attention", saved.attention, S);
+}
+
 Tensor query_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, 0, C); }
 Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joint.size(-1) - C); }
+
+// Checks the arguments that decoder_forward and decoder_backward share; H is the number of units of a state.
+void check_decoder(const Tensor& x, const Tensor& keys, const Tensor& values, const Tensor& mask, const Tensor& w_first,
+                   const Tensor& w_between, const Tensor& w_context, const Tensor& score, const Tensor& affine_first,
+                   const Tensor& affine_second, const Tensor& affine_query, at::IntArrayRef form,
+                   at::IntArrayRef form_of_query, double eps, int64_t H) {
+  const int64_t C = keys.size(-1), A = values.size(-1);
+  GruForms(form, eps, H);
+  query_form(form_of_query, eps, C);
+  check_sequence(x, 3 * H, std::nullopt);
+  TORCH_CHECK_VALUE(keys.dim() == 3, "expected keys of shape (batch, positions, units), got ", keys.sizes());
+  const int64_t B = x.size(0), S = keys.size(1);
+  check_contiguous("keys", keys, {B, S, C}, x);
+  check_contiguous("values", values, {B, S, A}, x);
+  check_mask(mask, {B, S}, x);
+  check("w_first", w_first, {3 * H, H}, x);
+  check("w_between", w_between, {C + 3 * H, H}, x);
+  check("w_context", w_context, {3 * H, A}, x);
+  check_contiguous("score", score, {C}, x);
+  check_contiguous("affine_first", affine_first, {2, 2, 3 * H}, x);
+  check_contiguous("affine_second", affine_second, {2, 2, 3 * H}, x);
+  check_contiguous("affine_query", affine_query, {2, C}, x);
+}
 
 TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed inputs from the previous tokens
                            const Tensor& s0,             // (B, H)
@@ -51,9 +93,14 @@ TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed i
                            at::IntArrayRef form, at::IntArrayRef query_form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
+  const int64_t H = s0.size(-1);
+  check_decoder(input, keys, values, mask, w_first, w_between, w_context, score, affine_first, affine_second,
+                affine_query, form, query_form, eps, H);
+  const int64_t B = input.size(0), T = input.size(1), S = keys.size(1), C = keys.size(2), A = values.size(2);
+  check("s0", s0, {B, H}, input);
+  if (bias.has_value()) check_contiguous("bias", *bias, {3 * H}, input);
   const Tensor x = with_contiguous_rows(input);
   const Tensor first = transposed(w_first), between = transposed(w_between), of_context = transposed(w_context);
-  const int64_t B = x.size(0), T = x.size(1), H = s0.size(1), S = keys.size(1), C = keys.size(2), A = values.size(2);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States s = empty_states(s0, T, false);
   const SavedDecoder saved{.states = s.all,
@@ -94,10 +141,16 @@ TensorList decoder_backward(const Tensor& gradient,          // (B, T, H): gradi
                             at::TensorList saved_list) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto attend_backward = find_operator<decltype(attention_backward)>("rmsexp::attention_backward");
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const int64_t H = w_first.size(-1);
+  check_decoder(input, keys, values, mask, w_first, w_between, w_context, score, affine_first, affine_second,
+                affine_query, form, query_form, eps, H);
   const auto saved = from_list<SavedDecoder>(saved_list);
+  const int64_t C = keys.size(2), A = values.size(2);
+  check_saved(saved, input, H, keys.size(1), C, A);
+  check("dstates", gradient, {input.size(0), input.size(1), H}, input);
+  check("dcontexts", context_gradient, {input.size(0), input.size(1), A}, input);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
   const States s{saved.states, false};
-  const int64_t C = keys.size(2);
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.first_products),
                djoint = at::empty_like(saved.joint_products);
   const Tensor dax = at::empty_like(saved.context_products), dkeys = at::zeros_like(keys);

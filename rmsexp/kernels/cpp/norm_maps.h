@@ -2,12 +2,31 @@
 // channel of a row has its own statistic. SIMD vectors run over the channels.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "norms.h"
 
 namespace rmsexp {
 namespace {
+
+constexpr int64_t kPositionsPerBlock = 128;  // with more positions, their sum is the sum of the sums of both halves
+
+// Returns N sums over the positions [begin, end). `add(p, sums)` adds the terms of position p to the sums. Rounding
+// errors grow with the logarithm of the number of blocks, instead of with the number of positions.
+template <typename W, size_t N, typename F>
+std::array<Vec<W>, N> sum_positions(int64_t begin, int64_t end, const F& add) {
+  std::array<Vec<W>, N> sums;
+  if (end - begin > kPositionsPerBlock) {
+    const int64_t middle = begin + (end - begin) / 2;
+    const auto first = sum_positions<W, N>(begin, middle, add), second = sum_positions<W, N>(middle, end, add);
+    for (size_t i = 0; i < N; ++i) sums[i] = first[i] + second[i];
+  } else {
+    sums.fill(Vec<W>(0));
+    for (int64_t p = begin; p < end; ++p) add(p, sums);
+  }
+  return sums;
+}
 
 template <typename T>
 void maps_forward(const Layout& layout, const Form& form,
@@ -27,16 +46,17 @@ void maps_forward(const Layout& layout, const Form& form,
       T* target = y + row * n * c;
       W *row_mean = form.kind == kLayer ? mean + row * c : nullptr, *row_scale = scale + row * c;
       for_each_vector<W>(0, c, [&](int64_t j, auto count) {
-        Vec<W> centre(0), squares(0);
+        Vec<W> centre(0);
         if (row_mean) {
-          for (int64_t p = 0; p < n; ++p) centre = centre + load(a + p * c + j, count);
-          centre = centre / Vec<W>(static_cast<W>(n));
+          const auto [sum] =
+              sum_positions<W, 1>(0, n, [&](int64_t p, auto& sums) { sums[0] = sums[0] + load(a + p * c + j, count); });
+          centre = sum / Vec<W>(static_cast<W>(n));
           store(row_mean + j, centre, count);
         }
-        for (int64_t p = 0; p < form.k; ++p) {
+        const auto [squares] = sum_positions<W, 1>(0, form.k, [&](int64_t p, auto& sums) {
           const auto difference = load(a + p * c + j, count) - centre;
-          squares = squares + difference * difference;
-        }
+          sums[0] = sums[0] + difference * difference;
+        });
         store(row_scale + j, squares, count);
       });
       for (int64_t j = 0; j < c; ++j) {
@@ -102,12 +122,11 @@ void maps_backward(const Layout& layout, const Form& form,
       };
       for_each_vector<W>(0, c, [&](int64_t j, auto count) {
         const Vec<W> centre = row_mean ? load(row_mean + j, count) : Vec<W>(0);
-        Vec<W> gradient_sum(0), product_sum(0);
-        for (int64_t p = 0; p < n; ++p) {
+        const auto [gradient_sum, product_sum] = sum_positions<W, 2>(0, n, [&](int64_t p, auto& sums) {
           const auto gradient = incoming(p, j, count);
-          gradient_sum = gradient_sum + gradient;
-          product_sum = at::vec::fmadd(gradient, load(a + p * c + j, count) - centre, product_sum);
-        }
+          sums[0] = sums[0] + gradient;
+          sums[1] = at::vec::fmadd(gradient, load(a + p * c + j, count) - centre, sums[1]);
+        });
         store(gradients.data() + j, gradient_sum, count);
         store(products.data() + j, product_sum * load(row_scale + j, count), count);
       });

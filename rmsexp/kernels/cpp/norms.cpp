@@ -34,6 +34,11 @@ Layout layout_of(const Tensor& x, bool maps) {
   return {x.size(0) * channels, positions, channels, false};
 }
 
+// The number of sets of units or positions that share a statistic.
+int64_t number_of_statistics(const Layout& layout) {
+  return layout.channels_last ? layout.rows * layout.channels : layout.rows;
+}
+
 at::ScalarType statistics_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // Returns a gain or shift, contiguous and in the dtype of the statistics of x; undefined if there is none.
@@ -56,15 +61,41 @@ Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, con
 
 Tensor sum_of_slots(const Tensor& slots) { return slots.dim() == 1 ? slots : slots.sum(0); }
 
+void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, int64_t width) {
+  if (!tensor.has_value() || !tensor->defined()) return;
+  TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->size(0) == width, "expected ", name, " of shape [", width, "], got ",
+                    tensor->sizes());
+  TORCH_CHECK_VALUE(tensor->is_floating_point() && tensor->device() == x.device(), "expected ", name,
+                    " of a floating-point dtype on ", x.device(), ", got ", tensor->dtype(), " on ", tensor->device());
+}
+
+// Checks the arguments that both operators take, except the form.
+void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
+                     double slope) {
+  TORCH_CHECK_VALUE(maps ? x.dim() == 4 : x.dim() >= 1, "expected x of shape ",
+                    maps ? "(batch, channels, height, width)" : "(..., units)", ", got ", x.sizes());
+  const int64_t width = x.size(maps ? 1 : -1);
+  check_parameter("gain", gain, x, width);
+  check_parameter("shift", shift, x, width);
+  TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
+}
+
+Form form_of(const Tensor& x, const Layout& layout, int64_t kind, int64_t k, bool inside, double eps) {
+  const Form form{kind, layout.n, kind == kLayer ? layout.n : k, inside, eps};
+  if (x.numel()) check(form);
+  return form;
+}
+
 }  // namespace
 
 NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                               int64_t kind, int64_t k, bool inside, double eps, double slope) {
+  check_arguments(input, gain, shift, maps, slope);
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
-  const Form form{kind, layout.n, kind == kLayer ? layout.n : k, inside, eps};
+  const Form form = form_of(x, layout, kind, k, inside, eps);
   const auto options = x.options().dtype(statistics_type(x));
-  const int64_t count = layout.channels_last ? layout.rows * layout.channels : layout.rows;
+  const int64_t count = number_of_statistics(layout);
   Tensor y = at::empty_like(x), scale = at::empty({count}, options);
   Tensor mean = at::empty({kind == kLayer ? count : 0}, options);
   if (x.numel()) {
@@ -82,11 +113,15 @@ NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, c
 NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, const OptionalTensor& gain,
                                const Tensor& mean, const Tensor& scale, const OptionalTensor& shift, bool maps,
                                int64_t kind, int64_t k, bool inside, double eps, double slope) {
+  check_arguments(input, gain, shift, maps, slope);
+  check("dy", gradient, input.sizes(), input);
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
-  const Form form{kind, layout.n, kind == kLayer ? layout.n : k, inside, eps};
-  const int64_t width = maps ? layout.channels : layout.n;
+  const Form form = form_of(x, layout, kind, k, inside, eps);
+  const int64_t count = number_of_statistics(layout), width = maps ? layout.channels : layout.n;
+  check_contiguous("scale", scale, {count}, scale);
+  check_contiguous("mean", mean, {kind == kLayer ? count : 0}, scale);
   const int64_t slots = x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
   Tensor dx = at::empty_like(x);
   Tensor dgain = gradient_slots(g, slots, width, scale), dshift = gradient_slots(b, slots, width, scale);
@@ -108,11 +143,11 @@ NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, cons
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
-      "normalise_forward(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, int k, bool inside, float eps, "
+      "normalise_forward(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, SymInt k, bool inside, float eps, "
       "float slope=1.0) -> (Tensor y, Tensor mean, Tensor scale)");
   m.def(
       "normalise_backward(Tensor dy, Tensor x, Tensor? gain, Tensor mean, Tensor scale, Tensor? shift, bool maps, "
-      "int kind, int k, bool inside, float eps, float slope=1.0) -> (Tensor dx, Tensor dgain, Tensor dshift)");
+      "int kind, SymInt k, bool inside, float eps, float slope=1.0) -> (Tensor dx, Tensor dgain, Tensor dshift)");
 }
 
 TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {

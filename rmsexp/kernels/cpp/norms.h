@@ -6,8 +6,8 @@
 // et al. (2016), Eq. 3.
 #pragma once
 
+#include "checks.h"
 #include "forms.h"
-#include "operators.h"
 
 namespace rmsexp {
 

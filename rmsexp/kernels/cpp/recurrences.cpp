@@ -19,12 +19,25 @@ struct SavedGru {
   auto fields() { return std::tie(states, products, gates, statistics); }
 };
 
+// Checks the arguments that gru_forward and gru_backward share; H is the number of units of a state.
+void check_gru(const Tensor& x, const Tensor& weight, const Tensor& affine, const OptionalTensor& mask,
+               at::IntArrayRef form, double eps, int64_t H) {
+  GruForms(form, eps, H);
+  check_sequence(x, 3 * H, mask);
+  check("weight", weight, {3 * H, H}, x);
+  check_contiguous("affine", affine, {2, 2, 3 * H}, x);
+}
+
 TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, const OptionalTensor& bias,
                        const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
                        double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
+  const int64_t H = h0.size(-1);
+  check_gru(input, weight, affine, mask, form, eps, H);
+  const int64_t B = input.size(0), T = input.size(1);
+  check("h0", h0, {B, H}, input);
+  if (bias.has_value()) check_contiguous("bias", *bias, {3 * H}, input);
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
-  const int64_t B = x.size(0), T = x.size(1), H = h0.size(1);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse);
   const SavedGru saved{h.all, empty(3 * H), empty(3 * H), empty(kWidth<GruStatistics>)};
@@ -43,8 +56,16 @@ TensorList gru_backward(const Tensor& gradient, const Tensor& input, const Tenso
                         const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
                         double eps, at::TensorList saved_list) {
   at::AutoDispatchBelowADInplaceOrView below;
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const int64_t H = weight.size(-1);
+  check_gru(input, weight, affine, mask, form, eps, H);
+  const int64_t B = input.size(0), T = input.size(1);
+  check("dout", gradient, {B, T, H}, input);
   const auto saved = from_list<SavedGru>(saved_list);
+  check_contiguous("states", saved.states, {T + 1, B, H}, input);
+  check_contiguous("products", saved.products, {T, B, 3 * H}, input);
+  check_contiguous("gates", saved.gates, {T, B, 3 * H}, input);
+  check_contiguous("statistics", saved.statistics, {T, B, kWidth<GruStatistics>}, input);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
   const States h{saved.states, reverse};
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
@@ -70,13 +91,27 @@ struct SavedLstm {
   auto fields() { return std::tie(hidden, cells, products, gates, statistics); }
 };
 
+// Checks the arguments that lstm_forward and lstm_backward share; H is the number of units of a state.
+void check_lstm(const Tensor& x, const Tensor& weight, const Tensor& affine, const Tensor& cell_affine,
+                const OptionalTensor& mask, at::IntArrayRef form, double eps, int64_t H) {
+  LstmForms(form, eps, H);
+  check_sequence(x, 4 * H, mask);
+  check("weight", weight, {4 * H, H}, x);
+  check_contiguous("affine", affine, {2, 2, 4 * H}, x);
+  check_contiguous("cell_affine", cell_affine, {2, H}, x);
+}
+
 TensorList lstm_forward(const Tensor& input, const Tensor& h0, const Tensor& c0, const Tensor& weight,
                         const Tensor& affine, const Tensor& cell_affine, const OptionalTensor& mask, bool reverse,
                         at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto forward_step = find_operator<decltype(lstm_gates_forward)>("rmsexp::lstm_gates_forward");
+  const int64_t H = h0.size(-1);
+  check_lstm(input, weight, affine, cell_affine, mask, form, eps, H);
+  const int64_t B = input.size(0), T = input.size(1);
+  check("h0", h0, {B, H}, input);
+  check("c0", c0, {B, H}, input);
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
-  const int64_t B = x.size(0), T = x.size(1), H = h0.size(1);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse), c = empty_states(c0, T, reverse);
   const SavedLstm saved{h.all, c.all, empty(4 * H), empty(5 * H), empty(kWidth<LstmStatistics>)};
@@ -96,8 +131,17 @@ TensorList lstm_backward(const Tensor& gradient, const Tensor& input, const Tens
                          double eps, at::TensorList saved_list) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto backward_step = find_operator<decltype(lstm_gates_backward)>("rmsexp::lstm_gates_backward");
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const int64_t H = weight.size(-1);
+  check_lstm(input, weight, affine, cell_affine, mask, form, eps, H);
+  const int64_t B = input.size(0), T = input.size(1);
+  check("dout", gradient, {B, T, H}, input);
   const auto saved = from_list<SavedLstm>(saved_list);
+  check_contiguous("hidden", saved.hidden, {T + 1, B, H}, input);
+  check_contiguous("cells", saved.cells, {T + 1, B, H}, input);
+  check_contiguous("products", saved.products, {T, B, 4 * H}, input);
+  check_contiguous("gates", saved.gates, {T, B, 5 * H}, input);
+  check_contiguous("statistics", saved.statistics, {T, B, kWidth<LstmStatistics>}, input);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
   const States h{saved.hidden, reverse}, c{saved.cells, reverse};
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());

@@ -17,6 +17,13 @@ namespace rmsexp {
 
 using TensorList = std::vector<Tensor>;
 
+// Checks the summed inputs of a sequence, (B, T, width), and their mask.
+inline void check_sequence(const Tensor& x, int64_t width, const OptionalTensor& mask) {
+  TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == width, "expected x of shape (batch, time, ", width, "), got ",
+                    x.sizes());
+  if (mask.has_value()) check_mask(*mask, {x.size(0), x.size(1)}, x);
+}
+
 inline OptionalTensor mask_at(const OptionalTensor& mask, int64_t t) {
   return mask.has_value() ? OptionalTensor(mask->select(1, t)) : std::nullopt;
 }

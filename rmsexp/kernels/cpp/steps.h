@@ -8,18 +8,27 @@
 // no two threads add to the same sum; the gradient is the sum of the parts.
 #pragma once
 
+#include "checks.h"
 #include "forms.h"
-#include "operators.h"
 
 namespace rmsexp {
+
+// Returns the integers of `form` after checking their number.
+inline at::IntArrayRef integers(at::IntArrayRef form, size_t count) {
+  TORCH_CHECK_VALUE(form.size() == count, "expected ", count, " integers that describe a norm, got ", form.size());
+  return form;
+}
 
 // The integers of `form` are: kind of norm, number of units in the statistic of the gates, number of units in the
 // statistic of the candidate, and 1 if eps is inside the root, otherwise 0.
 struct GruForms {
   Form gates, candidate;
   GruForms(at::IntArrayRef form, double eps, int64_t hidden)
-      : gates{form[0], 2 * hidden, form[1], form[3] != 0, eps},
-        candidate{form[0], hidden, form[2], form[3] != 0, eps} {}
+      : gates{integers(form, 4)[0], 2 * hidden, form[1], form[3] != 0, eps},
+        candidate{form[0], hidden, form[2], form[3] != 0, eps} {
+    check(gates);
+    check(candidate);
+  }
 };
 
 // The integers of `form` are: kind of norm, number of units in the statistics of ax and ah, number of units in the
@@ -27,13 +36,19 @@ struct GruForms {
 struct LstmForms {
   Form gates, cell;
   LstmForms(at::IntArrayRef form, double eps, int64_t hidden)
-      : gates{form[0], 4 * hidden, form[1], form[3] != 0, eps}, cell{form[0], hidden, form[2], form[3] != 0, eps} {}
+      : gates{integers(form, 4)[0], 4 * hidden, form[1], form[3] != 0, eps},
+        cell{form[0], hidden, form[2], form[3] != 0, eps} {
+    check(gates);
+    check(cell);
+  }
 };
 
 // The integers of `form` are: kind of norm, number of units in the statistic, and 1 if eps is inside the root,
 // otherwise 0.
 inline Form query_form(at::IntArrayRef form, double eps, int64_t width) {
-  return {form[0], width, form[1], form[2] != 0, eps};
+  const Form norm{integers(form, 3)[0], width, form[1], form[2] != 0, eps};
+  check(norm);
+  return norm;
 }
 
 // A row of a GRU's tensor `statistics`: mean and scale of each of its four norms, in this order.

@@ -129,10 +129,11 @@ inline T sum(int64_t n, F f) {
   return horizontal_sum<T>((parts[0] + parts[1]) + (parts[2] + parts[3]));
 }
 
-// For float, this uses exp_u20, whose error is up to 20 units in the last place.
+// For float, this uses exp_u20, whose error is up to 20 units in the last place, and which is finite for NaN. The
+// comparison sets all bits where x is NaN, which makes the result NaN there.
 template <typename T>
 inline Vec<T> sigmoid(const Vec<T>& x) {
-  if constexpr (std::is_same_v<T, float>) return Vec<T>(1) / (Vec<T>(1) + x.neg().exp_u20());
+  if constexpr (std::is_same_v<T, float>) return (x != x) | (Vec<T>(1) / (Vec<T>(1) + x.neg().exp_u20()));
   return Vec<T>(1) / (Vec<T>(1) + x.neg().exp());
 }
 
@@ -142,12 +143,13 @@ inline Vec<T> tanh(const Vec<T>& x) {
   if constexpr (!std::is_same_v<T, float>) return x.tanh();
   const Vec<T> one(1), magnitude = x.abs(), square = x * x;
   const auto large = one - Vec<T>(2) / ((magnitude + magnitude).exp_u20() + one);
-  // For |x| < 0.25, `large` loses digits by cancellation, so that the Taylor series to x^9 is used.
+  // For |x| < 0.25, `large` loses digits by cancellation, so that the Taylor series to x^9 is used. The comparison is
+  // false for NaN, for which the series is NaN, but `large` is finite.
   auto series = at::vec::fmadd(square, Vec<T>(62.0 / 2835), Vec<T>(-17.0 / 315));
   series = at::vec::fmadd(square, series, Vec<T>(2.0 / 15));
   series = at::vec::fmadd(square, series, Vec<T>(-1.0 / 3));
   const auto small = at::vec::fmadd(x * square, series, x);
-  return Vec<T>::blendv(large | (x & Vec<T>(-0.0)), small, magnitude < Vec<T>(0.25));
+  return Vec<T>::blendv(small, large | (x & Vec<T>(-0.0)), magnitude >= Vec<T>(0.25));
 }
 
 }  // namespace rmsexp

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rmsexp.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
 from rmsexp.kernels.triton.rows import (
     launch_options,
     load_statistics,
@@ -238,6 +239,8 @@ def attention_forward(
         alpha: ``(B, S)``, written; 0 where a position is padding.
         context: ``(B, A)``, written.
     """
+    _check_arguments(keys, query, values, mask, score, affine, statistics, alpha, form)
+    check_rows(keys, context=(context, (keys.shape[0], values.shape[2])))
     _forward[(keys.shape[0],)](
         *(keys, query, values, mask, score, affine, statistics, alpha, context),
         **row_strides(keys=keys, query=query, values=values, mask=mask),
@@ -276,6 +279,10 @@ def attention_backward(
 
     For the other arguments see :func:`attention_forward`.
     """
+    _check_arguments(keys, query, values, mask, score, affine, statistics, alpha, form)
+    rows, _, width = keys.shape
+    check_rows(keys, dcontext=(dcontext, (rows, values.shape[2])), dkeys=(dkeys, tuple(keys.shape)))
+    check_rows(keys, dquery=(dquery, (rows, width)), partials=(partials, (rows, 3, width)))
     dalpha = alpha.new_empty(alpha.shape)
     _backward[(keys.shape[0],)](
         *(dcontext, keys, query, values, mask, score, affine, statistics, alpha, dalpha, dkeys, dquery, partials),
@@ -284,6 +291,27 @@ def attention_backward(
         **_norm_arguments(form, eps),
         **_size_arguments(keys, values),
     )
+
+
+def _check_arguments(
+    keys: Tensor,
+    query: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    score: Tensor,
+    affine: Tensor,
+    statistics: Tensor,
+    alpha: Tensor,
+    form: list[int],
+) -> None:
+    """Check the arguments that both operators take. Raises: ValueError."""
+    rows, length, width = *keys.shape[:2], keys.shape[-1]
+    kind, k, _ = form
+    check_form(kind, width, k)
+    check_rows(keys, keys=(keys, (rows, length, width)), values=(values, (rows, length, values.shape[-1])))
+    check_rows(keys, query=(query, (rows, width)), statistics=(statistics, (rows, 2)), alpha=(alpha, (rows, length)))
+    check_contiguous(keys, score=(score, (width,)), affine=(affine, (2, width)))
+    check_mask(mask, (rows, length), keys.device)
 
 
 def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rmsexp.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
 from rmsexp.kernels.triton.rows import (
     load_statistics,
     norm_backward,
@@ -243,6 +244,9 @@ def gru_gates_forward(
             ``ah``, and the candidate of ``ah``.
         out: New state, ``(B, H)``, written.
     """
+    _check_arguments(ax, ah, h, gates, statistics, mask, affine, form)
+    check_rows(h, out=(out, tuple(h.shape)))
+    check_contiguous(h, bias=(bias, (3 * h.shape[1],)))
     _forward[(h.shape[0],)](
         *(ax, ah, h, mask, bias, affine, gates, statistics, out),
         **row_strides(ax=ax, ah=ah, h=h, mask=mask, gates=gates, statistics=statistics, out=out),
@@ -280,6 +284,10 @@ def gru_gates_backward(
 
     For the other arguments see :func:`gru_gates_forward`.
     """
+    _check_arguments(ax, ah, h, gates, statistics, mask, affine, form)
+    (rows, hidden), width = h.shape, 3 * h.shape[1]
+    check_rows(h, dout=(dout, (rows, hidden)), dh=(dh, (rows, hidden)), dax=(dax, (rows, width)))
+    check_rows(h, dah=(dah, (rows, width)), partials=(partials, (rows, 2, 2, width)))
     strides = row_strides(dout=dout, dh=dh, ax=ax, ah=ah, h=h, gates=gates, statistics=statistics, mask=mask)
     _backward[(h.shape[0],)](
         *(dout, dh, ax, ah, h, gates, statistics, mask, affine, dax, dah, partials),
@@ -288,6 +296,27 @@ def gru_gates_backward(
         **_norm_arguments(form, eps),
         **size_arguments(h.shape[1]),
     )
+
+
+def _check_arguments(
+    ax: Tensor,
+    ah: Tensor,
+    h: Tensor,
+    gates: Tensor,
+    statistics: Tensor,
+    mask: Tensor | None,
+    affine: Tensor,
+    form: list[int],
+) -> None:
+    """Check the arguments that both operators take. Raises: ValueError."""
+    rows, hidden, width = h.shape[0], h.shape[-1], 3 * h.shape[-1]
+    kind, k_gates, k_candidate, _ = form
+    check_form(kind, 2 * hidden, k_gates)
+    check_form(kind, hidden, k_candidate)
+    check_rows(h, h=(h, (rows, hidden)), ax=(ax, (rows, width)), ah=(ah, (rows, width)), gates=(gates, (rows, width)))
+    check_rows(h, statistics=(statistics, (rows, 8)))
+    check_contiguous(h, affine=(affine, (2, 2, width)))
+    check_mask(mask, (rows,), h.device)
 
 
 def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rmsexp.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
 from rmsexp.kernels.triton.rows import (
     load_statistics,
     norm_backward,
@@ -265,6 +266,8 @@ def lstm_gates_forward(
         out_h: New hidden state, ``(B, H)``, written.
         out_c: New cell, ``(B, H)``, written.
     """
+    _check_arguments(ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine, form)
+    check_rows(c, h=(h, tuple(c.shape)), out_h=(out_h, tuple(c.shape)))
     strides = row_strides(ax=ax, ah=ah, h=h, c=c, mask=mask, gates=gates, statistics=statistics)
     _forward[(h.shape[0],)](
         *(ax, ah, h, c, mask, affine, cell_affine, gates, statistics, out_h, out_c),
@@ -310,6 +313,11 @@ def lstm_gates_backward(
 
     For the other arguments see :func:`lstm_gates_forward`.
     """
+    _check_arguments(ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine, form)
+    (rows, hidden), width = c.shape, 4 * c.shape[1]
+    check_rows(c, dout=(dout, (rows, hidden)), dh=(dh, (rows, hidden)), dc=(dc, (rows, hidden)))
+    check_rows(c, dax=(dax, (rows, width)), dah=(dah, (rows, width)))
+    check_rows(c, partials=(partials, (rows, 2, 2, width)), cell_partials=(cell_partials, (rows, 2, hidden)))
     strides = row_strides(dout=dout, dh=dh, dc=dc, ax=ax, ah=ah, c=c, out_c=out_c, gates=gates, statistics=statistics)
     _backward[(c.shape[0],)](
         *(dout, dh, dc, ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine),
@@ -319,6 +327,29 @@ def lstm_gates_backward(
         **_norm_arguments(form, eps),
         **size_arguments(c.shape[1]),
     )
+
+
+def _check_arguments(
+    ax: Tensor,
+    ah: Tensor,
+    c: Tensor,
+    out_c: Tensor,
+    gates: Tensor,
+    statistics: Tensor,
+    mask: Tensor | None,
+    affine: Tensor,
+    cell_affine: Tensor,
+    form: list[int],
+) -> None:
+    """Check the arguments that both operators take. Raises: ValueError."""
+    rows, hidden, width = c.shape[0], c.shape[-1], 4 * c.shape[-1]
+    kind, k_gates, k_cell, _ = form
+    check_form(kind, width, k_gates)
+    check_form(kind, hidden, k_cell)
+    check_rows(c, c=(c, (rows, hidden)), ax=(ax, (rows, width)), ah=(ah, (rows, width)), out_c=(out_c, (rows, hidden)))
+    check_rows(c, gates=(gates, (rows, 5 * hidden)), statistics=(statistics, (rows, 6)))
+    check_contiguous(c, affine=(affine, (2, 2, width)), cell_affine=(cell_affine, (2, hidden)))
+    check_mask(mask, (rows,), c.device)
 
 
 def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:

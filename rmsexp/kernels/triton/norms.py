@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.kernels.forms import Kind, is_channels_last, is_readable, wide
+from rmsexp.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
 from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
 
 
@@ -39,9 +40,9 @@ def _forward(
 ):
     """Compute mean and scale of each row, and ``y = (x - mean) * scale * gain + shift``."""
     DTYPE: tl.constexpr = scale.dtype.element_ty
-    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     row_exists = row < rows
-    row_begin = (row // unit_stride).to(tl.int64) * n * unit_stride + row % unit_stride
+    row_begin = row // unit_stride * n * unit_stride + row % unit_stride
     row_mean, row_scale = row_statistics(
         x + row_begin, row_exists, unit_stride, n, k, KIND, EPS_INSIDE, EPS, DTYPE, BLOCK_ROWS, BLOCK_N
     )
@@ -51,7 +52,7 @@ def _forward(
     for start in range(0, n, BLOCK_N):
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = row_exists & (unit < n)
-        offset = row_begin + unit * unit_stride
+        offset = row_begin + unit.to(tl.int64) * unit_stride
         parameter = row % channels if MAPS else unit
         value = (tl.load(x + offset, in_row).to(DTYPE) - row_mean) * row_scale
         if gain is not None:
@@ -90,9 +91,9 @@ def _backward(
     adds these parts. For the gradient of x see :func:`row_gradient_terms`, with ``g = dy * gain``.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
-    row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     row_exists = row < rows
-    row_begin = (row // unit_stride).to(tl.int64) * n * unit_stride + row % unit_stride
+    row_begin = row // unit_stride * n * unit_stride + row % unit_stride
     part = tl.program_id(0).to(tl.int64) * n  # this program's row of dgain and dshift, unless MAPS
     row_mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
     if KIND == LAYER:
@@ -103,7 +104,7 @@ def _backward(
     for start in range(0, n, BLOCK_N):
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = row_exists & (unit < n)
-        offset = row_begin + unit * unit_stride
+        offset = row_begin + unit.to(tl.int64) * unit_stride
         g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
         normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
         if not MAPS:
@@ -130,7 +131,7 @@ def _backward(
     for start in range(0, n, BLOCK_N):
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = row_exists & (unit < n)
-        offset = row_begin + unit * unit_stride
+        offset = row_begin + unit.to(tl.int64) * unit_stride
         g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
         if gain is not None:
             g *= tl.load(gain + (row % channels if MAPS else unit), in_row, other=0)
@@ -170,6 +171,18 @@ def _block_options(layout: _Layout) -> dict[str, int]:
     return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
 
 
+def _check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, slope: float) -> None:
+    """Check the arguments that both operators take, except the form. Raises: ValueError."""
+    if x.ndim != 4 if maps else x.ndim < 1:
+        expected = "(batch, channels, height, width)" if maps else "(…, units)"
+        raise ValueError(f"expected x of shape {expected}, got {list(x.shape)}")
+    width = x.shape[1 if maps else -1]
+    check_parameter("gain", gain, width, x.device)
+    check_parameter("shift", shift, width, x.device)
+    if not 0 < slope <= 1:
+        raise ValueError(f"expected a slope in (0, 1], got {slope}")
+
+
 def _wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.to(wide(x)).contiguous()
 
@@ -204,6 +217,7 @@ def normalise_forward(
         mean: ``(rows,)`` in memory order, float64 for float64 input, otherwise float32; empty except for layer norm.
         scale: ``(rows,)`` in memory order, in the dtype of mean.
     """
+    _check_arguments(x, gain, shift, maps, slope)
     x = x if is_readable(x, maps) else x.contiguous()
     layout = _layout(x, maps)
     y = torch.empty_like(x)
@@ -212,6 +226,7 @@ def normalise_forward(
     if x.numel():
         options = _block_options(layout)
         k = layout.n if kind == Kind.LAYER else k
+        check_form(kind, layout.n, k)
         parameters = (_wide_parameter(gain, x), _wide_parameter(shift, x))
         _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
             x, *parameters, y, mean, scale, *layout, k, maps, kind, inside, eps, **options
@@ -243,6 +258,8 @@ def normalise_backward(
     For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
     dtype of ``scale``, or empty if gain or shift is None.
     """
+    _check_arguments(x, gain, shift, maps, slope)
+    check("dy", dy, x.shape, x.dtype, x.device)
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
         dy = torch.where(y > 0, dy, dy * slope)
@@ -250,6 +267,7 @@ def normalise_backward(
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
     layout = _layout(x, maps)
+    check_contiguous(scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if kind == Kind.LAYER else 0,)))
     options = _block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
     examples = layout.rows // layout.channels if layout.n else 0
@@ -259,6 +277,7 @@ def normalise_backward(
     dshift = None if shift is None else scale.new_empty(parts)
     if x.numel():
         k = layout.n if kind == Kind.LAYER else k
+        check_form(kind, layout.n, k)
         tensors = (dy, x, _wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
         _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
     empty = scale.new_empty(0)

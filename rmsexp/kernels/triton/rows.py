@@ -47,13 +47,14 @@ def row_statistics(
             sums = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
             for start in range(0, n, BLOCK_N):
                 unit = start + units
-                sums += tl.load(a + unit * unit_stride, row_exists & (unit < n), other=0).to(DTYPE)
+                sums += tl.load(a + unit.to(tl.int64) * unit_stride, row_exists & (unit < n), other=0).to(DTYPE)
             mean = tl.sum(sums, 1, keep_dims=True) / n
         squares = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
         for start in range(0, k, BLOCK_N):
             unit = start + units
             in_row = row_exists & (unit < k)
-            centred = tl.where(in_row, tl.load(a + unit * unit_stride, in_row, other=0).to(DTYPE) - mean, 0)
+            value = tl.load(a + unit.to(tl.int64) * unit_stride, in_row, other=0).to(DTYPE)
+            centred = tl.where(in_row, value - mean, 0)
             squares += centred * centred
         mean_square = tl.sum(squares, 1, keep_dims=True) / (1 if KIND == EUCLID else k)
         scale = 1 / tl.sqrt(mean_square + EPS) if EPS_INSIDE else 1 / (tl.sqrt(mean_square) + EPS)
