@@ -211,6 +211,18 @@ def test_an_empty_batch(unit: str) -> None:
 
 @units
 @directions
+@pytest.mark.parametrize("masked", [False, True])
+def test_sequences_without_positions(unit: str, masked: bool, reverse: bool) -> None:
+    eager, fused = pair_of(unit, "rms")
+    x, mask = draw(BATCH, 0, E), MASK[:, :0] if masked else None
+    results = [layer(x, mask, reverse=reverse) for layer in (eager, fused)]
+    assert results[0].shape == results[1].shape == (BATCH, 0, H)
+    for layer, states in zip((eager, fused), results, strict=True):
+        assert not any(gradient.any() for gradient in gradients(states, list(layer.parameters())))
+
+
+@units
+@directions
 def test_threads(unit: str, reverse: bool) -> None:
     """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers."""
     _, fused = pair_of(unit, "ln", torch.float32, (32, 64))

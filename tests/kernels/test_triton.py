@@ -1,22 +1,19 @@
 """The Triton kernels, run by Triton's interpreter on CPU, equal PyTorch's autograd in float64; they compile for CUDA.
 
-Neither test needs a GPU. A separate process runs the interpreter, because Triton chooses between interpreter and
-compiler when it is imported.
+Neither test needs a GPU.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter, run_python
 from torch import Tensor
 
 from rmsexp.kernels.forms import Kind
@@ -25,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 triton = pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if INTERPRETED:
     from rmsexp.kernels import triton as kernels
     from rmsexp.kernels.triton import norms as norm_kernels
@@ -68,20 +64,14 @@ def name_of(value: object) -> str:
     return "-".join(map(name_of, value)) if isinstance(value, tuple) else str(value)
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    folder = Path(__file__).parent
-    return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
-
-
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
 def test_under_the_interpreter() -> None:
-    process = run("-m", "pytest", "-p", "no:cacheprovider", __file__, TRITON_INTERPRET="1")
-    assert process.returncode == 0, process.stdout[-8000:]
+    assert_passes_in_the_interpreter(__file__)
 
 
 COMPILE = r"""
 import re, sys
+sys.path.append("..")
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction
 from triton.runtime.driver import driver
@@ -110,7 +100,7 @@ call_every_operator()
 @pytest.mark.skipif(INTERPRETED, reason="Triton's interpreter does not compile kernels")
 def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
-    process = run("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
+    process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
     modules = ["norms", "norms", "gru", "lstm", "attention"]
     names = [f"rmsexp.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
