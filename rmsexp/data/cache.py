@@ -1,4 +1,8 @@
-"""Compute a result once and store it, so that neither a kill nor another process can leave it incomplete."""
+"""Compute a result once and store it in a folder, so that a kill, another process or damage can never change it.
+
+The folder has a file with a digest of its name and its other files, which is checked whenever the result is read. A
+folder with any damage is made again.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,21 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Report
 from rmsexp.record import sync_folder
 
 T = TypeVar("T")
 
-DAMAGE = (FileNotFoundError, ValueError, EOFError)  # what cached's ``read`` raises for a missing or damaged folder
+DIGEST = "digest"  # the name of the file with the digest
+BLOCK = 1 << 22  # bytes that are hashed at a time
+DAMAGE = (OSError, ValueError, EOFError)  # what reading a missing or damaged folder raises
 
 
 def key(source: str, *parts: object) -> str:
@@ -29,27 +37,86 @@ def key(source: str, *parts: object) -> str:
     return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:16]
 
 
-def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]) -> T:
+def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None], report: Report) -> T:
     """Return ``read(folder)``. If the folder is missing or damaged, let ``make`` compute its files first.
 
-    ``read`` must raise FileNotFoundError, ValueError or EOFError for a missing or damaged folder. A damaged folder is
-    removed. ``make`` is given an empty temporary folder for its files, which is renamed to ``folder`` once the files
-    are on the disk, so a kill cannot leave an incomplete ``folder``. If several processes need the same folder, one
-    makes it and the others wait.
+    The content of the folder is compared with its digest before it is read. A folder that is damaged, was renamed, or
+    has no digest because an older version wrote it, is reported in one line and replaced. ``make`` is given an empty
+    temporary folder for its files, which is renamed to ``folder`` once the files are on the disk, so a kill cannot
+    leave an incomplete ``folder``. If several processes need the same folder, one makes it and the others wait.
 
     Raises: OSError if the folder cannot be written, and whatever ``make`` raises. If ``make`` fails, nothing is stored.
     """
-    with suppress(*DAMAGE):
-        return read(folder)
+    try:
+        return _checked(folder, read)
+    except DAMAGE as error:
+        if os.path.lexists(folder):
+            report(f"{folder} is damaged ({error}); its content is computed again")
     with staging(folder) as temporary:
         with suppress(*DAMAGE):
-            return read(folder)  # another process made it while this one waited
-        shutil.rmtree(folder, ignore_errors=True)
+            return _checked(folder, read)  # another process made it while this one waited
+        remove(folder)
         make(temporary)
+        (temporary / DIGEST).write_text(_folder_digest(temporary, folder))
         sync(temporary)
         temporary.rename(folder)
         sync_folder(folder.parent)
     return read(folder)
+
+
+def _checked(folder: Path, read: Callable[[Path], T]) -> T:
+    """Return ``read(folder)``. Raises: one of ``DAMAGE`` if the folder is missing or its digest does not fit."""
+    names = {path.name for path in folder.iterdir()}
+    if DIGEST not in names:
+        raise ValueError("it has no digest, as if an older version had stored it")
+    if irregular := [name for name in names if (folder / name).is_symlink() or not (folder / name).is_file()]:
+        raise ValueError(f"{irregular[0]} is not a regular file")
+    if (folder / DIGEST).read_bytes() != _folder_digest(folder, folder).encode():
+        raise ValueError("its digest does not fit")
+    return read(folder)
+
+
+def _folder_digest(folder: Path, place: Path) -> str:
+    """Return a digest of the files in ``folder``, and of the last two names of its final path, ``place``."""
+    content = content_digest(path for path in folder.iterdir() if path.name != DIGEST)
+    return hashlib.sha256(repr((place.parts[-2:], content)).encode()).hexdigest()
+
+
+def content_digest(files: Iterable[Path]) -> str:
+    """Return a SHA-256, in hexadecimal, of the names, sizes and contents of files in any order.
+
+    The files are hashed in blocks, several at a time. A gigabyte takes about a second on one core.
+
+    Raises: OSError if a file cannot be read; ValueError if it is not a regular file.
+    """
+    sizes = {path: _size_bytes(path) for path in sorted(files)}
+    blocks = [(path, start) for path, size in sizes.items() for start in range(0, max(size, 1), BLOCK)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        digests = list(pool.map(_block_digest, blocks))
+    listing = [(path.name, size) for path, size in sizes.items()]
+    return hashlib.sha256(repr((listing, digests)).encode()).hexdigest()
+
+
+def _size_bytes(path: Path) -> int:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for somebody who writes to it
+        raise ValueError(f"{path.name} is not a regular file")
+    return status.st_size
+
+
+def _block_digest(block: tuple[Path, int]) -> str:
+    path, start = block
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        return hashlib.sha256(file.read(BLOCK)).hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, a file or a link, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -62,9 +129,9 @@ def staging(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         try:
             temporary.mkdir()
             yield temporary

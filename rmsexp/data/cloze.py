@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Report
 from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.sequences import Sequences, offsets
 
@@ -155,7 +155,7 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
 
 
 def stored(
-    root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]]
+    root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
 ) -> tuple[Cloze, dict[str, int]]:
     """Return the encoded questions and counts that are stored in ``<root>/cloze``.
 
@@ -166,7 +166,7 @@ def stored(
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
     with storing(f"The encoded questions of {name}", root):
-        return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()))
+        return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
 
 
 def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:

@@ -81,7 +81,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
                 report(f"left out: {reader.damaged - REPORT_DAMAGED:,} more")
             return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **_lost(cloze)}
 
-        cloze, counts = stored(root, name, key(__file__, digest, sentences, damaged), make)
+        cloze, counts = stored(root, name, key(__file__, digest, sentences, damaged), make, report)
         report(
             f"{name}: {counts['read']:,} files read, {counts['damaged']:,} damaged and left out; "
             f"{counts['unknown']:,} unknown words; {_summary(cloze, counts)}"
@@ -238,7 +238,7 @@ def top4(root: Path) -> Source[Cloze]:
             no_entity = sum(int(np.isin(part.answers, cloze.entities, invert=True).sum()) for part in splits.values())
             return cloze, {"no_entity": no_entity, **_lost(cloze)}
 
-        cloze, counts = stored(root, "CNN top4", key(__file__, digest), make)
+        cloze, counts = stored(root, "CNN top4", key(__file__, digest), make, report)
         report(f"CNN top4: {_summary(cloze, counts)}; answers that are not an entity: {counts['no_entity']:,}")
         return cloze
 

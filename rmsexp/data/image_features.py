@@ -12,12 +12,13 @@ A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. T
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from io import BytesIO
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from rmsexp import checks, record
 from rmsexp.data import DataError, Report, cache
-from rmsexp.data.files import FLOAT32, unreadable, write_float32
+from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_float32
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,10 +54,11 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
     """Write the features of ``images``, float32 of shape (image, 4096) with rows of norm 1, to ``target`` (.npy).
 
     A .json file beside ``target`` records the origin of the features: ``kind``, the number of ``images``, and
-    ``digest``, a SHA-256 of the images' names and sizes and of the extractor's version. If ``target`` already has this
-    origin, nothing is done. Features of another origin are replaced. Rows are first stored in shards of SHARD images;
-    if the process is killed, the next call with the same images computes only the missing shards. If several processes
-    need the same target, one computes it and the others wait.
+    ``digest``, a SHA-256 of the images' names and sizes and of the extractor's version. It also has ``content``, a
+    digest of ``target``. If ``target`` already has this origin and is undamaged, nothing is done; otherwise it is
+    replaced. Rows are first stored in shards of SHARD images; if the process is killed, the next call with the same
+    images computes only the missing shards. If several processes need the same target, one computes it and the others
+    wait.
 
     Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
     stored nor downloadable, or if the features cannot be stored.
@@ -65,22 +67,24 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
     version, extractor = KINDS[kind]
     digest = hashlib.sha256(repr((version, sizes(images))).encode()).hexdigest()
     origin = {"kind": kind, "images": len(images), "digest": digest}
-    if _is_stored(target, origin):
+    if _is_stored(target, origin, report):
         return
     size_bytes = 2 * len(images) * SIZE * FLOAT32.itemsize  # twice: shards, and the file that they are joined into
     with (
         cache.storing(f"The features of {len(images):,} images", target, size_bytes),
         cache.staging(target) as temporary,
     ):
-        if not _is_stored(target, origin):  # otherwise another process stored them while this one waited
+        if not _is_stored(target, origin, lambda _: None):  # otherwise another process stored them meanwhile
             shards = target.with_suffix(".shards") / digest[:16]
             progress = partial(_report_progress, report, kind, target.stem, len(images))
-            paths = _write_shards(images, extractor, shards, progress)
-            _join(paths, len(images), temporary / target.name)
+            rows = _shards(images, extractor, shards, progress, report)
+            write_float32(temporary / target.name, (len(images), SIZE), rows)
+            content = cache.content_digest([temporary / target.name])
             cache.sync(temporary)
-            target.with_suffix(".json").unlink(missing_ok=True)  # so that the old origin never describes new features
+            cache.remove(target.with_suffix(".json"))  # so that the old origin never describes new features
+            cache.remove(target)
             (temporary / target.name).replace(target)
-            record.write_json(target.with_suffix(".json"), origin)
+            record.write_json(target.with_suffix(".json"), origin | {"content": content})
             shutil.rmtree(shards.parent)
 
 
@@ -102,38 +106,59 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
 
 
-def _is_stored(target: Path, origin: dict[str, Any]) -> bool:
-    try:
-        stored = np.load(target, mmap_mode="r")
-        return record.read_json(target.with_suffix(".json")) == origin and stored.shape == (origin["images"], SIZE)
-    except (OSError, ValueError, EOFError):
+def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
+    """Return whether ``target`` has features of this origin. If they cannot be used, or not be checked, report it."""
+    path = target.with_suffix(".json")
+    if not os.path.lexists(target):
         return False
+    try:
+        stored = record.read_json(path)
+        recorded = stored.pop("content", None)
+        if stored != origin:
+            raise ValueError("they are of other images, or of another version")
+        content = cache.content_digest([target])
+        if recorded not in (None, content):
+            raise ValueError("their digest does not fit")
+    except (OSError, ValueError) as error:
+        report(f"{target}: these features cannot be used ({error}); they are computed again")
+        return False
+    if recorded is None:  # an older version stored the features
+        report(f"{target}: these features have no digest, so they could not be checked for damage")
+        with suppress(OSError):  # the folder may be read-only
+            record.write_json(path, origin | {"content": content})
+    return True
 
 
 def _report_progress(report: Report, kind: str, split: str, total: int, done: int) -> None:
     report(f"{kind} features of {split}: {done:,} of {total:,} images")
 
 
-def _write_shards(
-    images: Sequence[Path], extractor: Callable[[], Extractor], folder: Path, progress: Callable[[int], None]
-) -> list[Path]:
-    """Write the shards that are missing, and return the paths of all shards in order.
+def _shards(
+    images: Sequence[Path],
+    extractor: Callable[[], Extractor],
+    folder: Path,
+    progress: Callable[[int], None],
+    report: Report,
+) -> Iterator[np.ndarray]:
+    """Yield the features of SHARD images after the other. Compute and store the shards that are missing or damaged.
 
     ``extractor()`` makes the extractor; it is called only if a shard is missing. Before each missing shard,
     ``progress`` is called with the number of images that come before this shard.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{start:07}.npy" for start in range(0, len(images), SHARD)]
-    missing = [number for number, path in enumerate(paths) if not path.exists()]
-    if missing:
-        row = partial(_row, extractor())
-        with ThreadPoolExecutor(WORKERS) as pool:
-            for number in missing:
-                progress(number * SHARD)
-                content = BytesIO()
-                np.save(content, np.stack(list(pool.map(row, images[number * SHARD : (number + 1) * SHARD]))))
-                record.write_atomic(paths[number], content.getvalue())
-    return paths
+    row = lru_cache(lambda: partial(_row, extractor()))
+    with ThreadPoolExecutor(WORKERS) as pool:
+
+        def make(start: int, temporary: Path) -> None:
+            progress(start)
+            np.save(temporary / "rows.npy", np.stack(list(pool.map(row(), images[start : start + SHARD]))))
+
+        for start in range(0, len(images), SHARD):
+            yield cache.cached(folder / f"{start:07}", _read_rows, partial(make, start), report)
+
+
+def _read_rows(folder: Path) -> np.ndarray:
+    rows: np.ndarray = np.load(folder / "rows.npy")
+    return rows
 
 
 def _row(extractor: Extractor, path: Path) -> np.ndarray:
@@ -150,10 +175,6 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
 def _unit(vector: np.ndarray) -> np.ndarray:
     """Return a vector scaled to a Euclidean norm of 1; a vector of zeros is returned unchanged."""
     return vector / (np.linalg.norm(vector) or 1)
-
-
-def _join(shards: Sequence[Path], images: int, target: Path) -> None:
-    write_float32(target, (images, SIZE), map(np.load, shards))
 
 
 def _descriptor() -> Extractor:
@@ -251,15 +272,18 @@ def _vgg19() -> Extractor:
     """Return the extractor of VGG-19's features; it uses a GPU if there is one.
 
     The weights are read from torch.hub's folder, which the environment variable TORCH_HOME sets, or downloaded into it
-    if they are missing. The hash is verified after a download only, not when an existing file is read.
+    if they are missing. Their name contains the first digits of their SHA-256, which is verified each time.
 
-    Raises: DataError if the weights cannot be read or downloaded.
+    Raises: DataError if the weights cannot be read or downloaded, or are damaged.
     """
     import torch
     from torchvision.models import VGG19_Weights, vgg19
 
     url = VGG19_Weights.IMAGENET1K_V1.url
+    path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
     try:
+        if path.exists() and not sha256_of(path).startswith(path.stem.rpartition("-")[2]):
+            raise ValueError("its content does not have the SHA-256 in its name")
         state = torch.hub.load_state_dict_from_url(
             url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
         )
@@ -267,7 +291,7 @@ def _vgg19() -> Extractor:
             network = vgg19()
         network.load_state_dict(state, assign=True)
     except Exception as error:  # errors of the network and of damaged files have many types
-        path, reason = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]), str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise DataError(
             f"The weights of VGG-19 cannot be read from {path} or downloaded to it ({reason}).\n"
             f"Put the file {url} there, or use data.features=descriptor, which needs no weights."

@@ -53,7 +53,7 @@ def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
 
     def load(report: Report) -> Cloze:
         stamp = key(__file__, digest, vocabulary, entities)
-        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities))
+        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities), report)
         report(_summary(cloze, counts))
         return cloze
 

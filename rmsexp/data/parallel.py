@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import not_utf8, sha256_of, unreadable
+from rmsexp.data.files import not_utf8, read_bytes, sha256_of, unreadable
 from rmsexp.record import sync_folder
 
 Pairs = tuple[list[str], list[str]]  # source lines and target lines, without line ends
@@ -89,8 +89,10 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
     files is downloaded: train with the ``datasets`` library, the others with sacreBLEU, always from its English-German
     test sets, also for translation from German.
 
-    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, or if a
-    split has only one of its two files.
+    A downloaded file is compared with its stored digest each time.
+
+    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, if a
+    downloaded file has changed, or if a split has only one of its two files.
     """
     _check_languages("WMT14", source, target)
     folder = root / "wmt14"
@@ -168,6 +170,8 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
         )
     pairs = {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
     digests = {split: [sha256_of(path) for path in paths] for split, paths in pairs.items()}
+    for split, prefix in prefixes.items():
+        _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
     return Corpus(
         name=f"{name} {source}-{target}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
@@ -176,6 +180,25 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
         target=target,
         splits={split: partial(read_pairs, *paths) for split, paths in pairs.items()},
     )
+
+
+def _digests_path(prefix: Path) -> Path:
+    """Return the path of the file with the digests of a downloaded split, in the format of the program sha256sum."""
+    return prefix.with_name(f".{prefix.name}.sha256")
+
+
+def _listed(digests: Mapping[Path, str]) -> str:
+    return "".join(sorted(f"{digest}  {path.name}\n" for path, digest in digests.items()))
+
+
+def _check_download(prefix: Path, digests: Mapping[Path, str]) -> None:
+    """Raise DataError if a split was downloaded, and its files no longer have the stored digests."""
+    stored = _digests_path(prefix)
+    if stored.exists() and read_bytes(stored) != _listed(digests).encode():
+        raise DataError(
+            f"{' or '.join(map(str, digests))} is not as downloaded: its sha256 is not that in {stored.name}.\n"
+            f"Delete both files and {stored} to download them again, or the last alone to keep the files."
+        )
 
 
 def _find(prefix: Path, language: str) -> Path | None:
@@ -221,8 +244,10 @@ def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None
                 )
             if not paths:  # otherwise another process wrote them while this one waited
                 write(temporary / prefix.name)
+                listed = _listed({file: sha256_of(file) for file in temporary.iterdir()})
+                _digests_path(temporary / prefix.name).write_text(listed)
                 cache.sync(temporary)
-                for file in temporary.iterdir():
+                for file in sorted(temporary.iterdir()):  # the digests first, whose name begins with a dot
                     file.rename(prefix.with_name(file.name))
                 sync_folder(prefix.parent)
     except DataError:

@@ -95,7 +95,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, cache: Path, report: Report)
             )
         (folder / "model").write_bytes(learn(pairs, corpus, options, report))
 
-    return cached(cache / "subwords" / fingerprint(corpus, options), read, make)
+    return cached(cache / "subwords" / fingerprint(corpus, options), read, make, report)
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:

@@ -93,7 +93,9 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
     folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
     with storing(f"The subwords and encoded text of {corpus.name}", cache):
         source, target = codecs(corpus, options, cache, report)
-        train, counts = cached(folder, _read, lambda path: _write(path, corpus, source, target, options, report))
+        train, counts = cached(
+            folder, _read, lambda path: _write(path, corpus, source, target, options, report), report
+        )
     report(_summary(corpus, counts, options))
     held_out = {split: _held_out(corpus, split, source, target, options) for split in corpus.splits if split != "train"}
     return Translation(source, target, train, held_out, counts)

@@ -46,7 +46,7 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
     size_bytes = (images.train_x.size + images.test_x.size) * FLOAT32.itemsize
     with cache.storing("The whitened images", folder, size_bytes):
         train_x, test_x = cache.cached(
-            folder, partial(_read, images=images), partial(_make, images=images, eps=eps, report=report)
+            folder, partial(_read, images=images), partial(_make, images=images, eps=eps, report=report), report
         )
     return Whitened(train_x, images.train_y, test_x, images.test_y)
 

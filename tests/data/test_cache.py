@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rmsexp.data.cache import cached, key, staging
+from rmsexp.data import DataError, cache
+from rmsexp.data.cache import cached, content_digest, key, staging, storing
 
 
 def read(folder: Path) -> str:
@@ -34,8 +40,8 @@ def visible(folder: Path) -> list[str]:
 def test_result_is_made_once_and_then_read(tmp_path: Path) -> None:
     make = Maker()
     folder = tmp_path / "deep" / "entry"
-    assert cached(folder, read, make) == "made 1"
-    assert cached(folder, read, make) == "made 1"
+    assert cached(folder, read, make, print) == "made 1"
+    assert cached(folder, read, make, print) == "made 1"
     assert visible(folder.parent) == ["entry"]
 
 
@@ -44,9 +50,143 @@ def test_damaged_entry_and_leftovers_of_a_killed_process_are_replaced(tmp_path: 
         (tmp_path / name).mkdir()
         (tmp_path / name / "value").touch()
         (tmp_path / name / "stray").touch()
-    assert cached(tmp_path / "entry", read, Maker()) == "made 1"
+    assert cached(tmp_path / "entry", read, Maker(), print) == "made 1"
     assert visible(tmp_path) == ["entry"]
-    assert visible(tmp_path / "entry") == ["value"]
+    assert visible(tmp_path / "entry") == ["digest", "value"]
+
+
+def damaged(folder: Path, number: int) -> None:
+    """Change one byte of a file of the folder; ``number`` chooses the file and the byte."""
+    rng = np.random.default_rng(number)
+    files = sorted(folder.iterdir())
+    path = files[number % len(files)]
+    content = bytearray(path.read_bytes())
+    content[rng.integers(len(content))] ^= int(rng.integers(1, 256))
+    path.write_bytes(content)
+
+
+def test_each_changed_byte_is_noticed_and_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes are in all files of the folder, that with the digest included. A file has several blocks."""
+    monkeypatch.setattr(cache, "BLOCK", 1000)
+    folder = tmp_path / "entry"
+
+    def make(temporary: Path) -> None:
+        for name, size in (("a", 1), ("b", 50)):
+            (temporary / name).write_bytes(bytes(range(256)) * size)
+
+    def load(stored: Path) -> bytes:
+        return (stored / "a").read_bytes() + (stored / "b").read_bytes()
+
+    whole = cached(folder, load, make, print)
+    for number in range(30):
+        reports: list[str] = []
+        damaged(folder, number)
+        assert cached(folder, load, make, reports.append) == whole
+        assert reports == [f"{folder} is damaged (its digest does not fit); its content is computed again"]
+    assert cached(folder, load, make, pytest.fail) == whole
+
+
+def _without_digest(folder: Path) -> None:
+    (folder / "digest").unlink()
+
+
+def _further_file(folder: Path) -> None:
+    (folder / "further").touch()
+
+
+def _renamed_file(folder: Path) -> None:
+    (folder / "value").rename(folder / "other")
+
+
+def _folder_for_file(folder: Path) -> None:
+    (folder / "value").unlink()
+    (folder / "value").mkdir()
+
+
+def _link_for_file(folder: Path) -> None:
+    (folder / "value").rename(folder.with_name("elsewhere"))
+    (folder / "value").symlink_to("../elsewhere")
+
+
+def _pipe_for_digest(folder: Path) -> None:
+    (folder / "digest").unlink()
+    os.mkfifo(folder / "digest")
+
+
+def _file_for_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+def _broken_link_for_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to("nowhere")
+
+
+def _folder_of_another_name(folder: Path) -> None:
+    cached(folder.with_name("other"), read, Maker(), print)
+    shutil.rmtree(folder)
+    folder.with_name("other").rename(folder)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(_without_digest, _further_file, _renamed_file, _folder_for_file, _link_for_file, _pipe_for_digest),
+        *(_file_for_folder, _broken_link_for_folder, _folder_of_another_name),
+    ],
+)
+def test_every_other_change_of_a_folder_is_repaired(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """A folder without digest was stored by an older version."""
+    folder, make, reports = tmp_path / "entry", Maker(), []
+    cached(folder, read, make, print)
+    damage(folder)
+    assert cached(folder, read, make, reports.append) == "made 2"
+    (line,) = reports
+    assert line.startswith(f"{folder} is damaged (")
+    assert line.endswith("); its content is computed again")
+    assert cached(folder, read, make, pytest.fail) == "made 2"
+
+
+def test_a_file_that_the_disk_cannot_read_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, make, reports = tmp_path / "entry", Maker(), []
+    cached(folder, read, make, print)
+
+    def fail_in_folder(block: tuple[Path, int]) -> str:
+        if block[0].parent == folder:
+            raise OSError(errno.EIO, "Input/output error")
+        return "0"
+
+    monkeypatch.setattr(cache, "_block_digest", fail_in_folder)
+    assert cached(folder, read, make, reports.append) == "made 2"
+    assert reports == [f"{folder} is damaged ([Errno 5] Input/output error); its content is computed again"]
+
+
+def test_damage_that_cannot_be_repaired_is_reported_and_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system is read-only."""
+    folder, make, reports = tmp_path / "entry", Maker(), []
+    cached(folder, read, make, print)
+    _further_file(folder)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", fail)
+    message = r"The result cannot be stored in .* \(Read-only file system\)"
+    with pytest.raises(DataError, match=message), storing("The result", folder):
+        cached(folder, read, make, reports.append)
+    assert len(reports) == 1
+
+
+def test_digest_depends_on_names_and_on_the_division_into_files(tmp_path: Path) -> None:
+    contents = [{"a": "xy", "b": "z"}, {"a": "x", "b": "yz"}, {"a": "xyz", "b": ""}, {"a": "xyz"}, {"c": "xyz"}]
+    digests = []
+    for number, files in enumerate(contents):
+        (folder := tmp_path / str(number)).mkdir()
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        digests.append(content_digest(folder.iterdir()))
+    assert len(set(digests)) == len(contents)
 
 
 def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path) -> None:
@@ -55,9 +195,9 @@ def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cached(tmp_path / "entry", read, fail)
+        cached(tmp_path / "entry", read, fail, print)
     assert visible(tmp_path) == []
-    assert cached(tmp_path / "entry", read, Maker()) == "made 1"
+    assert cached(tmp_path / "entry", read, Maker(), print) == "made 1"
 
 
 def test_only_one_of_two_processes_makes_the_result(tmp_path: Path) -> None:
@@ -70,7 +210,7 @@ def _made_by(folder: Path, name: str) -> str:
     def make(temporary: Path) -> None:
         (temporary / "value").write_text(name)
 
-    return cached(folder, read, make)
+    return cached(folder, read, make, print)
 
 
 def test_staging_excludes_other_processes(tmp_path: Path) -> None:

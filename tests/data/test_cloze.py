@@ -153,7 +153,7 @@ def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze
         calls += 1
         return encode("a", splits(**changed)), {"read": 17}
 
-    return *stored(root, "my data", stamp, make), calls
+    return *stored(root, "my data", stamp, make, lambda _: None), calls
 
 
 def test_stored_questions_are_read_memory_mapped(tmp_path: Path) -> None:

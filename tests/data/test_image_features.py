@@ -233,6 +233,7 @@ def test_missing_or_damaged_weights_say_what_to_do(
     message = str(error.value)
     assert all(part in message for part in (str(place), weights.as_uri(), "data.features=descriptor"))
     assert message.count("\n") == 1
+    assert ("its content does not have the SHA-256 in its name" in message) == (damage in ("damaged copy", "code"))
     assert not (tmp_path / "a.npy").exists()
     assert not (tmp_path / "ran").exists()
 
@@ -310,6 +311,84 @@ def test_damaged_features_are_computed_again(
     assert counted() == [*range(7), *range(7)]
 
 
+REPLACED = "these features cannot be used ({}); they are computed again"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"{", "is not JSON"),
+        (b"\xff", "is not UTF-8"),
+        (b"{}", "they are of other images, or of another version"),
+    ],
+)
+def test_a_damaged_origin_is_reported_and_replaced(
+    content: bytes | None, reason: str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target, reports = tmp_path / "a.npy", []
+    extract(images, "red", target, silent)
+    origin = (tmp_path / "a.json").read_bytes()
+    (tmp_path / "a.json").unlink()
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    extract(images, "red", target, reports.append)
+    before, after = REPLACED.split("{}")
+    assert reports[0].startswith(f"{target}: {before}")
+    assert reason in reports[0]
+    assert reports[0].endswith(after)
+    assert (tmp_path / "a.json").read_bytes() == origin
+    assert counted() == [*range(7), *range(7)]
+
+
+def test_a_changed_byte_is_noticed_and_repaired(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target = tmp_path / "a.npy"
+    extract(images, "red", target, silent)
+    whole = target.read_bytes()
+    for place in np.random.default_rng(0).integers(len(whole), size=10):
+        target.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        reports: list[str] = []
+        extract(images, "red", target, reports.append)
+        assert reports[0] == f"{target}: {REPLACED.format('their digest does not fit')}"
+        assert target.read_bytes() == whole
+    assert counted() == [*range(7)] * 11
+
+
+def test_features_of_an_older_version_are_kept_and_get_a_digest(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    target, origin, reports = tmp_path / "a.npy", tmp_path / "a.json", []
+    extract(images, "red", target, silent)
+    stored = json.loads(origin.read_text())
+    record.write_json(origin, {key: stored[key] for key in ("kind", "images", "digest")})
+    for _ in range(2):
+        extract(images, "red", target, reports.append)
+        assert json.loads(origin.read_text()) == stored
+    assert reports == [f"{target}: these features have no digest, so they could not be checked for damage"]
+    assert counted() == [*range(7)]
+
+
+def test_a_damaged_shard_is_computed_again(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
+) -> None:
+    """A kill leaves three shards, of which the second rots."""
+    target = tmp_path / "a.npy"
+
+    def child() -> None:
+        image_features._row = kill_at(7)(image_features._row)
+        extract(images, "red", target, silent)
+
+    assert in_a_process(child) == -signal.SIGKILL
+    (path,) = tmp_path.glob("a.shards/*/0000002/rows.npy")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    extract(images, "red", target, silent)
+    assert np.load(target).argmax(axis=1).tolist() == [*range(7)]
+    assert counted() == [*range(6), 2, 3, 6]
+
+
 def in_a_process(function: Callable[[], None]) -> int:
     """Run a function in a child process and return the exit code: minus the signal's number if a signal ended it."""
     process = multiprocessing.get_context("fork").Process(target=function)
@@ -339,11 +418,11 @@ def kill_at(call: int) -> Callable[..., Any]:
     [
         (image_features, "_row", 1, 7),  # while the first shard is computed
         (image_features, "_row", 6, 3),  # while the third shard is computed
-        (record.os, "fsync", 3, 5),  # a shard is written, but not yet renamed
-        (image_features, "_join", 1, 0),
-        (image_features.cache, "sync", 1, 0),  # the shards are joined
+        (image_features.cache.os, "fsync", 6, 5),  # the second shard is written, but not yet renamed
+        (image_features.cache, "content_digest", 5, 0),  # the four shards are joined
+        (image_features.cache, "sync", 5, 0),  # the digest of the joined shards is known
         (record, "write_json", 1, 0),  # the features are in place, but their origin is not written
-        (image_features.shutil, "rmtree", 2, 0),  # features and origin are in place, but the shards are not removed
+        (image_features.shutil, "rmtree", 5, 0),  # features and origin are in place, but the shards are not removed
     ],
 )
 def test_killed_extraction_continues_at_the_first_missing_shard(
@@ -431,7 +510,7 @@ def test_full_disk_says_what_is_needed(images: list[Path], tmp_path: Path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record, "write_atomic", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         DataError,
         match=r"features of 7 images .*a\.npy \(No space left on device\); 0 MB are needed\.\nFree some space",

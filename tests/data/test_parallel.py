@@ -223,7 +223,7 @@ def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, mo
     reports: list[str] = []
     written = wmt14(tmp_path, "en", "de", reports.append)
     assert [line.split()[0] for line in reports] == ["downloading", "2", "4"]
-    names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.endswith(".lock"))
+    names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.startswith("."))
     assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
     assert written.splits["train"]() == (
         ["A dog.", "Two lines here", " three ", ""],
@@ -238,6 +238,25 @@ def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, mo
     assert again.splits["train"]() == written.splits["train"]()[::-1]
     assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
     assert wmt14(tmp_path, "en", "de", reports.append).digest == written.digest
+
+
+@pytest.mark.usefixtures("libraries")
+def test_changed_download_of_wmt14_says_what_to_do(tmp_path: Path) -> None:
+    """Each byte of a downloaded split and of its digests is checked; the user may keep a changed file."""
+    digest = wmt14(tmp_path, "en", "de", lambda _: None).digest
+    listing = tmp_path / "wmt14" / ".valid.sha256"
+    for path in (tmp_path / "wmt14" / "valid.de", listing):
+        whole = path.read_bytes()
+        for place in (0, 1, len(whole) - 1):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(DataError, match=r"valid\.de is not as downloaded.*\nDelete both files and") as error:
+                wmt14(tmp_path, "en", "de", lambda _: None)
+            assert str(listing) in str(error.value)
+            assert len(str(error.value).splitlines()) == 2
+        path.write_bytes(whole)
+    write(tmp_path / "wmt14" / "valid.de", "eins\nzwei\n")
+    listing.unlink()
+    assert wmt14(tmp_path, "en", "de", lambda _: None).digest != digest
 
 
 @pytest.mark.usefixtures("libraries")
