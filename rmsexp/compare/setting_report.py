@@ -58,8 +58,9 @@ class Part(NamedTuple):
 def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> WrittenReport:
     """Write the report of one setting into ``<folder>/comparison``.
 
-    A line for each missing config file is added to the ``problems`` of the setting's records. If these records cannot
-    be compared (see :func:`rmsexp.compare.comparison.check`), nothing is written, and the reason is added there, too.
+    A line for each missing config file, and for each timing record of another setting, is added to the ``problems`` of
+    the setting's records. If these records cannot be compared (see :func:`rmsexp.compare.comparison.check`), nothing is
+    written, and the reason is added there, too.
 
     Args:
         folder: the folder of the setting.
@@ -77,8 +78,7 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         records.problems.append(str(error))
         return WrittenReport(report, None)
     report.folder.mkdir(exist_ok=True)
-    if len(timings):
-        timings = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]]
+    timings = _timings_of(folder, records, timings)
     parts = list(_parts(folder, settings, timings))
     numbers = {part.name: part.numbers for part in parts}
     figures = ["curves", *_figures(records, numbers)]
@@ -95,6 +95,21 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
     record.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
     record.write_atomic(report.folder / "tables.tex", markdown.latex(report))
     return WrittenReport(report, pool.submit(_draw, records, numbers, folder))
+
+
+def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.DataFrame:
+    """Return the timing records in the folder of a setting, and list those of other settings as problems."""
+    if timings.empty:
+        return timings
+    timings = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]]
+    task, setting = records.names
+    is_own = (timings["task"] == task) & (timings["setting"] == setting)
+    foreign = timings.loc[~is_own, ["folder", "task", "setting"]].drop_duplicates()
+    records.problems.extend(
+        f"{path}: timing record ignored: it is of {other_task}, {other_setting}"
+        for path, other_task, other_setting in foreign.itertuples(index=False)
+    )
+    return timings[is_own]
 
 
 def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:

@@ -109,6 +109,13 @@ def test_a_summary_has_the_cases_of_its_passes_and_sizes() -> None:
     assert benchmarks.heading(forward.stored) == "20, forward (contended)"
 
 
+def test_two_summaries_may_not_have_one_heading() -> None:
+    """Otherwise one table would replace the other."""
+    case = measured("1", 1, FORWARD, {"a": [1.0] * 6, "b": [2.0] * 6})
+    with pytest.raises(AssertionError, match="two summaries have the heading Ratios, forward"):
+        bench_table.summaries([Summary(FORWARD, (("b", "a"),)), Summary(FORWARD, (("a", "b"),))], [case])
+
+
 # Records
 
 NORMS = {"nn.LayerNorm", "nn.RMSNorm", "l2 fused", "nonparametric_ln fused"} | {

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.comparisons import timings
 from helpers.records import write_run
 
 from rmsexp import compare, record, report
 from rmsexp.compare.page import html
 from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.records import timing_records
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +188,22 @@ def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, p
     assert any("no run.json of this setting has a target metric" in problem for problem in damaged.records.problems)
     assert next(iter(whole.tables)) == "Summary"
     assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
+
+
+def test_timing_records_of_another_setting_are_listed_and_not_used(
+    tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody copied the newest record from another setting."""
+    write_setting(tmp_path, seeds=1, series=SERIES[1:3])
+    folder = tmp_path / "cifar10/demo/timing"
+    own = timings(folder=str(folder / "steps0"))
+    foreign = timings(folder=str(folder / "steps1"), setting="other").assign(ratio=0.5)
+    monkeypatch.setattr(timing_records, "load", lambda *_: pd.concat([own, foreign], ignore_index=True))
+    report.run(tmp_path, None, None)
+    (page,) = pages
+    assert page.records.problems == [f"{folder / 'steps1'}: timing record ignored: it is of cifar10, other"]
+    saving = pd.read_csv(tmp_path / "cifar10/demo/comparison/saving.csv").set_index("series")["saving"]
+    assert saving["rms"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("missing", ["demo", "demo+optim.lr=0.1"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,12 @@ class Records:
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
 
     def select(self, task: str, setting: str) -> Records:
-        """Return the runs and metrics of one task and setting, which may be none, together with all ``problems``."""
+        """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs."""
         runs, metrics = (
             frame[(frame["task"] == task) & (frame["setting"] == setting)].reset_index(drop=True)
             for frame in (self.runs, self.metrics)
         )
-        return Records(runs, metrics, self.problems)
+        return Records(runs, metrics, self._problems_below(runs["folder"]))
 
     def settings(self) -> dict[Path, Records]:
         """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""
@@ -67,22 +68,61 @@ class Records:
             Path(folder): Records(
                 self.runs[setting_of_run == number].reset_index(drop=True),
                 self.metrics[setting_of_row == number].reset_index(drop=True),
-                [problem for problem in self.problems if problem.startswith(f"{folder}{os.sep}")],
+                self._problems_below([folder]),
             )
             for number, folder in enumerate(folders)
         }
 
+    def _problems_below(self, folders: Iterable[str]) -> list[str]:
+        prefixes = tuple(f"{folder}{os.sep}" for folder in folders)
+        return [problem for problem in self.problems if problem.startswith(prefixes)]
+
 
 def load(root: str | Path, pool: Executor | None = None) -> Records:
-    """Load every run below ``root``, one after the other or, if ``pool`` is given, several at the same time."""
+    """Load every run below ``root``, one after the other or, if ``pool`` is given, several at the same time.
+
+    Copies of runs that lie in the folder of another run are left out, so that no run counts twice, and none counts as a
+    run of another setting.
+    """
     folders = list(record.find_runs(Path(root)))
     loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
+    misplaced = _misplaced([part.run for part in loaded])
+    loaded = [part for part in loaded if part.run["folder"] not in misplaced]
     runs = pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS))
     splits = (
         union_categoricals([part.splits for part in loaded], sort_categories=True) if loaded else pd.Categorical([])
     )
     metrics = _metrics(runs, [part.columns for part in loaded], splits)
-    return Records(runs, metrics, [problem for part in loaded for problem in part.problems])
+    return Records(runs, metrics, [problem for part in loaded for problem in part.problems] + list(misplaced.values()))
+
+
+def _misplaced(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """Return a line of text for each run that is left out, by its folder. ``runs``: the rows of ``Records.runs``.
+
+    A run whose folder is not named as its ``run.json`` says is left out if the setting's folder has a run of the same
+    name besides it, or runs of the setting that the folder names. A renamed folder of a setting is read as it is.
+    """
+    places = [Path(run["folder"]).absolute() for run in runs]
+    names = [_name(run, place) for run, place in zip(runs, places, strict=True)]
+    in_place = [place.parts[-4:] == name for place, name in zip(places, names, strict=True)]
+    taken = {(place.parents[1], name) for place, name, right in zip(places, names, in_place, strict=True) if right}
+    own_setting = {folder for folder, _ in taken}
+    misplaced = {}
+    for run, place, name, right in zip(runs, places, names, in_place, strict=True):
+        setting = place.parents[1]
+        is_foreign = setting in own_setting and name[:2] != place.parts[-4:-2]
+        if not right and (is_foreign or (setting, name) in taken):
+            path = Path(run["folder"], record.RUN)
+            misplaced[run["folder"]] = f"{path} describes the run {'/'.join(name)}, so this copy is left out"
+        taken.add((setting, name))
+    return misplaced
+
+
+def _name(run: dict[str, Any], place: Path) -> tuple[str, ...]:
+    """Return the last four names of the path that a run was written to, as far as known. ``place``: its path now."""
+    if run["seed"] == -1:
+        return place.parts[-4:]
+    return str(run["task"]), str(run["setting"]), str(run["series"]), f"seed{run['seed']}"
 
 
 class _LoadedRun(NamedTuple):

@@ -44,5 +44,7 @@ def summaries(requested: Sequence[Summary], measured: Sequence[Measured]) -> dic
             ratios = [paired_ratio(case["seconds"][layer], case["seconds"][reference]) for case in cases]
             mean = statistics.geometric_mean(interval.ratio for interval in ratios)
             columns[f"{layer} / {reference}"] = [*map(formats.ratio, ratios), f"{mean:.3f}"]
-        tables[f"Ratios, {summary.passes}"] = pd.DataFrame(columns)
+        heading = f"Ratios, {summary.passes}"
+        assert heading not in tables, f"two summaries have the heading {heading}"
+        tables[heading] = pd.DataFrame(columns)
     return tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,41 @@ def test_a_damaged_file_is_listed_and_the_run_is_loaded(results: Path, name: str
     run = records.runs.set_index(["series", "seed"]).loc[("rms", 0)]
     assert (run["task"], run["setting"]) == ("cifar10", "demo")
     assert summary(results).loc["rms", "seeds"] == 2
+
+
+def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
+    for setting in ("demo", "demo+optim.lr=0.01"):
+        (write_run(tmp_path, setting=setting) / record.STATUS).unlink()
+    records = load(tmp_path)
+    selected = records.select("cifar10", "demo").problems
+    assert selected == [f"{tmp_path}/cifar10/demo/rms/seed0/{record.STATUS} is missing"]
+    selected.append("another")
+    assert len(records.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "copy"), [("demo/rms/seed0", "demo/rms/seed1"), ("other/ln/seed0", "demo/ln/seed0")]
+)
+def test_a_copied_run_does_not_count_as_another_one(source: str, copy: str, tmp_path: Path) -> None:
+    """A run in the folder of another seed, or of another setting."""
+    write_run(tmp_path, "rms")
+    write_run(tmp_path, "ln", setting="other")
+    shutil.copytree(tmp_path / "cifar10" / source, tmp_path / "cifar10" / copy)
+    records = load(tmp_path)
+    path = tmp_path / "cifar10" / copy / record.RUN
+    assert records.problems == [f"{path} describes the run cifar10/{source}, so this copy is left out"]
+    assert records.runs[["setting", "series", "seed"]].to_numpy().tolist() == [["demo", "rms", 0], ["other", "ln", 0]]
+    assert set(records.metrics["folder"]) == set(records.runs["folder"])
+    assert records.settings()[tmp_path / "cifar10/demo"].problems == records.problems
+
+
+def test_a_renamed_setting_is_read_as_it_was_recorded(tmp_path: Path) -> None:
+    for series in ("ln", "rms"):
+        write_run(tmp_path, series)
+    (tmp_path / "cifar10/demo").rename(tmp_path / "cifar10/before")
+    records = load(tmp_path)
+    assert records.problems == []
+    assert records.runs[["setting", "series"]].to_numpy().tolist() == [["demo", "ln"], ["demo", "rms"]]
 
 
 def test_a_truncated_last_line_is_ignored(results: Path) -> None:
