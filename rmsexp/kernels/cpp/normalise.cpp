@@ -1,7 +1,9 @@
 // The operator normalise: y of normalise_forward, with autograd. normalise_backward computes the gradients, or with
-// create_graph=True elementary operations do, which autograd can differentiate again.
+// create_graph=True elementary operations do, which autograd can differentiate again. Forward-mode derivatives and the
+// transforms of torch.func use elementary operations for the result, too.
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -13,15 +15,21 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The arguments of the operators that are not tensors.
+// The arguments of the operators that are not tensors. When torch.compile traces maps whose sizes may change, k is an
+// expression of these sizes.
 struct Options {
   bool maps;
-  int64_t kind, k;
+  int64_t kind;
+  c10::SymInt k;
   bool inside;
   double eps, slope;
 };
 
-using OptionsTuple = std::tuple<bool, int64_t, int64_t, bool, double, double>;
+using OptionsTuple = std::tuple<bool, int64_t, c10::SymInt, bool, double, double>;
+using Forward = NormOutputs(const Tensor&, const OptionalTensor&, const OptionalTensor&, bool, int64_t, c10::SymInt,
+                            bool, double, double);
+using Backward = NormOutputs(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
+                             const OptionalTensor&, bool, int64_t, c10::SymInt, bool, double, double);
 
 OptionsTuple to_tuple(const Options& o) { return {o.maps, o.kind, o.k, o.inside, o.eps, o.slope}; }
 
@@ -37,40 +45,43 @@ struct SavedNorm {
 };
 
 NormOutputs call_forward(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, const Options& o) {
-  static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");
+  static const auto op = find_operator<Forward>("rmsexp::normalise_forward");
   return op.call(x, gain, shift, o.maps, o.kind, o.k, o.inside, o.eps, o.slope);
 }
 
 NormOutputs call_backward(const Tensor& dy, const SavedNorm& saved, const Options& o) {
-  static const auto op = find_operator<decltype(normalise_backward)>("rmsexp::normalise_backward");
+  static const auto op = find_operator<Backward>("rmsexp::normalise_backward");
   const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
   return op.call(dy, saved.x, optional(saved.gain), saved.mean, saved.scale, optional(saved.shift), o.maps, o.kind, o.k,
                  o.inside, o.eps, o.slope);
 }
 
-// Computes the operator's result by elementary operations, which autograd can differentiate any number of times.
+// Computes the operator's result by elementary operations, which autograd can differentiate any number of times and in
+// both modes.
 Tensor composed(const Tensor& x, const Tensor& gain, const Tensor& shift, const Options& options) {
   const auto type = x.scalar_type();
   Tensor a = type == at::kHalf || type == at::kBFloat16 ? x.to(at::kFloat) : x;
-  if (options.maps) a = a.flatten(2);
-  const auto broadcast = [&](const Tensor& vector) { return options.maps ? vector.unsqueeze(1) : vector; };
-  int64_t k = options.k;
+  const std::vector<int64_t> axes = options.maps ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{-1};
   if (options.kind == kLayer) {
-    a = a - a.mean(-1, true);
-    k = a.size(-1);
+    a = a - a.mean(axes, true);
+    a = a * (a.square().mean(axes, true) + options.eps).rsqrt();
+  } else if (options.kind != kNone) {
+    const Tensor units = options.maps ? a.flatten(2) : a;
+    Tensor statistic = units.narrow_symint(-1, 0, options.k).square().sum(-1, true);
+    if (options.maps) statistic = statistic.unsqueeze(-1);
+    if (options.kind != kEuclid) statistic = statistic / at::Scalar(options.k);
+    if (options.inside) {
+      a = a * (statistic + options.eps).rsqrt();
+    } else {
+      const Tensor zero = statistic == 0;  // where this holds, the root has no derivative: 0 is used instead
+      a = a / (statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0) + options.eps);
+    }
   }
-  const double divisor = options.kind == kEuclid ? 1.0 : static_cast<double>(k);
-  const Tensor squares = a.narrow(-1, 0, k).square().sum(-1, true) / divisor;
-  if (options.inside) {
-    a = a * (squares + options.eps).rsqrt();
-  } else {
-    const Tensor zero = squares == 0;  // where this holds, the root has no derivative: 0 is used instead
-    a = a / (squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0) + options.eps);
-  }
+  const auto broadcast = [&](const Tensor& vector) { return options.maps ? vector.view({-1, 1, 1}) : vector; };
   if (gain.defined()) a = a * broadcast(gain);
   if (shift.defined()) a = a + broadcast(shift);
   if (options.slope != 1) a = at::leaky_relu(a, options.slope);
-  return a.to(type).view_as(x);
+  return a.to(type);
 }
 
 // Returns the gradients of x, gain and shift, which autograd can differentiate again. The gradient of a tensor that
@@ -93,9 +104,9 @@ std::array<Tensor, 3> differentiable_gradients(const Tensor& dy, const SavedNorm
 class Normalise : public torch::autograd::Function<Normalise> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift,
-                        bool maps, int64_t kind, int64_t k, bool inside, double eps, double slope) {
+                        bool maps, int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
     at::AutoDispatchBelowADInplaceOrView below;
-    const Options options{maps, kind, k, inside, eps, slope};
+    const Options options{maps, kind, std::move(k), inside, eps, slope};
     const auto [y, mean, scale] = call_forward(x, gain, shift, options);
     const SavedNorm saved{x, gain.value_or(Tensor()), shift.value_or(Tensor()), mean, scale};
     ctx->save_for_backward(to_list(saved));
@@ -121,18 +132,32 @@ class Normalise : public torch::autograd::Function<Normalise> {
 };
 
 Tensor without_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
-                        int64_t kind, int64_t k, bool inside, double eps, double slope) {
-  return std::get<0>(call_forward(x, gain, shift, {maps, kind, k, inside, eps, slope}));
+                        int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
+  return std::get<0>(call_forward(x, gain, shift, {maps, kind, std::move(k), inside, eps, slope}));
+}
+
+Tensor by_elementary_operations(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
+                                int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
+  check_arguments(x, gain, shift, maps, slope);
+  const auto or_undefined = [](const OptionalTensor& tensor) { return tensor.value_or(Tensor()); };
+  return composed(x, or_undefined(gain), or_undefined(shift), {maps, kind, std::move(k), inside, eps, slope});
 }
 
 Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
-                     int64_t k, bool inside, double eps, double slope) {
-  const auto requires_grad = [](const OptionalTensor& tensor) { return tensor.has_value() && tensor->requires_grad(); };
-  if (at::GradMode::is_enabled() && (x.requires_grad() || requires_grad(gain) || requires_grad(shift))) {
-    return Normalise::apply(x, gain, shift, maps, kind, k, inside, eps, slope);
+                     c10::SymInt k, bool inside, double eps, double slope) {
+  const auto any = [&](auto holds) {
+    return holds(x) || (gain.has_value() && holds(*gain)) || (shift.has_value() && holds(*shift));
+  };
+  const bool has_tangent = any([](const Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); });
+  // This key is included while a transform of torch.func, such as jvp or vmap, is active.
+  if (has_tangent || c10::impl::tls_is_dispatch_key_included(at::DispatchKey::FuncTorchDynamicLayerBackMode)) {
+    return by_elementary_operations(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
+  }
+  if (at::GradMode::is_enabled() && any([](const Tensor& tensor) { return tensor.requires_grad(); })) {
+    return Normalise::apply(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return without_autograd(x, gain, shift, maps, kind, k, inside, eps, slope);
+  return without_autograd(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
 }
 
 }  // namespace
@@ -140,10 +165,13 @@ Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const Optional
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
-      "normalise(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, int k, bool inside, float eps, "
+      "normalise(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, SymInt k, bool inside, float eps, "
       "float slope=1.0) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("normalise", rmsexp::without_autograd); }
 
 TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("normalise", rmsexp::with_autograd); }
+
+// vmap would otherwise call the operator once for each element of the batch.
+TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) { m.impl("normalise", rmsexp::by_elementary_operations); }

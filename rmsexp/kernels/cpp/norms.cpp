@@ -61,23 +61,12 @@ Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, con
 
 Tensor sum_of_slots(const Tensor& slots) { return slots.dim() == 1 ? slots : slots.sum(0); }
 
-void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, int64_t width) {
+void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, const c10::SymInt& width) {
   if (!tensor.has_value() || !tensor->defined()) return;
-  TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->size(0) == width, "expected ", name, " of shape [", width, "], got ",
-                    tensor->sizes());
+  TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->sym_size(0) == width, "expected ", name, " of shape [", width,
+                    "], got ", tensor->sym_sizes());
   TORCH_CHECK_VALUE(tensor->is_floating_point() && tensor->device() == x.device(), "expected ", name,
                     " of a floating-point dtype on ", x.device(), ", got ", tensor->dtype(), " on ", tensor->device());
-}
-
-// Checks the arguments that both operators take, except the form.
-void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
-                     double slope) {
-  TORCH_CHECK_VALUE(maps ? x.dim() == 4 : x.dim() >= 1, "expected x of shape ",
-                    maps ? "(batch, channels, height, width)" : "(..., units)", ", got ", x.sizes());
-  const int64_t width = x.size(maps ? 1 : -1);
-  check_parameter("gain", gain, x, width);
-  check_parameter("shift", shift, x, width);
-  TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
 }
 
 Form form_of(const Tensor& x, const Layout& layout, int64_t kind, int64_t k, bool inside, double eps) {
@@ -87,6 +76,16 @@ Form form_of(const Tensor& x, const Layout& layout, int64_t kind, int64_t k, boo
 }
 
 }  // namespace
+
+void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
+                     double slope) {
+  TORCH_CHECK_VALUE(maps ? x.dim() == 4 : x.dim() >= 1, "expected x of shape ",
+                    maps ? "(batch, channels, height, width)" : "(..., units)", ", got ", x.sym_sizes());
+  const c10::SymInt width = x.sym_size(maps ? 1 : -1);
+  check_parameter("gain", gain, x, width);
+  check_parameter("shift", shift, x, width);
+  TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
+}
 
 NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                               int64_t kind, int64_t k, bool inside, double eps, double slope) {

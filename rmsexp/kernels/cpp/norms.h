@@ -31,6 +31,9 @@ NormOutputs normalise_backward(const Tensor& gradient,  // gradient of y, with t
                                const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
                                double slope);
 
+// Checks the arguments that both operators take, except the form. Sizes may be symbolic.
+void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, double slope);
+
 namespace {
 
 constexpr int64_t kElementsPerThread = 16384;  // with fewer elements per thread, another thread saves no time

@@ -1,0 +1,19 @@
+"""The fixture that runs a test of norms with both implementations."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.interpreter import INTERPRETED, load_kernels
+
+FUSED = pytest.param("fused", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[FUSED] if INTERPRETED else ["eager", FUSED])
+def impl(request: pytest.FixtureRequest) -> str:
+    """Return the implementation: "eager", then "fused", which is skipped where the kernels cannot be built.
+
+    In a process that runs Triton's interpreter, only "fused" is tested, with the Triton kernels.
+    """
+    if request.param == "fused" and not load_kernels():
+        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+    return str(request.param)

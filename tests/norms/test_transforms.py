@@ -1,0 +1,208 @@
+"""Forward-mode derivatives and the transforms of ``torch.func``: right for every norm, refused by fused recurrences."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import draw, fill
+from torch import Tensor, func, nn
+from torch.autograd import forward_ad
+
+from rmsexp import kernels, norms
+from rmsexp.models.recurrent import GRU, LSTM
+
+EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
+ROWS, MAPS = (2, 3), (2, 3, 1, 4)
+Layer = Callable[..., nn.Module]
+LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
+    "ln": (norms.LayerNorm, ROWS),
+    "ln, maps": (partial(norms.LayerNorm, axes=(2, 3)), MAPS),
+    "rms": (partial(norms.RMSNorm, bias=True), ROWS),
+    "rms, outside": (partial(norms.RMSNorm, eps_inside=False), ROWS),
+    "rms, maps": (partial(norms.RMSNorm, bias=True, axes=(2, 3)), MAPS),
+    "rms, all channels": (partial(norms.RMSNorm, axes=(1, 2, 3)), MAPS),
+    "prms": (partial(norms.RMSNorm, p=0.3), ROWS),
+    "prms, maps": (partial(norms.RMSNorm, p=0.3, eps_inside=False, axes=(2, 3)), MAPS),
+    "l2": (partial(norms.L2Norm, elementwise_affine=False), ROWS),
+}
+every = pytest.mark.parametrize("name", LAYERS)
+close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
+
+
+def layer_and_input(name: str, impl: str) -> tuple[nn.Module, Tensor]:
+    make, shape = LAYERS[name]
+    return fill(make(3, EPS, impl=impl)), draw(*shape)
+
+
+def functional(layer: nn.Module, **options: float) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """Return a layer as a function of its input and parameters, and the parameters' values."""
+    names = [name for name, _ in layer.named_parameters()]
+
+    def output(x: Tensor, *parameters: Tensor) -> Tensor:
+        return func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,), options)
+
+    return output, tuple(parameter.detach() for parameter in layer.parameters())
+
+
+@pytest.mark.slow
+@every
+def test_derivatives_of_fused_norms_equal_finite_differences(name: str) -> None:
+    """This holds for both modes, for single and for batched tangents, and for second derivatives."""
+    layer, x = layer_and_input(name, "fused")
+    output, parameters = functional(layer, slope=0.1)
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, *parameters)]
+    options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(output, leaves, **options)
+    assert torch.autograd.gradgradcheck(output, leaves, check_fwd_over_rev=True)
+
+
+def loss_of(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: layer(x).pow(3).sum()
+
+
+# each calls a transform with a layer, its input, and a tangent of the input
+TRANSFORMS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
+    "jvp": lambda layer, x, tangent: func.jvp(layer, (x,), (tangent,)),
+    "jvp in no_grad": lambda layer, x, tangent: func.jvp(torch.no_grad()(layer), (x,), (tangent,)),
+    "jacfwd": lambda layer, x, tangent: func.jacfwd(layer)(x),  # noqa: ARG005
+    "jacrev": lambda layer, x, tangent: func.jacrev(layer)(x),  # noqa: ARG005
+    "hessian": lambda layer, x, tangent: func.hessian(loss_of(layer))(x),  # noqa: ARG005
+    "jvp of grad": lambda layer, x, tangent: func.jvp(func.grad(loss_of(layer)), (x,), (tangent,)),
+    "vmap": lambda layer, x, tangent: func.vmap(layer)(torch.stack([x, tangent])),
+    "vmap of grad": lambda layer, x, tangent: func.vmap(func.grad(loss_of(layer)))(torch.stack([x, tangent])),
+    "vmap of jvp": lambda layer, x, tangent: func.vmap(lambda t: func.jvp(layer, (x,), (t,))[1])(
+        torch.stack([x, tangent])
+    ),
+    "functionalize": lambda layer, x, tangent: func.functionalize(layer)(x + tangent),
+}
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_of_fused_norms_equal_those_of_eager_norms(name: str, transform: str) -> None:
+    results = []
+    for impl in ("eager", "fused"):
+        layer, x = layer_and_input(name, impl)
+        results.append(TRANSFORMS[transform](layer, x, draw(*x.shape, seed=5)))
+    close(results[1], results[0])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # linearize imports torch.jit
+def test_linearised_fused_norm_equals_its_jvp() -> None:
+    layer, x = layer_and_input("rms", "fused")
+    tangent = draw(*x.shape, seed=5)
+    close(func.linearize(layer, x)[1](tangent), func.jvp(layer, (x,), (tangent,))[1])
+
+
+@every
+def test_tangents_of_parameters_reach_the_output(name: str, impl: str) -> None:
+    layer, x = layer_and_input(name, impl)
+    output, parameters = functional(layer)
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(parameter, torch.ones_like(parameter)) for parameter in parameters]
+        tangent = forward_ad.unpack_dual(output(x, *duals)).tangent
+    if parameters:
+        moved = [parameter + 1e-6 for parameter in parameters]
+        torch.testing.assert_close(tangent, (output(x, *moved) - output(x, *parameters)) / 1e-6, rtol=1e-5, atol=1e-5)
+    else:
+        assert tangent is None
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "l2"])  # l2 has no parameters here
+def test_vmap_over_the_parameters_of_several_layers(name: str, impl: str) -> None:
+    """An ensemble computed by vmap equals its members one by one, without a warning that vmap is slow."""
+    layer, x = layer_and_input(name, impl)
+    members = [fill(copy.deepcopy(layer), seed=seed) for seed in (1, 2, 3)]
+    parameters, _ = func.stack_module_state(members)
+    ensemble = func.vmap(lambda parameters: func.functional_call(layer, parameters, (x,)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        close(ensemble(parameters), torch.stack([member(x) for member in members]))
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (2, 3)])
+def test_a_gain_of_another_shape_is_an_error(shape: tuple[int, ...], impl: str) -> None:
+    """A gain that would broadcast is refused in transforms, too, as without transforms (test_ported.py)."""
+    layer, x = layer_and_input("rms", impl)
+    layer.weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+    for transform in (TRANSFORMS["jvp"], TRANSFORMS["jacrev"], TRANSFORMS["vmap"]):
+        with pytest.raises(ValueError, match=r"expect.* shape"):
+            transform(layer, x, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("maps", [False, True])
+def test_derivatives_without_a_norm(maps: bool) -> None:
+    """The fused operator of no norm, only gain, shift and leaky ReLU, has the right derivatives of both orders."""
+    if not kernels.load():
+        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+    x = draw(*(MAPS if maps else ROWS))
+    form = kernels.Form(kernels.Kind.NONE, 4 if maps else 3)
+
+    def output(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
+        return kernels.normalise(x, gain, shift, form, maps=maps, slope=0.1)
+
+    leaves = [tensor.requires_grad_() for tensor in (x, draw(3, seed=1), draw(3, seed=2))]
+    assert torch.autograd.gradcheck(output, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(output, leaves, check_fwd_over_rev=True)
+
+
+# --- recurrences
+
+
+def decoder() -> Callable[[Tensor], Tensor]:
+    """Return the states of a fused decoder, whose states have 2 units, as a function of its input."""
+    shapes = ((2, 3, 4), (2, 3, 5), (6, 2), (10, 2), (6, 5), (4,), (2, 2, 6), (2, 4), (2, 2))
+    keys, values, first, between, of_context, score, affine, of_query, state = (
+        draw(*shape, seed=seed) for seed, shape in enumerate(shapes)
+    )
+    weights = (first, between, None, of_context, score, affine, affine, of_query)
+    forms = (kernels.StepForm(kernels.Kind.RMS, 4, 2, True), kernels.Form(kernels.Kind.RMS, 4), EPS)
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    return lambda x: kernels.decoder(
+        x, state[: len(x)], keys[: len(x)], values[: len(x)], mask[: len(x)], *weights, *forms
+    )[0]
+
+
+def recurrence(unit: type[GRU] | type[LSTM]) -> Callable[[Tensor], Tensor]:
+    return fill(unit(norms.RMS(name="rms", impl="fused"), "unit", 6, 2))
+
+
+def dual(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return call(forward_ad.make_dual(x, x))
+
+
+FUSED: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
+    "gru": partial(recurrence, GRU),
+    "lstm": partial(recurrence, LSTM),
+    "decoder": decoder,
+}
+REFUSED: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "jvp": lambda call, x: func.jvp(call, (x,), (x,)),
+    "grad": lambda call, x: func.grad(lambda x: call(x).sum())(x),
+    "vmap": lambda call, x: func.vmap(lambda row: call(row.unsqueeze(0)))(x),
+    "dual tensors": dual,
+    "dual tensors in no_grad": torch.no_grad()(dual),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("transform", REFUSED)
+def test_fused_recurrences_refuse_forward_mode_and_transforms(name: str, transform: str) -> None:
+    """A derivative that the fused recurrences cannot compute is an error, never zero; without transform they work."""
+    if not kernels.load():
+        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+    call, x = FUSED[name](), draw(2, 3, 6)
+    assert call(x).isfinite().all()
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"autograd\.Function"):
+        REFUSED[transform](call, x)
