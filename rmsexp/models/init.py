@@ -120,7 +120,8 @@ def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> Non
     runs. Each layer is set during this pass, and passes its standardised output to the next layer. Buffers, such as
     running statistics, keep their values.
 
-    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain.
+    Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain, or if the
+    standard deviation of a unit is 0 or not finite.
     """
 
     def standardise(site: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001
@@ -128,6 +129,13 @@ def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> Non
         axes = (0, 2, 3) if output.dim() == 4 else tuple(range(output.dim() - 1))
         mean = output.mean(axes, keepdim=True)
         std = (output - mean).square().mean(axes, keepdim=True).sqrt()
+        rounding = 10 * torch.finfo(std.dtype).eps * mean.abs()
+        constant = int((~((std > rounding) & std.isfinite())).sum())
+        if constant:
+            raise ValueError(
+                f"{site.site.name}: {constant} of {std.numel()} units cannot be initialised from data, because their "
+                "standard deviation is 0 (up to rounding) or not finite; change the data or the initial weights"
+            )
         site.standardise_(mean.flatten(), std.flatten())
         return (output - mean) / std
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from helpers.sites import NORMS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -260,3 +261,17 @@ def test_initialising_from_data_needs_a_gain() -> None:
     with pytest.raises(ValueError, match="conv1: initialising from data needs a norm with a gain"):
         init.initialise_from_data(model, lambda: model(images(2)))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, float("nan")])
+@pytest.mark.parametrize("norm", ["wn", "rms"])
+def test_initialising_from_data_refuses_units_without_a_standard_deviation(norm: str, value: float) -> None:
+    """A unit whose outputs are equal, exactly or up to rounding, would have an infinite or huge gain."""
+    site = NORMS[norm].linear("a", 3, 4, shift=True, data_init=True)
+    init.initialise(site, init.normal(1.0), lambda name: stream(0, name))
+    x = torch.full((8, 3), value)
+    before = {name: parameter.clone() for name, parameter in site.named_parameters()}
+    with pytest.raises(ValueError, match="a: 4 of 4 units cannot be initialised from data, because their standard dev"):
+        init.initialise_from_data(site, lambda: site(x))
+    assert all(torch.equal(site.get_parameter(name), value) for name, value in before.items())
+    assert not site._forward_hooks
