@@ -182,7 +182,7 @@ class GRU(Recurrence[GRUWeights]):
 
     def form(self) -> tuple[kernels.StepForm, float]:
         """Return what the fused kernels need to know about the norms, and the norms' eps."""
-        return form(self.gates_h.norm, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
+        return form(self.gates_h, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
 
 
 class LSTMWeights(NamedTuple):
@@ -250,7 +250,7 @@ class LSTM(Recurrence[LSTMWeights]):
             torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
             torch.stack(gain_and_shift(self.cell, size, self.bias)),
             mask,
-            *form(self.gates_h.norm, 4 * size, self.cell, size),
+            *form(self.gates_h, 4 * size, self.cell, size),
             reverse=reverse,
         )
 
@@ -284,13 +284,14 @@ def biases(*sites: Linear) -> Tensor | None:
     return torch.cat(parts) if parts else None
 
 
-def form(gates: Normaliser, gates_size: int, inner: Normaliser, inner_size: int) -> tuple[kernels.StepForm, float]:
+def form(gates: Linear, gates_size: int, inner: Normaliser, inner_size: int) -> tuple[kernels.StepForm, float]:
     """Return what the fused kernels need to know about the two norms of a step, and the norms' common eps.
 
-    ``gates``: the norm of the gates, which have ``gates_size`` units. ``inner``: the norm of the candidate (GRU) or of
-    the cell (LSTM), which has ``inner_size`` units.
+    ``gates``: the normalised layer of the gates, which have ``gates_size`` units. ``inner``: the norm of the candidate
+    (GRU) or of the cell (LSTM), which has ``inner_size`` units.
     """
-    gates_form, inner_form = gates.form(gates_size), inner.form(inner_size)
+    gates_form = gates.norm.form(gates_size, gates.weight.dtype)
+    inner_form = inner.form(inner_size, gates.weight.dtype)
     return kernels.StepForm(gates_form.kind, gates_form.k, inner_form.k, gates_form.inside), gates_form.eps
 
 

@@ -146,7 +146,7 @@ class RNNSearch(nn.Module):
             self.second_gru.affine(),
             affine((self.query,))[0],
             form,
-            self.query.norm.form(keys.shape[-1]),
+            self.query.norm.form(keys.shape[-1], keys.dtype),
             eps,
         )
 

@@ -35,6 +35,13 @@ from torch.nn import functional as F
 from rmsexp import checks, kernels
 
 IMPLS = ("eager", "fused")
+# The dtypes that norms take, and the machine epsilon of the dtype in which norms then compute.
+EPS = {
+    torch.float32: torch.finfo(torch.float32).eps,
+    torch.float64: torch.finfo(torch.float64).eps,
+    torch.float16: torch.finfo(torch.float32).eps,
+    torch.bfloat16: torch.finfo(torch.float32).eps,
+}
 
 
 @dataclass(frozen=True)
@@ -67,20 +74,57 @@ class Normaliser(nn.Module):
 
     Args:
         shape: Shape of gain and shift.
-        gain: Whether there is a gain, the parameter ``weight``; it starts at 1.
+        gain: Whether there is a gain, the parameter ``weight``.
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
+        initial_gain: Initial value of the gain.
+        device: Device of gain and shift.
+        dtype: Dtype of gain and shift.
     """
 
     fuses_leaky_relu = False  # whether `forward` takes a `slope` and applies a leaky ReLU within its fused operator
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
-    def __init__(self, shape: int | tuple[int, ...], *, gain: bool, shift: bool, maps: bool = False) -> None:
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        *,
+        gain: bool,
+        shift: bool,
+        maps: bool = False,
+        initial_gain: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
+        self.shape = (shape,) if isinstance(shape, int) else shape
         self.maps = maps
-        self.weight = nn.Parameter(torch.ones(shape)) if gain else None
-        self.bias = nn.Parameter(torch.zeros(shape)) if shift else None
+        self.elementwise_affine = gain  # the name in torch.nn.LayerNorm
+        self.initial_gain = float(initial_gain)
+        gains = torch.full(self.shape, self.initial_gain, device=device, dtype=dtype)
+        self.weight = nn.Parameter(gains) if gain else None
+        self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the gain to its initial value and the shift to 0, as after ``to_empty``."""
+        if self.weight is not None:
+            self.weight.fill_(self.initial_gain)
+        if self.bias is not None:
+            self.bias.zero_()
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
+        if x.dtype not in EPS:
+            raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
+        shape = x.shape
+        if self.maps:
+            if len(shape) != 4 or shape[1] != self.shape[0]:
+                expected = f"feature maps (batch, {self.shape[0]}, height, width)"
+                raise ValueError(f"{type(self).__name__} expects {expected}, got shape {tuple(shape)}")
+        elif shape[-len(self.shape) :] != self.shape:
+            raise ValueError(f"expected input whose shape ends with {self.shape}, got {tuple(shape)}")
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``x`` normalised, with the same shape and dtype.
@@ -96,19 +140,26 @@ class Normaliser(nn.Module):
         """
         raise NotImplementedError
 
-    def form(self, n: int) -> kernels.Form:
+    def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         """Return the description of this norm over ``n`` units that the fused kernels take.
+
+        ``dtype`` is the dtype of the norm's input.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
         raise NotImplementedError
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """Return a vector with one value per feature, such as the gain, in a shape that broadcasts to the input.
+        """Return the gain or the shift in a shape that broadcasts to the input; None, if there is none, as is.
 
-        None, for a missing gain or shift, is returned as is.
+        Raises: ValueError if its shape is not that of the norm, for example because it was replaced.
         """
-        return vector if vector is None or not self.maps else vector.view(-1, 1, 1)
+        if vector is None:
+            return None
+        if vector.shape != self.shape:
+            name = type(self).__name__
+            raise ValueError(f"{name} expects weight and bias of shape {self.shape}, got {tuple(vector.shape)}")
+        return vector.view(-1, 1, 1) if self.maps else vector
 
 
 class Identity(Normaliser):
@@ -117,16 +168,16 @@ class Identity(Normaliser):
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
 
-    def form(self, n: int) -> kernels.Form:
+    def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:  # noqa: ARG002
         return kernels.Form(kernels.Kind.NONE, n)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
 
 
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which norms compute: float32 if ``x`` is float16 or bfloat16, otherwise that of ``x``."""
-    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which norms compute for input of this dtype: float32 for float16 and bfloat16."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
@@ -185,6 +236,13 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(site.features)) if bias else None
         self.reparametrisation = reparametrisation
         self.norm = norm
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the weight to NaN, so that :func:`rmsexp.models.init.initialise` draws it, and the bias to 0."""
+        self.weight.fill_(float("nan"))
+        if self.bias is not None:
+            self.bias.zero_()
 
     def effective_weight(self) -> Tensor:
         """Return ``W``: the weight, re-parametrised if there is a re-parametrisation."""

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -79,11 +78,9 @@ class BN(BatchNormOptions):
 
     def normaliser(self, site: Site) -> BatchNorm:
         shift = site.shift is not False and not site.then_bias  # no shift if the model adds its own bias afterwards
-        layer = BatchNorm(site.features, self.eps, shift=shift, maps=site.maps, options=self)
-        assert layer.weight is not None
-        with torch.no_grad():
-            layer.weight.fill_(self.initial_gain)
-        return layer
+        return BatchNorm(
+            site.features, self.eps, shift=shift, maps=site.maps, initial_gain=self.initial_gain, options=self
+        )
 
 
 class BatchNorm(Normaliser):
@@ -93,6 +90,8 @@ class BatchNorm(Normaliser):
     :meth:`Normaliser.forward`) over the examples at each time step. With a mask, padding is excluded unless
     ``options.padding`` is "include". Running statistics take the place of the batch's in evaluation, unless
     ``options.eval`` is "batch", and at time steps with fewer examples than ``options.min_examples``.
+
+    A statistic without any example leaves the running statistics unchanged; the running ones are used in its place.
 
     Running statistics have shape ``(steps, features)``, with one row outside of recurrences. In training, longer
     sequences add rows. Rows start at mean 0 and variance 1, and each training batch moves them towards its statistics
@@ -105,9 +104,10 @@ class BatchNorm(Normaliser):
 
     Args:
         features: Number of features, or of channels.
-        eps: Added to the variance.
+        eps: Added to the variance, at least 0.
         shift: Whether there is a shift, ``bias``.
         maps: Whether the input is feature maps.
+        initial_gain: Initial value of the gain.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
     """
 
@@ -123,9 +123,11 @@ class BatchNorm(Normaliser):
         *,
         shift: bool = True,
         maps: bool = False,
+        initial_gain: float = 1.0,
         options: BatchNormOptions | None = None,
     ) -> None:
-        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps)
+        checks.at_least("eps", eps, 0)
+        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
         self.eps = eps
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
@@ -134,13 +136,36 @@ class BatchNorm(Normaliser):
         self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
-        """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`."""
-        wide = x.to(compute_dtype(x))
+        """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`.
+
+        torch.compile traces this method whole, except with a mask whose padding is excluded: how many examples a
+        statistic has is then known only after the mask was read.
+        """
+        self.check_input(x)
+        wide = x.to(compute_dtype(x.dtype))
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
         use_batch = self.training or self.statistics == "batch"
         centred, var = self._centre_by_batch(wide, mask, span) if use_batch else self._centre_by_running(wide, span)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         return affine(centred, self.scale(var), gain, shift, fold=True).to(x.dtype)
+
+    def check_input(self, x: Tensor) -> None:
+        super().check_input(x)
+        if x.dim() < 2:
+            raise ValueError(f"{type(self).__name__} expects a batch (batch, …, features), got shape {tuple(x.shape)}")
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set gain, shift and running statistics to their initial values."""
+        super().reset_parameters()
+        self.running_mean.zero_()
+        self.running_var.fill_(1.0)
+        self.count.zero_()
+
+    def extra_repr(self) -> str:
+        bias, gain = self.bias is not None, f", initial_gain={self.initial_gain}" if self.has_gain else ""
+        eps = f", eps={self.eps}" if self.has_gain else ""
+        return f"{self.shape[0]}{eps}, shift={bias}, maps={self.maps}{gain}, options={self.options}"
 
     def scale(self, var: Tensor) -> Tensor | None:
         """Return the factor by which the centred input is multiplied, given its variance; None means no scaling."""
@@ -151,11 +176,12 @@ class BatchNorm(Normaliser):
 
         ``span``: the time steps of ``x``, or None outside of recurrences.
         """
-        rows = [0]
+        rows: list[int] | Tensor = [0]
         if span is not None:
+            steps = torch.arange(len(self.count), device=self.count.device)
             # known[t]: the last row up to t that a batch has updated, or 0
-            known = list(accumulate((step if count else 0 for step, count in enumerate(self.count.tolist())), max))
-            rows = [known[min(step, len(known) - 1)] for step in span]
+            known = torch.where(self.count > 0, steps, 0).cummax(0).values
+            rows = known[torch.arange(span.start, span.stop, device=known.device).clamp(max=len(known) - 1)]
         mean, var = self.running_mean[rows], self.running_var[rows]
         if self.maps:
             mean, var = mean.view(-1, 1, 1), var.view(-1, 1, 1)
@@ -164,18 +190,19 @@ class BatchNorm(Normaliser):
     def _centre_by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
         """Return ``x`` minus the batch's mean, and the batch's biased variance.
 
-        For time steps with fewer examples than ``min_examples``, mean and variance are the running ones. In training,
-        the running statistics are updated.
+        For time steps with fewer examples than ``min_examples``, and for a batch without examples, mean and variance
+        are the running ones. In training, the running statistics are updated.
         """
         axes = (0, 2, 3) if self.maps else (0,) if span is not None else tuple(range(x.dim() - 1))
         if self.training and span is not None:
             self._grow(span.stop)
-        size = math.prod(x.shape[axis] for axis in axes)  # number of vectors in a statistic, with padding
+        size = math.prod([x.shape[axis] for axis in axes])  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
             sizes = [size] * len(span or range(1))
         else:  # tolist() waits for a GPU, but the sizes tell which of the operations below can be skipped
             sizes = mask.sum(axes).reshape(-1).tolist()
-        enough = [span is None or n >= self.options.min_examples for n in sizes]
+        least = 1 if span is None else self.options.min_examples
+        enough = [bool(n >= least) for n in sizes]  # without bool() torch.compile keeps an expression of the sizes
         if not any(enough):
             return self._centre_by_running(x, span)
         mask_weight = None
@@ -209,15 +236,19 @@ class BatchNorm(Normaliser):
             enough: For each time step, whether it has enough examples. The others are not updated.
         """
         steps, momentum = span or range(1), self.options.momentum
-        rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
-        weights = [momentum]
+        rows, shape, dtype = slice(steps.start, steps.stop), (len(steps), -1), compute_dtype(self.running_mean.dtype)
+        updated = torch.tensor(enough, device=mean.device)
+        weight = torch.full(updated.shape, momentum, dtype=dtype, device=mean.device).masked_fill(~updated, 0.0)
         if span is not None:
-            counts = self.count[rows].tolist()
-            weights = [used * (momentum if count else 1.0) for used, count in zip(enough, counts, strict=True)]
-        weight, factor = self.running_mean.new_tensor([weights, unbiased]).unsqueeze(-1)
-        self.running_mean[rows].lerp_(mean.to(weight.dtype).view(shape), weight)
-        self.running_var[rows].lerp_(var.to(weight.dtype).view(shape) * factor, weight)
-        self.count[rows] += weight.squeeze(-1) > 0
+            weight = weight.masked_fill(updated & (self.count[rows] == 0), 1.0)
+        weight = weight.unsqueeze(-1)
+        factor = torch.tensor(unbiased, dtype=dtype, device=mean.device).unsqueeze(-1)
+        for running, new in (
+            (self.running_mean[rows], mean.to(dtype).view(shape)),
+            (self.running_var[rows], var.to(dtype).view(shape) * factor),
+        ):  # not lerp_, because with running statistics in float16 the new ones may overflow
+            running.copy_(running.to(dtype).lerp(new, weight))
+        self.count[rows] += updated
 
     def _grow(self, steps: int) -> None:
         """Append rows of initial running statistics until there are at least ``steps`` rows."""
@@ -229,10 +260,16 @@ class BatchNorm(Normaliser):
             self.count = torch.cat([self.count, self.count.new_zeros(missing)])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("running_mean", "running_var", "count"):  # resize to the number of time steps in the saved state
-            saved = state_dict.get(prefix + name)
-            if saved is not None:
-                setattr(self, name, torch.empty_like(saved, device=self.count.device))
+        names = ("running_mean", "running_var", "count")
+        saved = [state_dict.get(prefix + name) for name in names]
+        shapes = [tuple(value.shape) for value in saved if isinstance(value, Tensor)]
+        steps = max((size for shape in shapes for size in shape[:1]), default=0)
+        # The number of time steps may differ from that in the saved state. Of other differences torch reports an error,
+        # and the buffers stay as they are.
+        if steps and shapes == [(steps, *self.shape), (steps, *self.shape), (steps,)]:
+            for name in names:
+                buffer = getattr(self, name)
+                setattr(self, name, buffer if len(buffer) == steps else buffer.new_empty(steps, *buffer.shape[1:]))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -22,7 +22,7 @@ class LayerNorm(PerExampleNorm):
     Args:
         normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
             the number of channels.
-        eps: Added to the variance.
+        eps: Added to the variance, at least 0.
         elementwise_affine: Whether there is a gain, ``weight``.
         bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
 

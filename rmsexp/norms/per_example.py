@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import ClassVar
 
 import torch
@@ -12,7 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, IMPLS, Norm, Normaliser, Site, affine, compute_dtype
+
+AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
 
 class PerExampleNorm(Normaliser):
@@ -25,18 +29,20 @@ class PerExampleNorm(Normaliser):
     Args:
         normalized_shape: Shape of the normalised axes, and of ``weight`` and ``bias``, as in ``torch.nn.LayerNorm``.
             With ``axes``, the number of channels.
-        eps: Added to the statistic. None uses the machine epsilon of the dtype in which the norm computes.
+        eps: Added to the statistic, at least 0. None uses the machine epsilon of the dtype in which the norm computes.
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
-            ``axes=(1, 2, 3)``, and if the kernels cannot be built, for example without a C++ compiler.
+            ``axes=(1, 2, 3)``, and if the kernels cannot be built, for example without a C++ compiler. It can be
+            set later, too.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         device: Device of ``weight`` and ``bias``.
         dtype: Dtype of ``weight`` and ``bias``.
 
-    Raises: ValueError for an unknown ``impl``, and, without ``axes``, for input whose last axes are not
-        ``normalized_shape``.
+    Raises: ValueError for other values of these arguments, and for input of another shape: without ``axes`` its last
+        axes must be ``normalized_shape``; with ``axes`` it must be feature maps of that many channels. TypeError for
+        input that is not float32, float64, float16 or bfloat16.
     """
 
     kind: ClassVar[int]  # a value of kernels.Kind
@@ -53,15 +59,35 @@ class PerExampleNorm(Normaliser):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        checks.choice("impl", impl, IMPLS)
-        super().__init__(shape, gain=gain, shift=shift, maps=axes is not None)
+        shape = _shape(normalized_shape)
+        if eps is not None:
+            checks.at_least("eps", eps, 0)
+        if axes is not None and tuple(axes) not in AXES:
+            raise ValueError(f"axes must be (2, 3) (per channel) or (1, 2, 3) (per example), got {tuple(axes)}")
+        if axes is not None and len(shape) != 1:
+            raise ValueError(f"with axes, normalized_shape must be the number of channels, got {shape}")
+        super().__init__(shape, gain=gain, shift=shift, maps=axes is not None, device=device, dtype=dtype)
         self.normalized_shape = shape
         self.eps = eps
-        self.impl = impl
         self.dims = len(shape if axes is None else axes)  # number of normalised axes
-        self.fuses_leaky_relu = impl == "fused" and (axes is None or self.dims == 2) and kernels.load()
-        self.to(device=device, dtype=dtype)
+        self._units = math.prod(shape)
+        self.impl = impl
+
+    @property
+    def axes(self) -> tuple[int, ...] | None:
+        """The normalised axes of feature maps; None for other input."""
+        return tuple(range(4 - self.dims, 4)) if self.maps else None
+
+    @property
+    def impl(self) -> str:
+        """The implementation, "eager" or "fused". Raises: ValueError when it is set to another value."""
+        return self._impl
+
+    @impl.setter
+    def impl(self, impl: str) -> None:
+        checks.choice("impl", impl, IMPLS)
+        self._impl = impl
+        self.fuses_leaky_relu = impl == "fused" and self.axes != (1, 2, 3) and kernels.load()
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is ``x`` normalised, before the gain.
@@ -86,12 +112,11 @@ class PerExampleNorm(Normaliser):
 
         ``mask`` and ``steps`` have no effect.
         """
-        if not self.maps and x.shape[-self.dims :] != self.normalized_shape:
-            raise ValueError(f"expected input whose shape ends with {self.normalized_shape}, got {tuple(x.shape)}")
+        self.check_input(x)
         if self.fuses_leaky_relu:
             return self._fused(x, slope)
-        wide = x.to(compute_dtype(x))
-        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(wide.dtype))
+        wide = x.to(compute_dtype(x.dtype))
+        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(x.dtype))
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         y = affine(value, scale, gain, shift, fold=self.maps)
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
@@ -101,36 +126,59 @@ class PerExampleNorm(Normaliser):
 
         Except for feature maps, the number is computed without ``x``, so that torch.compile sees a constant.
         """
-        return math.prod(x.shape[-self.dims :] if self.maps else self.normalized_shape)
+        return math.prod(x.shape[-self.dims :]) if self.maps else self._units
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
-        form = self.form(self.units(x))
-        if self.eps is None:
-            form = form._replace(eps=self._eps(compute_dtype(x)))
+        form = self.form(self.units(x), x.dtype)
         if self.maps or self.dims == 1:
             return kernels.normalise(x, self.weight, self.bias, form, maps=self.maps, slope=slope)
-        gain, shift = (None if vector is None else vector.flatten() for vector in (self.weight, self.bias))
+        gain, shift = (None if v is None else v.flatten() for v in map(self.broadcast, (self.weight, self.bias)))
         return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
 
-    def _eps(self, dtype: torch.dtype) -> float:
-        return torch.finfo(dtype).eps if self.eps is None else self.eps
+    def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
+        return kernels.Form(self.kind, n, True, self._eps(dtype))
 
-    def form(self, n: int) -> kernels.Form:
-        return kernels.Form(self.kind, n, eps=self.eps or 0.0)
+    def _eps(self, dtype: torch.dtype) -> float:
+        """Return the eps for input of this dtype."""
+        return EPS[dtype] if self.eps is None else self.eps
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}"
+        """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
+        options = {
+            "eps": self.eps,
+            "elementwise_affine": self.elementwise_affine,
+            "bias": self.bias is not None,
+            **self.options(),
+            "impl": self.impl,
+            "axes": self.axes,
+        }
+        return ", ".join([str(self.normalized_shape), *(f"{name}={value!r}" for name, value in options.items())])
+
+    def options(self) -> dict[str, object]:
+        """Return the constructor's arguments that only this class has, and their values."""
+        return {}
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return ``normalized_shape`` as a tuple of Python integers. Raises: ValueError if it is not a shape."""
+    if isinstance(normalized_shape, int | Integral):  # integers of NumPy are not int
+        normalized_shape = (int(normalized_shape),)
+    shape = tuple(map(operator.index, normalized_shape))
+    if not shape or min(shape) < 0:
+        raise ValueError(f"normalized_shape must be a size or a non-empty sequence of sizes, got {normalized_shape}")
+    return shape
 
 
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
     """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
 
-    Each view has all leading axes of ``x``. To flatten ``x`` and slice it once would copy channels-last feature maps.
+    ``k`` is less than the number of these elements. Each view has all leading axes of ``x``. To flatten ``x`` and slice
+    it once would copy channels-last feature maps.
     """
     axis = x.dim() - dims
+    if torch.compiler.is_compiling():  # one view for all sizes: below, the number of views depends on them
+        return [x.flatten(axis).narrow(axis, 0, k)]
     whole, rest = divmod(k, math.prod(x.shape[axis + 1 :]))
-    if whole == x.shape[axis]:  # not a slice, whose backward pass would make a copy
-        return [x]
     parts = [x.narrow(axis, 0, whole)] if whole else []
     return parts + (first_units(x.select(axis, whole), dims - 1, rest) if rest else [])
 
@@ -155,7 +203,7 @@ class PerExampleNormOptions(Norm):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least("norm.eps", self.eps, 0)
-        if list(self.axes) not in ([2, 3], [1, 2, 3]):
+        if tuple(self.axes) not in AXES:
             raise ValueError(f"norm.axes must be [2,3] (per channel) or [1,2,3] (per example), got {list(self.axes)}")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -19,17 +19,21 @@ ROUNDING = ("ceil", "floor")
 class RMSNorm(PerExampleNorm):
     """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, RMSNorm (Zhang & Sennrich 2019, Eq. 4).
 
-    It can replace ``torch.nn.RMSNorm``, whose ``eps`` is None by default. With ``p < 1`` it is the paper's pRMSNorm:
-    the mean is over the first ``k = ceil(n * p)`` of the n normalised units, in row-major order of the normalised axes.
+    It can replace ``torch.nn.RMSNorm``: the arguments of that class mean the same here and have the same defaults. The
+    default of ``eps`` is None, as in that class, so that results stay the same up to rounding. In experiments, the
+    options of the norm (:class:`RMS`) give ``eps=1e-5``, so that RMSNorm and LayerNorm are compared at the same eps.
+
+    With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first ``k = ceil(n * p)`` of the n normalised units,
+    in row-major order of the normalised axes.
 
     Args:
         normalized_shape: Shape of the normalised axes, which are the last of the input. With ``axes``, the number of
             channels.
-        eps: Added to the mean of the squares. None uses the machine epsilon of the dtype in which the norm computes,
-            as ``torch.nn.RMSNorm`` does.
+        eps: Added to the mean of the squares, at least 0. None uses the machine epsilon of the dtype in which the norm
+            computes, as ``torch.nn.RMSNorm`` does.
         elementwise_affine: Whether there is a gain, ``weight``.
         bias: Whether there is a shift, ``bias``.
-        p: Share of the units that enter the mean, in (0, 1].
+        p: Share of the units that enter the mean, in (0, 1]. It can be set later, too.
         eps_inside: True adds ``eps`` inside the root. False computes ``x / (rms + eps)``, as the authors' PyTorch class
             does.
         k_rounding: How ``n * p`` is rounded to k (at least 1): "ceil", as in the paper, or "floor", as in the authors'
@@ -45,7 +49,7 @@ class RMSNorm(PerExampleNorm):
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
-        eps: float | None = 1e-5,
+        eps: float | None = None,
         elementwise_affine: bool = True,
         bias: bool = False,
         *,
@@ -57,36 +61,50 @@ class RMSNorm(PerExampleNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        checks.fraction("p", p)
         checks.choice("k_rounding", k_rounding, ROUNDING)
         super().__init__(
             normalized_shape, eps, gain=elementwise_affine, shift=bias, impl=impl, axes=axes, device=device, dtype=dtype
         )
         self.p, self.eps_inside, self.k_rounding = p, eps_inside, k_rounding
 
+    @property
+    def p(self) -> float:
+        """Share of the units that enter the mean. Raises: ValueError when it is set to a value outside (0, 1]."""
+        return self._p
+
+    @p.setter
+    def p(self, p: float) -> None:
+        checks.fraction("p", p)
+        self._p = float(p)
+        # The nearest fraction with a small denominator: 0.29 is 29 / 100, although the float is slightly less.
+        share = Fraction(self._p).limit_denominator(10**9)
+        self._numerator, self._denominator = share.numerator, share.denominator
+
     def k(self, n: int) -> int:
         """Return how many of ``n`` units enter the statistic."""
-        if self.p == 1:
+        if self._p == 1:
             return n
-        exact = n * self.p
-        k = round(exact)  # used if n * p is an integer up to rounding errors: 100 * 0.29 is 28.999999999999996
-        if not math.isclose(exact, k, rel_tol=1e-9):
-            k = math.ceil(exact) if self.k_rounding == "ceil" else math.floor(exact)
-        return max(1, k)
+        extra = self._denominator - 1 if self.k_rounding == "ceil" else 0
+        return min(n, max(1, (n * self._numerator + extra) // self._denominator))
 
-    def form(self, n: int) -> kernels.Form:
-        return kernels.Form(self.kind, self.k(n), self.eps_inside, self.eps or 0.0)
+    def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
+        return kernels.Form(self.kind, n if self._p == 1 else self.k(n), self.eps_inside, self._eps(dtype))
 
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""
         return k
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        k = self.k(self.units(x))
-        batch_dims = x.dim() - len(axes)
-        sums = [part.square().sum(tuple(range(batch_dims, part.dim()))) for part in first_units(x, len(axes), k)]
-        total = sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-        statistic = (total / self.divisor(k)).reshape(*x.shape[:batch_dims], *[1] * len(axes))
+        n = self.units(x)
+        k = self.k(n)
+        if k == n:
+            total = x.square().sum(axes, keepdim=True)
+        else:
+            batch_dims = x.dim() - len(axes)
+            sums = [part.square().sum(tuple(range(batch_dims, part.dim()))) for part in first_units(x, len(axes), k)]
+            total = sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+            total = total.reshape(*x.shape[:batch_dims], *[1] * len(axes))
+        statistic = total / self.divisor(k)
         if self.eps_inside:
             return x, torch.rsqrt(statistic + eps)
         # Where the statistic is 0, the gradient of its root would be 0/0. The masks set this gradient to 0.
@@ -94,8 +112,8 @@ class RMSNorm(PerExampleNorm):
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
 
-    def extra_repr(self) -> str:
-        return super().extra_repr() + (f", p={self.p}" if self.p < 1 else "")
+    def options(self) -> dict[str, object]:
+        return {"p": self.p, "eps_inside": self.eps_inside, "k_rounding": self.k_rounding}
 
 
 class L2Norm(RMSNorm):

@@ -24,6 +24,11 @@ class Gain(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(torch.ones(features), requires_grad=trainable)
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the gain to 1."""
+        self.gain.fill_(1.0)
+
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
@@ -36,10 +41,11 @@ class WeightNorm(Gain):
 
     Args:
         features: Number of units.
-        eps: Added to the squared norm; 0 in the paper.
+        eps: Added to the squared norm, at least 0; 0 in the paper.
     """
 
     def __init__(self, features: int, eps: float = 0.0) -> None:
+        checks.at_least("eps", eps, 0)
         super().__init__(features)
         self.eps = eps
 

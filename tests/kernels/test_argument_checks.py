@@ -265,7 +265,7 @@ def with_gain(width: int, *shape: int) -> norms.RMSNorm:
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {  # layer, shape of the input, message
-    "more channels than gains": (lambda: layer(4, axes=(2, 3)), (1, 16, 2, 2), "gain"),
+    "more channels than gains": (lambda: layer(4, axes=(2, 3)), (1, 16, 2, 2), "feature maps"),
     "a gain of another size": (lambda: with_gain(64, 3), (2, 64), "gain"),
     "a gain for each head": (lambda: with_gain(4, 3, 4), (2, 3, 4), "gain"),
     "maps with five axes": (lambda: layer(4, axes=(2, 3)), (2, 4, 2, 2, 3), "height"),

@@ -214,6 +214,74 @@ def test_state_loads_into_a_module_with_fewer_steps(steps: int) -> None:
     assert all(torch.equal(saved.state_dict()[name], value) for name, value in loaded.state_dict().items())
 
 
+def test_state_loads_into_a_module_with_more_steps() -> None:
+    loaded = layer_of()
+    loaded(draw(BATCH, TIME + 3, N), steps=range(TIME + 3))
+    loaded.load_state_dict(trained().state_dict())
+    close(loaded.state_dict(), trained().state_dict())
+
+
+def test_loading_keeps_the_dtype_of_the_module() -> None:
+    loaded = layer_of()
+    loaded.load_state_dict(trained().float().state_dict())
+    assert loaded.running_mean.dtype == loaded.running_var.dtype == torch.float64
+    assert loaded.count.dtype == torch.int64
+
+
+WRONG_STATES: dict[str, dict[str, Tensor | None]] = {
+    "more features": {name: torch.zeros(TIME, N + 1) for name in ("running_mean", "running_var")},
+    "another number of steps for the variance": {"running_var": torch.zeros(TIME + 1, N)},
+    "no count": {"count": None},
+    "no axis of steps": {name: torch.zeros(N) for name in ("running_mean", "running_var")},
+    "no steps": {
+        "running_mean": torch.zeros(0, N),
+        "running_var": torch.zeros(0, N),
+        "count": torch.zeros(0, dtype=torch.int64),
+    },
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_STATES)
+def test_a_state_that_does_not_fit_leaves_the_running_statistics_unchanged(wrong: str) -> None:
+    layer = layer_of()
+    layer(draw(BATCH, 2, N), steps=range(2))
+    before = copy.deepcopy(dict(layer.named_buffers()))
+    state = {**trained().state_dict(), **WRONG_STATES[wrong]}
+    with pytest.raises(RuntimeError, match=r"(size mismatch|Missing key)"):
+        layer.load_state_dict({name: value for name, value in state.items() if value is not None})
+    close(dict(layer.named_buffers()), before)
+
+
+@pytest.mark.parametrize("case", ["no example", "no position", "only padding", "no positions of maps"])
+def test_a_batch_without_vectors_leaves_the_running_statistics_unchanged(case: str) -> None:
+    maps, options = case == "no positions of maps", dict[str, Tensor]()
+    layer = norms.BatchNorm(N, maps=maps).double()
+    layer(draw(BATCH, N, 2, 2) if maps else draw(BATCH, N))
+    before = copy.deepcopy(layer.state_dict())
+    shape = {"no example": (0, N), "no position": (BATCH, 0, N), "no positions of maps": (BATCH, N, 0, 2)}.get(case)
+    x = draw(*(shape or (BATCH, TIME, N))).requires_grad_()
+    if case == "only padding":
+        options["mask"] = torch.zeros(BATCH, TIME, dtype=torch.bool)
+    y = layer(x, **options)
+    y.sum().backward()
+    assert y.shape == x.shape
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+    close(layer.state_dict(), before)
+
+
+@pytest.mark.parametrize("scale", [1.0, 200.0])
+def test_running_statistics_in_float16_equal_those_of_torch(scale: float) -> None:
+    """With scale 200, the variance of a batch exceeds what float16 holds; its tenth, which is added, does not."""
+    layer, reference = norms.BatchNorm(N).half(), nn.BatchNorm1d(N).half()
+    for seed in range(3):
+        x = (scale * draw(64, N, seed=seed)).half()
+        layer(x), reference(x)
+    step = torch.finfo(torch.float16).eps
+    torch.testing.assert_close(layer.running_mean[0], reference.running_mean, rtol=4 * step, atol=step * scale)
+    torch.testing.assert_close(layer.running_var[0], reference.running_var, rtol=4 * step, atol=step)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("steps", [None, range(TIME)], ids=["joint", "per-step"])
 def test_low_precision_input_has_float32_statistics(steps: range | None, dtype: torch.dtype) -> None:

@@ -226,7 +226,7 @@ def test_prms_equals_its_formula(
 
 def test_prms_over_several_axes_takes_the_first_units_in_row_major_order() -> None:
     x = draw(4, 3, 5)
-    layer = norms.RMSNorm((3, 5), p=0.5).double()
+    layer = norms.RMSNorm((3, 5), 1e-5, p=0.5).double()
     torch.testing.assert_close(layer(x), naive(x, 2, 8, 1e-5, inside=True))
 
 
@@ -350,5 +350,5 @@ def test_rms_of_the_output_is_one_and_prms_of_all_units_equals_rmsnorm(x: Tensor
 def test_rms_equals_ln_on_rows_of_zero_mean(x: Tensor) -> None:
     centred = x - x.mean(-1, keepdim=True)
     n = x.shape[-1]
-    rms, ln = norms.RMSNorm(n).double(), norms.LayerNorm(n).double()
+    rms, ln = norms.RMSNorm(n, 1e-5).double(), norms.LayerNorm(n, 1e-5).double()
     torch.testing.assert_close(rms(centred), ln(centred), rtol=1e-9, atol=1e-9)
