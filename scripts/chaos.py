@@ -1,6 +1,7 @@
 """Kill one run again and again with SIGKILL, and check that it ends bit-identical to an uninterrupted run.
 
     python scripts/chaos.py [--kills 20] [--norm bn] [--steps N] [--data-root DIR] [OVERRIDE ...]
+    python scripts/chaos.py --sweep [--faults 20]    # faults of many kinds, in a sweep: see chaos_sweep.py
 
 The default norm is bn, because its running statistics are the state that is lost most easily. Of 20 kills, at least
 three each hit a checkpoint write, a metrics write, an evaluation and the warm-up; the others come at random moments.
@@ -164,22 +165,27 @@ def compare(reference: Path, other: Path) -> list[str]:
 
 
 def run_content(results: Path) -> dict[str, Any]:
-    """Return the content of the only run in ``results``, without times and file sizes, which differ in repetitions."""
+    """Return the content of the only run in ``results`` (see :func:`content`)."""
+    (folder,) = record.find_runs(results)
+    return content(record.RunFolder(folder))
+
+
+def content(folder: record.RunFolder) -> dict[str, Any]:
+    """Return the content of a finished run, without times and file sizes, which differ in repetitions."""
     import torch
 
-    (folder,) = map(record.RunFolder, record.find_runs(results))
     rows, warning = folder.read_metrics()
     status = folder.read_status()
-    content: dict[str, Any] = {
+    result: dict[str, Any] = {
         "files": sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*")),
         "status": (status["status"], status["step"], warning),
         "metrics": [row | {"seconds": None} for row in rows],
     }
     for path in folder.checkpoints.glob("*.pt"):
-        content[path.name] = torch.load(path, weights_only=True)
-        content[path.name].pop("clock", None)
-        content[path.name].get("state", {}).pop("metrics_bytes", None)
-    return content
+        result[path.name] = torch.load(path, weights_only=True)
+        result[path.name].pop("clock", None)
+        result[path.name].get("state", {}).pop("metrics_bytes", None)
+    return result
 
 
 def differences(a: Any, b: Any, place: str = "") -> list[str]:
@@ -232,11 +238,22 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="number of steps of the run (default: enough for all kills)")
     parser.add_argument("--data-root", type=Path, help="folder of the data (data.root)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the plan of kills (0)")
+    parser.add_argument(
+        "--sweep", action="store_true", help="disturb a sweep of twelve small runs by faults of many kinds"
+    )
+    parser.add_argument("--faults", type=int, default=20, help="number of faults in the sweep (20)")
     parser.add_argument("--child", metavar="POINT:COUNT", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     options = parser.parse_args()
     if options.child:
         return be_child(options.child, options.overrides)
+    start, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
+    if options.sweep:
+        import chaos_sweep
+
+        errors = chaos_sweep.disturb_and_report(options.faults, root, options.seed)
+        print(f"{time.monotonic() - start:.0f} s ({root})")
+        return 1 if errors else 0
     rng = random.Random(options.seed)
     steps = options.steps or CHECKPOINT_EVERY * (options.kills + 10)
     words = [f"norm={options.norm}", f"schedule.steps={steps}", f"checkpoint_every={CHECKPOINT_EVERY}"]
@@ -246,7 +263,6 @@ def main() -> int:
         "batch_size=20",
         *([f"data.root={options.data_root}"] if options.data_root else []),
     ]
-    start, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
     errors = kill_and_compare(plan(options.kills, rng), [*words, *options.overrides], root, rng)
     print("\n".join(errors) or "bit-identical to the run that was never interrupted", f"({root})")
     print(f"{time.monotonic() - start:.0f} s")

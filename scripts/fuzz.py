@@ -1,0 +1,126 @@
+"""Give damaged files to all readers, and strange arguments to all commands, and report what they do not refuse well.
+
+    python scripts/fuzz.py [--seconds 600] [--reader NAME] [--seed 0]
+    python scripts/fuzz.py --reader NAME --seed 0 --number 17    # read one input again, with its traceback
+
+An input is refused well if the reader raises one of its documented exceptions, or the command ends with a documented
+exit status, with a message of at most two lines and 300 characters. Findings are tracebacks, crashes, inputs that take
+over 5 seconds of processor time or 1 GiB of memory, longer messages, and changes that a digest must show but that alter
+the result silently. Inputs follow from seed, reader and number. Each finding is stored as a folder with its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve a GiB of addresses at once
+
+from fuzzing import workers
+from fuzzing.workers import FAULTS, VERDICTS, Reader, Result
+
+STORED = 3  # number of inputs that are stored for each kind of finding of a reader
+ROUND_SECONDS = 20.0  # longest time for one reader before the next one gets its turn
+
+
+@dataclass
+class Tally:
+    """What one reader did with its inputs: the number of each verdict, and the results that are findings."""
+
+    reader: Reader
+    verdicts: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, list[Result]] = field(default_factory=dict)
+    next: int = 0
+    slowest: float = 0.0
+
+    def add(self, result: Result) -> None:
+        self.next = result.number + 1
+        self.verdicts[result.verdict] += 1
+        self.slowest = max(self.slowest, result.seconds)
+        if result.verdict in FAULTS:
+            self.findings.setdefault(result.kind, []).append(result)
+
+
+def readers() -> tuple[Reader, ...]:
+    from fuzzing import commands, data, runs
+
+    return runs.READERS + data.READERS + commands.READERS
+
+
+def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: Path) -> list[Tally]:
+    """Give inputs to each reader until all have had their share of ``seconds``, or ``inputs`` each.
+
+    Prints a line for each new kind of finding, and stores its first inputs in ``out``.
+    """
+    tallies, start = [Tally(reader) for reader in chosen], time.monotonic()
+    shares = sum(reader.share for reader in chosen)
+    rounds = max(1, round(seconds / shares / ROUND_SECONDS))
+    with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-") as folder:
+        for _ in range(rounds):
+            for tally in (tally for tally in tallies if tally.next < inputs):
+                part = seconds * tally.reader.share / shares / rounds
+                for result in workers.results(tally.reader, seed, tally.next, inputs - tally.next, part, Path(folder)):
+                    tally.add(result)
+                    _store(tally, seed, result, out, Path(folder))
+                done = sum(tally.verdicts.total() for tally in tallies)
+                print(f"{time.monotonic() - start:6.0f} s  {done:8,} inputs  {tally.reader.name}", file=sys.stderr)
+    return tallies
+
+
+def _store(tally: Tally, seed: int, result: Result, out: Path, folder: Path) -> None:
+    """Store the input of a finding, if it is one of the first of its kind, and print a line about it."""
+    reader = tally.reader
+    if result.verdict in FAULTS and len(tally.findings[result.kind]) <= STORED:
+        place = out / f"{reader.name.replace(' ', '-')}-{result.number}"
+        workers.store(reader, seed, result.number, folder, place)
+        print(f"{result.verdict:9}  {reader.name} {result.number}: {result.detail}  ({place})", flush=True)
+
+
+def table(tallies: Sequence[Tally]) -> str:
+    """Return a Markdown table with a row per reader: numbers of inputs by verdict, and the slowest input."""
+    rows = [["reader", "inputs", *VERDICTS, "slowest, s"]]
+    for tally in tallies:
+        counts = [f"{tally.verdicts[verdict]:,}" for verdict in VERDICTS]
+        rows.append([tally.reader.name, f"{tally.verdicts.total():,}", *counts, f"{tally.slowest:.2f}"])
+    total = sum((tally.verdicts for tally in tallies), Counter())
+    slowest = max((tally.slowest for tally in tallies), default=0.0)
+    rows.append(["all", f"{total.total():,}", *(f"{total[verdict]:,}" for verdict in VERDICTS), f"{slowest:.2f}"])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="time for all readers together (%(default)s)")
+    parser.add_argument("--inputs", type=int, default=10**9, help="largest number of inputs per reader (no limit)")
+    parser.add_argument("--reader", metavar="NAME", help="use only the readers whose names contain NAME")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
+    parser.add_argument("--number", type=int, help="read only this input, and show what happens")
+    parser.add_argument("--out", type=Path, help="folder for the inputs that are findings (default: a new one)")
+    options = parser.parse_args(argv)
+    chosen = [reader for reader in readers() if not options.reader or options.reader in reader.name]
+    if not chosen:
+        parser.error(f"no reader {options.reader}; readers: {', '.join(reader.name for reader in readers())}")
+    if options.number is not None:
+        workers.show(chosen[0], options.seed, options.number)
+        return 0
+    out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
+    tallies = fuzz(chosen, options.seed, options.seconds, options.inputs, out)
+    print(table(tallies))
+    kinds = sum(len(tally.findings) for tally in tallies)
+    print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
+    if not kinds and not options.out:
+        shutil.rmtree(out)
+    return 1 if kinds else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Values, words and whole files that readers of files have failed on: the texts of corpus.yaml, and what is no text."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+CORPUS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8"))
+DEEP = 100_000  # levels of nesting
+SURROGATES = "\udcff", "\udce9t\udce9"  # how Python decodes bytes that are not UTF-8 in names of files and arguments
+
+
+def nested(levels: int) -> list:
+    value: list = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+NUMBERS = (*CORPUS["numbers"], "9" * 400, "9" * 5000)
+LONG = ("a" * 10_000, "x " * 9_000, "[" * 3000, "{" * 3000, "(" * 3000)
+WORDS = (*NUMBERS, *CORPUS["words"], *SURROGATES, *LONG)
+FLOATS = (0.5, -0.0, 1e308, float("nan"), float("inf"), -float("inf"))
+INTEGERS = (0, -1, 1, 2, 2**31, 2**63, 2**64, -(2**63), 10**400)
+CONTAINERS = ([], {}, [[]], [None], {"": None}, ["x"] * 1000, nested(50), nested(900))
+VALUES = (None, True, False, *INTEGERS, *FLOATS, *CORPUS["values"], "\ud800", "a" * 10_000, *CONTAINERS)
+KEYS = (*CORPUS["keys"], "a" * 1000)
+HEADERS: dict[str, list[str]] = CORPUS["headers"] | {"shape": [*CORPUS["headers"]["shape"], "(" * 200 + ")" * 200]}
+MODULES = (
+    b"os\nsystem",
+    b"builtins\neval",
+    b"numpy\nndarray",
+    b"numpy\ndtype",
+    b"collections\ndefaultdict",
+    b"_codecs\nencode",
+)
+OPERATIONS = (  # of pickles; most read beyond the content, or take a lot of memory
+    *(getattr(pickle, name) for name in CORPUS["operations"]),
+    *(pickle.GLOBAL + name + b"\n" for name in MODULES),
+    *(pickle.LONG_BINPUT + size for size in (b"\xff\xff\xff\x0f", b"\xff\xff\xff\x7f", b"\0\0\0\0")),
+    *(
+        operation + b"\xff\xff\xff\x7f"
+        for operation in (pickle.BINBYTES, pickle.LONG4, pickle.BINUNICODE, pickle.LONG_BINGET)
+    ),
+    *(operation + b"\xff" * 7 + b"\x7f" for operation in (pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.FRAME)),
+    *(operation + b"\1" for operation in (pickle.BINGET, pickle.BININT1, pickle.EXT1, pickle.BINPUT)),
+    *(
+        pickle.LONG1 + b"\x02\xff\x7f",
+        pickle.PUT + b"99999999999\n",
+        pickle.INT + b"9" * 5000 + b"\n",
+        pickle.FLOAT + b"nan\n",
+    ),
+    *(
+        pickle.UNICODE + b"\\ud800\n",
+        pickle.PERSID + b"x\n",
+        pickle.PROTO + b"\xff",
+        pickle.INST + b"os\nsystem\n",
+        b"\xfe",
+    ),
+)
+
+
+class Call:
+    """Pickled as a call of ``function`` with ``arguments``, and then of the result's __setstate__ with ``state``."""
+
+    def __init__(self, function: Any, *arguments: Any, state: Any = None) -> None:
+        self._parts = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self) -> tuple:
+        return self._parts
+
+
+BUILD, SCALAR = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]  # numpy's functions that pickles call
+OBJECT, FLOAT, EIGHT = np.dtype("O"), np.dtype("f8"), b"AAAAAAAA"
+
+
+def _dtypes() -> list[Any]:
+    """Return types of arrays whose state is forged: flags, fields, sizes and subarrays that do not fit."""
+    flags = [
+        Call(np.dtype, "O", False, True, state=(3, "|", None, None, None, -1, -1, flag)) for flag in (0, 63, 255, -1)
+    ]
+    fields = [
+        Call(np.dtype, "V8", False, True, state=(3, "|", None, names, fields, size, 1, 0))
+        for names, fields, size in (
+            *((("a",), {"a": (kind, offset)}, 8) for kind, offset in ((OBJECT, 0), (FLOAT, 4096), (FLOAT, -8))),
+            (("a", "b"), {"a": (FLOAT, 0)}, 16),
+            *((None, None, size) for size in (2**31, -8)),
+        )
+    ]
+    states = (
+        *((3, "x", None, None, None, -1, -1, 0), (4, "<", None, None, None, 8, 8, 0, {"a": 1}, 5), ()),
+        *(
+            (3, "|", (FLOAT, (2**20, 2**20)), None, None, 8, 1, 0),
+            (4, "<", None, None, None, -1, -1, 0, ({}, (b"s", 1, 1, 1))),
+        ),
+    )
+    names = ([("a", "O"), ("b", "f8")], "9999999f8", "(99999,99999)f8", "O", "U99999999")
+    forged = [Call(np.dtype, kind, False, True, state=state) for state in states for kind in ("f8", "V8", "M8[s]")]
+    return [*flags, *fields, *forged, *(Call(np.dtype, name) for name in names)]
+
+
+def _array(*state: Any, start: tuple = (0,), kind: bytes = b"b") -> Call:
+    return Call(BUILD, np.ndarray, start, kind, state=state)
+
+
+def _arrays_and_calls() -> list[Any]:
+    """Return values whose pickles misuse the functions that an unpickler must allow for arrays and containers."""
+    dtypes = (OBJECT, *_dtypes())
+    shapes = ((2,), (-1,), (2**62,), (2**31, 2**31), (0, 2**62), (), (1,) * 99)
+    states = ((), (1,), (1, (1,), FLOAT, False), ("x", (1,), FLOAT, False, EIGHT), ((1,), FLOAT, False, EIGHT))
+    buffers = ((EIGHT, 2**40), (EIGHT * 4, 0, (2**40,)), (EIGHT * 4, 24, (-8,)), ())
+    loop: list = []
+    loop.append(loop)
+    return [
+        *(Call(np.ndarray, (1,), dtype, EIGHT) for dtype in dtypes),
+        *(_array(1, (1,), dtype, False, content) for dtype in dtypes for content in (EIGHT, [None])),
+        *(Call(SCALAR, dtype, *content) for dtype in (FLOAT, *dtypes) for content in ((EIGHT,), ())),
+        *(_array(1, shape, FLOAT, False, EIGHT) for shape in shapes),
+        *(
+            _array(1, (1,), FLOAT, order, content)
+            for order in (True, None)
+            for content in (EIGHT, "AAAAAAAA", [1.0], None)
+        ),
+        *(_array(*state) for state in states),
+        *(_array(1, (1,), FLOAT, False, EIGHT, start=start) for start in ((2**40,), (2**20, 2**20), (-1,))),
+        *(_array(1, (1,), FLOAT, False, EIGHT, kind=kind) for kind in (b"O", b"x", b"", b"f8")),
+        *(Call(np.ndarray, (4,), FLOAT, *buffer) for buffer in buffers),
+        *(Call(np.ndarray, *shape) for shape in (((2**40,),), ((2**28,), FLOAT), ((4,),), ((4,), OBJECT))),
+        *(Call(defaultdict, list, [(1, 2)], state={"a": 1}), Call(defaultdict, Call(defaultdict, list))),
+        *(Call(OrderedDict, [(1, 2)], state={"__class__": 1}), Call(OrderedDict, 5), Call(list, "abc")),
+        *(Call(list, Call(np.ndarray, (2**27,), np.dtype("b1"))), Call(os.system, "true"), Call(eval, "1")),
+        *(loop, {1.5: [None, b"x", 2**70, {1, 2}, frozenset([3])]}, {"data": loop}, nested(150)),
+    ]
+
+
+@cache
+def _pickles() -> tuple[bytes, ...]:
+    """Return pickles: forged values alone, and where published files have arrays, and single operations."""
+    pickles = [
+        pickle.dumps(placed, protocol)
+        for value in _arrays_and_calls()
+        for placed in (value, [value], {"data": value, "labels": [1]}, {"valid_errs": value, "worddict": {"a": value}})
+        for protocol in (2, 4)
+    ]
+    pickles += [start + operation + b"." for operation in OPERATIONS for start in (b"\x80\x02", b"\x80\x02]")]
+    deep = b"\x80\x02" + b"]" * DEEP + b"a" * (DEEP - 1) + b"."
+    protocol_0 = b"(dp0\nS'data'\np1\n(lp2\nS'labels'\np3\nI01\ns."
+    return (
+        *pickles,
+        deep,
+        b"(" * DEEP + b".",
+        b"\x80\x02(" + b"K\1" * DEEP + b"l.",
+        protocol_0,
+        b"(dS'data'\nS'\\xff'\ns.",
+        b".",
+        b"",
+    )
+
+
+@cache
+def _yamls() -> tuple[bytes, ...]:
+    """Return YAML: the corpus, text that is not UTF-8, deep nesting, and references that stand for very much."""
+    aliases = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    aliases += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
+    references = [
+        "a0: xxxxxxxxxxxxxxxx",
+        *(f"a{level}: {('${a' + str(level - 1) + '}') * 10}" for level in range(1, 12)),
+    ]
+    long = (
+        b"a: " + b"[" * DEEP,
+        b"a: " + b"{b: " * 2000,
+        b"- " * 2000 + b"x",
+        b"a: " + b"9" * 5000,
+        b"a: " + b"x" * 2**20,
+    )
+    encodings = (b"\xff\xfea\x00", b"\xef\xbb\xbfa: 1", b"a: caf\xe9", b"a: \xed\xa0\x80")
+    bombs = ("\n".join(lines).encode() for lines in (aliases[:4], aliases, references))
+    return (*(text.encode() for text in CORPUS["yaml"]), *long, *encodings, *bombs)
+
+
+@cache
+def _jsons() -> tuple[bytes, ...]:
+    long = (b"[" * DEEP, b'{"a":' * DEEP, b"[" * 900 + b"]" * 900, b"9" * 5000, b'{"step": ' + b"9" * 5000 + b"}")
+    encodings = (b"\xff\xfe{\x00}\x00", b"\xef\xbb\xbf{}", b'{"a": "\xe9"}', b"\x00" * 100)
+    return (*(text.encode() for text in CORPUS["json"]), *long, *encodings)
+
+
+@cache
+def _texts() -> tuple[bytes, ...]:
+    long = (b"x" * 2**20, b"a " * 2**18, b"1,2\n" * 10_000, b"\t" * 1000, b"\n" * 1000)
+    encodings = (
+        b"\xff\xfeh\x00i\x00",
+        b"\xef\xbb\xbfhi\n",
+        b"\xe9\n",
+        b"a\x00b\n",
+        b"\x85\xe2\x80\xa8",
+        "e\u0301 \ufeff\n".encode(),
+    )
+    return (b"", b"\n", b"\r\n", b" \n \n", b"=1+1\n", b"\x1b[2J\n", *long, *encodings)
+
+
+def _npy(header: str, body: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    size = struct.pack("<H" if version == b"\1\0" else "<I", len(header))
+    return b"\x93NUMPY" + version + size + header.encode("latin1") + body
+
+
+@cache
+def _arrays() -> tuple[bytes, ...]:
+    """Return .npy files with strange headers."""
+    header = "{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}\n"
+    texts = ("", "{}", "[" * 9999, "(" * 9999, "__import__('os')", "{'a': 1}", "\x00", "1" * 6000, "-" * 9999 + "1")
+    return (
+        *(_npy(header.format(descr, "False", "(2,)"), bytes(64)) for descr in HEADERS["descr"]),
+        *(_npy(header.format("'<f4'", "False", shape), bytes(64)) for shape in HEADERS["shape"]),
+        *(_npy(text) for text in texts),
+        *(_npy("{}", version=version) for version in (b"\2\0", b"\3\0", b"\xff\xff")),
+        _npy(header.format("'|O'", "False", "(1,)"), pickle.dumps(Call(os.system, "true"))),
+        *(b"\x93NUMPY", b"\x93NUMPY\x03\x00\xff\xff\xff\xff"),
+    )
+
+
+def archive(members: dict[str, bytes]) -> bytes:
+    """Return a zip archive that depends on its members only."""
+    result = io.BytesIO()
+    with zipfile.ZipFile(result, "w") as file:
+        for name, content in members.items():
+            file.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+    return result.getvalue()
+
+
+@cache
+def _archives() -> tuple[bytes, ...]:
+    """Return zip archives: as torch.save writes them, with forged pickles in them, and as numpy.savez writes them."""
+    storage = b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0%bX\3\0\0\0cpuM\xff\x7ftQ."
+    pickles = [*_pickles()[::7], *(storage % name for name in (b"0", b"1", b"/"))]
+    torch_files = [archive({"a/data.pkl": content, "a/version": b"3\n", "a/data/0": bytes(64)}) for content in pickles]
+    numpy_files = [archive({"Wemb.npy": content}) for content in _arrays()]
+    empty = (archive({}), archive({"x": b""}), archive({"../x": b"x"}), b"PK\x05\x06" + bytes(18), b"PK\x03\x04")
+    return (*torch_files, *numpy_files, *empty)
+
+
+def _png(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
+    """Return a PNG file that claims this size and has a MiB of pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(2**20), 9)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + content
+
+
+@cache
+def _images() -> tuple[bytes, ...]:
+    sizes = ((0, 0), (1, 1), (2**31 - 1, 1), (1, 2**31 - 1), (9000, 9000), (13_000, 13_000), (60_000, 60_000))
+    others = (b"GIF89a" + b"\xff" * 20, b"\xff\xd8\xff\xe0", b"BM" + b"\xff" * 60, b"P6 99999 99999 255 ")
+    return (*(_png(*size) for size in sizes), _png(30_000, 30_000, 1, 0), _png(4, 4, 16, 6), *others)
+
+
+ENDINGS = {
+    **dict.fromkeys(("json", "jsonl"), _jsons),
+    **dict.fromkeys(("yaml", "yml"), _yamls),
+    **dict.fromkeys(("npz", "pt", "pth", "zip"), _archives),
+    **dict.fromkeys(("png", "jpg"), _images),
+    **dict.fromkeys(("txt", "csv", "en", "de", "question"), _texts),
+    "pkl": _pickles,
+    "npy": _arrays,
+}
+
+
+def contents(name: str) -> tuple[bytes, ...]:
+    """Return whole files that suit the ending of ``name``; files without a known ending get all kinds of contents."""
+    ending = name.rpartition(".")[2]
+    return ENDINGS[ending]() if ending in ENDINGS else (*_pickles(), *_texts(), *_jsons())
