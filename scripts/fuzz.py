@@ -40,19 +40,21 @@ class Tally:
     findings: dict[str, list[Result]] = field(default_factory=dict)
     next: int = 0
     slowest: float = 0.0
+    seconds: float = 0.0  # processor time of all inputs
 
     def add(self, result: Result) -> None:
         self.next = result.number + 1
         self.verdicts[result.verdict] += 1
         self.slowest = max(self.slowest, result.seconds)
+        self.seconds += result.seconds
         if result.verdict in FAULTS:
             self.findings.setdefault(result.kind, []).append(result)
 
 
 def readers() -> tuple[Reader, ...]:
-    from fuzzing import commands, data, runs
+    from fuzzing import commands, datasets, derived, runs
 
-    return runs.READERS + data.READERS + commands.READERS
+    return runs.READERS + datasets.READERS + derived.READERS + commands.READERS
 
 
 def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: Path) -> list[Tally]:
@@ -61,8 +63,8 @@ def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: 
     Prints a line for each new kind of finding, and stores its first inputs in ``out``.
     """
     tallies, start = [Tally(reader) for reader in chosen], time.monotonic()
-    shares = sum(reader.share for reader in chosen)
-    rounds = max(1, round(seconds / shares / ROUND_SECONDS))
+    shares = {reader: 1 if reader.weight == 1 else 3 for reader in chosen}
+    rounds = max(1, round(seconds / len(chosen) / ROUND_SECONDS))
     with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-") as folder:
         for _ in range(rounds):
             for tally in (tally for tally in tallies if tally.next < inputs):
@@ -70,9 +72,14 @@ def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: 
                 for result in workers.results(tally.reader, seed, tally.next, inputs - tally.next, part, Path(folder)):
                     tally.add(result)
                     _store(tally, seed, result, out, Path(folder))
-                done = sum(tally.verdicts.total() for tally in tallies)
-                print(f"{time.monotonic() - start:6.0f} s  {done:8,} inputs  {tally.reader.name}", file=sys.stderr)
+                _report_progress(time.monotonic() - start, tallies, tally)
     return tallies
+
+
+def _report_progress(seconds: float, tallies: Sequence[Tally], last: Tally) -> None:
+    inputs = sum(tally.verdicts.total() for tally in tallies)
+    mean = 1000 * last.seconds / max(1, last.verdicts.total())
+    print(f"{seconds:6.0f} s  {inputs:8,} inputs; {last.reader.name}: {mean:.1f} ms per input", file=sys.stderr)
 
 
 def _store(tally: Tally, seed: int, result: Result, out: Path, folder: Path) -> None:
@@ -100,7 +107,9 @@ def table(tallies: Sequence[Tally]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all readers together (%(default)s)")
-    parser.add_argument("--inputs", type=int, default=10**9, help="largest number of inputs per reader (no limit)")
+    parser.add_argument(
+        "--inputs", type=int, default=10**9, help="number of inputs per reader, fewer for slow ones (no limit)"
+    )
     parser.add_argument("--reader", metavar="NAME", help="use only the readers whose names contain NAME")
     parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
     parser.add_argument("--number", type=int, help="read only this input, and show what happens")

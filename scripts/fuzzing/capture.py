@@ -34,14 +34,22 @@ def command(main: Callable[[Sequence[str]], int | None], words: Sequence[str], s
             status = main(list(words)) or 0
         except SystemExit as end:
             status = end.code or 0
-    text = "".join(_written(stream) for stream in (out, error))
+    return judged(status, _written(out), _written(error))
+
+
+def judged(status: object, out: str, error: str) -> int:
+    """Return 0 for a command that ended with the exit status 0 and without a traceback.
+
+    Raises: Refused and Broken, as in :func:`command`.
+    """
+    text = out + error
     if status not in STATUSES:
         raise Broken(f"exit status {status}: {text[-100:]!r}")
     if "Traceback (most recent call last)" in text or "(traceback in" in text:
         raise Broken(f"a traceback was printed or stored: {text[-100:]!r}")
     if not status:
         return 0
-    messages = _messages(_written(error))
+    messages = _messages(error)
     if not messages:
         raise Broken(f"exit status {status} without a message")
     raise Refused(max(messages, key=lambda message: (message.count("\n"), len(message))))

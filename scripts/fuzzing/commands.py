@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +19,7 @@ import torch
 
 from fuzzing import arguments, capture
 from fuzzing.damage import Files
-from fuzzing.data import put
+from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
 from rmsexp import app, bench, prepare, published, record, report, runner, tasks, timing, translate
@@ -28,6 +31,8 @@ from rmsexp.train.device import set_up_device
 ARGUMENTS = "arguments.json"
 OUTSIDE = re.compile(r"(^|[=,:\[{(\"' ])(/|~root)|\.\.")  # words that may name a file outside of the working folder
 HARMLESS = re.compile(r"(^|=)/dev/null")
+SMALL = ["task=attentive_reader", "model.width=6", "max_steps=1", "threads=1"]  # a run that takes a second
+PROCESS_SECONDS = 50
 ELSEWHERE = re.compile(r"joblib|submitit|wandb|env_set|_target_")  # words that start processes or call any function
 
 
@@ -123,7 +128,42 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "published": published.main,
     "rmsexp": entry.main,
 }
+
+
+def run_process(folder: Path) -> object:
+    """Run ``python -m rmsexp`` with the stored argument list in a process of its own, without replacing any work."""
+    words = json.loads((folder / ARGUMENTS).read_bytes())
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-m", "rmsexp", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment,
+        timeout=PROCESS_SECONDS,
+    )
+    return capture.judged(done.returncode, done.stdout, done.stderr)
+
+
+def vary_process(files: Files, rng: random.Random) -> Files:
+    """Draw an argument list of any command; if it trains or measures, this takes a few seconds at most."""
+    changed = varying("rmsexp")(files, rng)
+    words = json.loads(changed[ARGUMENTS] or b"")
+    small = {"timing": ["timing.budget=0.1"], "bench": ["--seconds", "0.01"], "run": SMALL, "sweep": SMALL}
+    first = words[1:] if words[0] in ("run", "sweep") else words  # these two are no commands, but their absence
+    return changed | {ARGUMENTS: json.dumps([*first, *small.get(words[0], [])]).encode()}
+
+
+SLOW = ("run", "sweep", "timing", "prepare")  # commands that compose configs
 READERS = tuple(
-    Reader(f"arguments of {name}", make_folder, running(main), (Refused,), vary=varying(name), share=2)
+    Reader(
+        f"arguments of {name}",
+        make_folder,
+        running(main),
+        (Refused,),
+        vary=varying(name),
+        weight=10 if name in SLOW else 1,
+    )
     for name, main in COMMANDS.items()
-)
+) + (Reader("processes", make_folder, run_process, (Refused,), vary=vary_process, weight=50),)

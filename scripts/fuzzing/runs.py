@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import torch
 
 from fuzzing import capture
+from fuzzing.inputs import once, plain
 from fuzzing.workers import Broken, Reader, Refused
 from rmsexp import compare, config, record, report, runner, trained, translate
 from rmsexp.analysis import __main__ as analysis
@@ -54,15 +54,6 @@ def train(words: tuple[str, ...], steps: int) -> Path:
     if outcome.status != "finished":
         raise Broken(f"{outcome.status}: {outcome.error}")
     return Path.cwd() / job.folder
-
-
-def bits(value: Any) -> Any:
-    """Return nested values in a form that can be compared: the bytes of tensors, and the text of all else."""
-    if isinstance(value, torch.Tensor):
-        return str(value.dtype), tuple(value.shape), value.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    if isinstance(value, dict):
-        return {key: bits(inner) for key, inner in value.items()}
-    return [bits(inner) for inner in value] if isinstance(value, list | tuple) else repr(value)
 
 
 def make_reading(_: Path) -> None:
@@ -116,13 +107,13 @@ def read_metrics(place: Path) -> object:
 
 def load_checkpoint(place: Path) -> object:
     payload, _ = checkpoint.load(place / "checkpoints")
-    return bits(payload)
+    return plain(payload)
 
 
 def right_checkpoints(place: Path) -> list[object]:
     """Return what :func:`load_checkpoint` may return: the newest checkpoint, the one before it, or none."""
     names = checkpoint.LAST, checkpoint.PREVIOUS
-    return [bits(None), *(bits(checkpoint.read(place / "checkpoints" / name)) for name in names)]
+    return [plain(None), *(plain(checkpoint.read(place / "checkpoints" / name)) for name in names)]
 
 
 def continue_run(place: Path) -> object:
@@ -134,7 +125,7 @@ def continue_run(place: Path) -> object:
     state = {key: value for key, value in payload["state"].items() if not key.startswith("metrics_")}
     progress = {"status": status["status"], "step": status["step"], "problem": problem}
     metrics = [row | {"seconds": None} for row in rows]
-    return bits({"model": payload["model"], "optimizer": payload["optimizer"], "state": state} | progress), metrics
+    return plain({"model": payload["model"], "optimizer": payload["optimizer"], "state": state} | progress), metrics
 
 
 def in_small_data(read: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -155,7 +146,7 @@ def load_timings(place: Path) -> object:
 
 @in_small_data
 def load_trained(place: Path) -> object:
-    return bits(trained.load(place / "run", rnnsearch.Task, torch.device("cpu"), print).model.state_dict())
+    return plain(trained.load(place / "run", rnnsearch.Task, torch.device("cpu"), print).model.state_dict())
 
 
 @in_small_data
@@ -178,17 +169,17 @@ def analyse_hidden_stats(place: Path) -> object:
 
 LOADING = (config.ConfigError, checkpoint.CheckpointError, DataError, ValueError, OSError)
 READERS = (
-    Reader("config of a run", make_reading, read_config, (config.ConfigError,)),
+    Reader("config of a run", make_reading, read_config, (ValueError,)),
     Reader("record of a run", make_reading, read_record, (OSError, ValueError)),
     Reader("status of a run", make_reading, read_status, (OSError, ValueError)),
     Reader("metrics of a run", make_reading, read_metrics, (OSError, ValueError)),
     Reader("checkpoints", make_checkpoints, load_checkpoint, (checkpoint.CheckpointError,), right_checkpoints),
-    Reader("continued run", make_reading, continue_run, (Refused,), lambda place: [continue_run(place)]),
+    Reader("continued run", make_reading, continue_run, (Refused,), once(continue_run), weight=10),
     Reader("records", make_records, load_records),
     Reader("timing records", make_records, load_timings),
-    Reader("trained model", make_translation, load_trained, LOADING, lambda place: [load_trained(place)]),
-    Reader("translate", make_translation, translate_lines, (Refused,)),
-    Reader("report", make_records, report_results, (Refused,)),
-    Reader("analysis p_sweep", make_records, analyse_p, (Refused,)),
-    Reader("analysis hidden_stats", make_translation, analyse_hidden_stats, (Refused,)),
+    Reader("trained model", make_translation, load_trained, LOADING, once(load_trained)),
+    Reader("translate", make_translation, translate_lines, (Refused,), weight=10),
+    Reader("report", make_records, report_results, (Refused,), weight=30),
+    Reader("analysis p_sweep", make_records, analyse_p, (Refused,), weight=20),
+    Reader("analysis hidden_stats", make_translation, analyse_hidden_stats, (Refused,), weight=20),
 )

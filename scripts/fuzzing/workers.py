@@ -43,7 +43,7 @@ class Reader:
     ``prepare(folder)`` writes valid files to ``folder``, the working folder. ``vary(files, rng)`` returns them with
     damage. ``read(folder)`` reads an input. ``raises``: the documented exceptions for inputs that are refused.
     ``right``: for files that carry a digest, a function that returns, from the valid files, the results that ``read``
-    may have for damaged ones. ``share``: the share of time, relative to other readers.
+    may have for damaged ones. ``weight``: how much longer its inputs take than those of most readers.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Reader:
     raises: tuple[type[Exception], ...] = ()
     right: Callable[[Path], Sequence[object]] | None = None
     vary: Callable[[Files, random.Random], Files] = damaged
-    share: float = 1.0
+    weight: int = 1
 
 
 class Result(NamedTuple):
