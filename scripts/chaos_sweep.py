@@ -49,6 +49,7 @@ WEIGHTS = {  # how often a fault is drawn, relative to the others
     "closed terminal": 4,
 }
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EFBIG")
+RUNS = ("norm=none,ln,rms,prms,bn,wn", "seed=0,1")  # twelve runs
 FAULTS_PER_CYCLE = 10
 STEPS = (4, 40)  # least and greatest number of steps, warm-up included, after which a process is stopped
 REPAIRS = 3  # repetitions of an undisturbed sweep in which failed runs are moved aside and done anew
@@ -87,10 +88,10 @@ def write_text(folder: Path) -> None:
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
 
 
-def words(root: Path, text: Path) -> list[str]:
-    """Return the command line of the sweep: twelve runs, with results and data in ``root``."""
+def words(root: Path, text: Path, runs: Sequence[str]) -> list[str]:
+    """Return the command line of the sweep, with results and data in ``root``. ``runs``: what is swept."""
     return [
-        *("-m", "task=rnnsearch", "norm=none,ln,rms,prms,bn,wn", "seed=0,1", "schedule.steps=16", "log_every=2"),
+        *("-m", "task=rnnsearch", *runs, "schedule.steps=16", "log_every=2"),
         *("eval_every=6", "checkpoint_every=3", "threads=1", "batch_size=10", "pool=3", "model.embedding=8"),
         *("model.hidden=12", "decoding.max_length=6", "decoding.beam=2", "decoding.valid_beam=1", "data.name=files"),
         *(f"data.{split}={text / split}" for split in ("train", "valid", "test")),
@@ -179,6 +180,7 @@ def be_child(fault: str, command: Sequence[str]) -> int:
     if error != "none":
         os.fsync = fsync  # type: ignore[assignment]
     loop.Trainer._update = update  # type: ignore[method-assign]
+    app.draw = lambda _: None  # figures take longer than these runs
     return app.main(command)
 
 
@@ -252,14 +254,14 @@ def check(root: Path, reference: dict[str, dict[str, Any]], command: Sequence[st
         report.errors += [f"different: {folder}: {line}" for line in different[:1]]
 
 
-def disturb(faults: int, root: Path, seed: int) -> Report:
-    """Do the sweep without faults, then with ``faults`` faults; print a line for each."""
+def disturb(faults: int, root: Path, seed: int, runs: Sequence[str] = RUNS) -> Report:
+    """Do the sweep ``runs`` without faults, then with ``faults`` faults; print a line for each. ``root``: a folder."""
     rng, report, log = random.Random(seed), Report(), root / "log.txt"
     write_text(root / "text")
-    print(f"undisturbed: {launch(words(root / 'reference', root / 'text'), log, 'none', rng)}", flush=True)
+    print(f"undisturbed: {launch(words(root / 'reference', root / 'text', runs), log, 'none', rng)}", flush=True)
     reference = contents(root / "reference")
     disturbed, number = root / "disturbed", 0
-    command = words(disturbed, root / "text")
+    command = words(disturbed, root / "text", runs)
     while number < faults:
         shutil.rmtree(disturbed, ignore_errors=True)
         for _ in range(min(FAULTS_PER_CYCLE, faults - number)):

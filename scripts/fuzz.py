@@ -67,9 +67,12 @@ def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: 
     rounds = max(1, round(seconds / len(chosen) / ROUND_SECONDS))
     with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-") as folder:
         for _ in range(rounds):
-            for tally in (tally for tally in tallies if tally.next < inputs):
-                part = seconds * tally.reader.share / shares / rounds
-                for result in workers.results(tally.reader, seed, tally.next, inputs - tally.next, part, Path(folder)):
+            for tally in tallies:
+                reader, left = tally.reader, -(-inputs // tally.reader.weight) - tally.next
+                if left <= 0:
+                    continue
+                part = seconds * shares[reader] / sum(shares.values()) / rounds
+                for result in workers.results(reader, seed, tally.next, left, part, Path(folder)):
                     tally.add(result)
                     _store(tally, seed, result, out, Path(folder))
                 _report_progress(time.monotonic() - start, tallies, tally)

@@ -155,15 +155,13 @@ def vary_process(files: Files, rng: random.Random) -> Files:
     return changed | {ARGUMENTS: json.dumps([*first, *small.get(words[0], [])]).encode()}
 
 
-SLOW = ("run", "sweep", "timing", "prepare")  # commands that compose configs
-READERS = tuple(
-    Reader(
-        f"arguments of {name}",
-        make_folder,
-        running(main),
-        (Refused,),
-        vary=varying(name),
-        weight=10 if name in SLOW else 1,
-    )
-    for name, main in COMMANDS.items()
-) + (Reader("processes", make_folder, run_process, (Refused,), vary=vary_process, weight=50),)
+SLOW = dict.fromkeys(("run", "sweep", "timing", "prepare"), 10)  # commands that compose configs
+READERS = (
+    *(
+        Reader(
+            f"arguments of {name}", make_folder, running(main), (Refused,), vary=varying(name), weight=SLOW.get(name, 1)
+        )
+        for name, main in COMMANDS.items()
+    ),
+    Reader("processes", make_folder, run_process, (Refused,), vary=vary_process, weight=50),
+)

@@ -54,7 +54,7 @@ def make_published(folder: Path) -> None:
     """Write small files in the formats of the three that the paper's authors published."""
     rows = [f"{epoch},{10.5 * epoch},{0.5 / (epoch + 1)},{0.6 / (epoch + 1)}" for epoch in range(3)]
     put(folder / "results.csv", "\n".join([",".join(authors_files.CIFAR10_COLUMNS), *rows]))
-    names = [name for metrics in authors_files.READER_LISTS.plain() for name in metrics.plain()]
+    names = [name for metrics in authors_files.READER_LISTS.values() for name in metrics.values()]
     put(folder / "stats.pkl", pickle.dumps({name: [0.5, np.float64(0.25), np.float32(1)] for name in names}, 2))
     arrays = {"Wemb": np.ones((5, 3), "f4"), "ff_image_W": np.ones((4, 3), "f4"), "encoder_Ux": np.ones((3, 3), "f4")}
     content = io.BytesIO()
@@ -114,7 +114,7 @@ def load_multi30k(folder: Path) -> object:
         for number, name in enumerate(parallel.MULTI30K_SHA256)
     }
     with mock.patch.object(parallel, "MULTI30K_SHA256", digests):
-        return [read() for read in parallel.multi30k(folder, "en", "de").splits.plain()]
+        return [read() for read in parallel.multi30k(folder, "en", "de").splits.values()]
 
 
 def prepare_translation(kind: str) -> Callable[[Path], object]:
