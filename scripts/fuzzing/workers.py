@@ -203,9 +203,12 @@ def right_results(reader: Reader, files: Files, folder: Path) -> Sequence[object
 
 def write(files: Files, folder: Path) -> Path:
     """Write files to ``folder``, whose earlier content is removed, and return it. None stands for a folder."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)  # it stays, because leaving a removed working folder takes milliseconds
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
