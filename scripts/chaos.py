@@ -184,7 +184,8 @@ def content(folder: record.RunFolder) -> dict[str, Any]:
     for path in folder.checkpoints.glob("*.pt"):
         result[path.name] = torch.load(path, weights_only=True)
         result[path.name].pop("clock", None)
-        result[path.name].get("state", {}).pop("metrics_bytes", None)
+        for key in ("metrics_bytes", "metrics_digest"):
+            result[path.name].get("state", {}).pop(key, None)
     return result
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve a GiB of addresses at once
 
-from fuzzing import workers
+from fuzzing import hostile, workers
 from fuzzing.workers import FAULTS, VERDICTS, Reader, Result
 
 STORED = 3  # number of inputs that are stored for each kind of finding of a reader
@@ -69,7 +69,9 @@ def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: 
     with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-", dir=memory) as folder:
         for _ in range(rounds):
             for tally in tallies:
-                reader, left = tally.reader, -(-inputs // tally.reader.weight) - tally.next
+                reader = tally.reader
+                least = len(hostile.FINDINGS.get(reader.name, []))
+                left = max(-(-inputs // reader.weight), least) - tally.next
                 if left <= 0:
                     continue
                 part = seconds * shares[reader] / sum(shares.values()) / rounds

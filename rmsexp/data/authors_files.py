@@ -191,6 +191,6 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # errors of numpy and zipfile have many types
         raise DataError(f"{path} cannot be read as .npz ({error or type(error).__name__}).\n{REMEDY}") from None
     for name, array in arrays.items():
-        if array.dtype.kind != "f" or not np.isfinite(array).all():
+        if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or not np.isfinite(array).all():
             raise DataError(f"{path}: {name} is not an array of finite floats.\n{REMEDY}")
     return arrays

@@ -19,6 +19,7 @@ import torch
 
 from fuzzing import arguments, capture
 from fuzzing.damage import Files
+from fuzzing.hostile import ARGUMENTS
 from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
@@ -28,7 +29,6 @@ from rmsexp.data import DataError
 from rmsexp.measure import layers, steps
 from rmsexp.train.device import set_up_device
 
-ARGUMENTS = "arguments.json"
 OUTSIDE = re.compile(r"(^|[=,:\[{(\"' ])(/|~root)|\.\.")  # words that may name a file outside of the working folder
 HARMLESS = re.compile(r"(^|=)/dev/null")
 SMALL = ["task=attentive_reader", "model.width=6", "max_steps=1", "threads=1"]  # a run that takes a second

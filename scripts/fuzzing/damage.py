@@ -21,6 +21,7 @@ Files = dict[str, bytes | None]  # path -> content; None stands for a folder in 
 Damage = Callable[[bytes, random.Random], bytes]
 
 LONGEST = 2**20  # larger contents are only damaged byte by byte
+CUT = 2**22  # damaged contents have at most this size
 TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
 
@@ -52,7 +53,7 @@ def content(name: str, data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         kind = rng.choice(kinds)
         with suppress(Exception):  # data that is damaged already may have lost its format
-            data = kind(data, rng)
+            data = kind(data, rng)[:CUT]
     return data
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import struct
 import zipfile
 import zlib
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ import numpy as np
 import yaml
 
 CORPUS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8"))
+FINDINGS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("findings.yaml").read_text(encoding="utf-8"))
+ARGUMENTS = "arguments.json"  # the file with the argument list of a command
 DEEP = 100_000  # levels of nesting
 SURROGATES = "\udcff", "\udce9t\udce9"  # how Python decodes bytes that are not UTF-8 in names of files and arguments
 
@@ -277,6 +282,21 @@ ENDINGS = {
     "pkl": _pickles,
     "npy": _arrays,
 }
+
+
+def finding(content: list[str] | dict[str, str | bytes], files: Collection[str]) -> dict[str, bytes]:
+    """Return the files of a former finding: an argument list, or contents by pattern of paths among ``files``.
+
+    Raises: ValueError if a pattern fits no path.
+    """
+    if isinstance(content, list):
+        return {ARGUMENTS: json.dumps(content).encode()}
+    result = {}
+    for pattern, text in content.items():
+        if not (names := [name for name in files if fnmatch(name, pattern)]):
+            raise ValueError(f"no file is called {pattern}")
+        result |= dict.fromkeys(names, text.encode() if isinstance(text, str) else text)
+    return result
 
 
 def contents(name: str) -> tuple[bytes, ...]:

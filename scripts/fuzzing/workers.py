@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fuzzing import hostile
 from fuzzing.damage import Files, damaged
 from rmsexp.command_line import LONGEST_MESSAGE, brief
 
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 5, 60, 2**30, 2**28  # limits of one input
+MORE_MEMORY_BYTES = 8 * 2**30  # for inputs that asked for more than MEMORY_BYTES, but may take less
 MOST_LINES = 2  # of the message with which an input is refused
 MEMORY = re.compile(r"MemoryError|not enough memory|can't allocate|Unable to allocate|std::bad_alloc")
 FAULTS = ("traceback", "crash", "slow", "big", "silent", "message")  # the verdicts that are findings
@@ -86,7 +88,10 @@ def results(reader: Reader, seed: int, first: int, count: int, seconds: float, f
 
 
 def case(reader: Reader, seed: int, number: int, files: Files) -> Files:
-    """Return input ``number`` of a reader whose valid files are ``files``."""
+    """Return input ``number`` of a reader whose valid files are ``files``. The first inputs are former findings."""
+    findings = hostile.FINDINGS.get(reader.name, [])
+    if number < len(findings):
+        return files | hostile.finding(findings[number], files)
     return reader.vary(dict(files), random.Random(f"{seed}/{reader.name}/{number}"))
 
 
@@ -153,7 +158,8 @@ def _work(
     right = right_results(reader, files, folder)
     send(READY)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES,) * 2)
+    reserved = pages * resource.getpagesize()
+    _limit_memory(reserved + MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     environment, deadline = dict(os.environ), time.monotonic() + seconds
@@ -171,6 +177,9 @@ def _work(
         taken = time.process_time() - start
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if verdict == "big":
+            write(case(reader, seed, number, files), place)
+            verdict, detail = _judge_with_more_memory(reader, place, right, reserved)
         send(json.dumps([number, verdict, detail.replace(str(place), "."), round(taken, 4)]) + "\n")
 
 
@@ -244,12 +253,12 @@ def show(reader: Reader, seed: int, number: int) -> None:
         print(f"accepted{'' if reader.right is None or result in right else ', with another result'}: {result!r:.500}")
 
 
-def _judge(reader: Reader, place: Path, right: Sequence[object]) -> tuple[str, str]:
-    """Return the verdict on the input in ``place``, and what was seen."""
+def _judge(reader: Reader, place: Path, right: Sequence[object], memory: bool = True) -> tuple[str, str]:
+    """Return the verdict on the input in ``place``, and what was seen. ``memory``: whether to tell errors about it."""
     try:
         result = reader.read(place)
     except reader.raises as error:
-        if _took_memory(error):
+        if memory and _took_memory(error):
             return "big", _place(error)
         text = brief(error).replace(str(place), ".")
         if len(text) > LONGEST_MESSAGE or text.count("\n") >= MOST_LINES or not text.strip():
@@ -259,10 +268,41 @@ def _judge(reader: Reader, place: Path, right: Sequence[object]) -> tuple[str, s
             )
         return "refused", ""
     except BaseException as error:
-        return ("big" if _took_memory(error) else "traceback"), _place(error)
+        return ("big" if memory and _took_memory(error) else "traceback"), _place(error)
     if reader.right is not None and result not in right:
         return "silent", "damage was accepted and changed the result"
     return "accepted", ""
+
+
+def _judge_with_more_memory(reader: Reader, place: Path, right: Sequence[object], reserved: int) -> tuple[str, str]:
+    """Judge an input that asked for too much memory again: is it taken, or only reserved or refused?
+
+    ``reserved``: bytes that this process reserved before it read its first input.
+    """
+    receiving, sending = os.pipe()
+
+    def work() -> None:
+        _limit_memory(reserved + MORE_MEMORY_BYTES)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+        verdict, detail = _judge(reader, place, right, memory=False)
+        taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        if taken > MEMORY_BYTES:
+            verdict, detail = "big", f"{taken / 2**30:.1f} GiB: {detail}"
+        with os.fdopen(sending, "w") as pipe:
+            pipe.write(json.dumps([verdict, detail]))
+
+    child = _fork(work)
+    os.close(sending)
+    with os.fdopen(receiving) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    verdict, detail = json.loads(text) if text else ("big", "the process with more memory was killed")
+    return verdict, detail
+
+
+def _limit_memory(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _took_memory(error: BaseException | None) -> bool:

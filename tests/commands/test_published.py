@@ -8,6 +8,7 @@ import pickle
 import shlex
 import struct
 import sys
+import zipfile
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,14 @@ def test_an_invalid_model_is_refused(
     stored = {name: array for name, array in (parameters("rms") | arrays).items() if array is not None}
     path = store(tmp_path, stored, **described)
     with pytest.raises(DataError, match=message):
+        authors_files.order_model(path)
+
+
+def test_a_model_with_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    path = store(tmp_path, parameters("rms"))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("notes", "text")
+    with pytest.raises(DataError, match=r"order.npz: notes is not an array of finite floats"):
         authors_files.order_model(path)
 
 
