@@ -149,8 +149,9 @@ def storing(name: str, path: Path, size_bytes: int | None = None) -> Iterator[No
         yield
     except OSError as error:
         need = "" if size_bytes is None else f"; {size_bytes / 1e6:,.0f} MB are needed"
+        where = f": {error.filename}" if error.filename else ""
         raise DataError(
-            f"{name} cannot be stored in {path} ({error.strerror or error}){need}.\n"
+            f"{name} cannot be stored in {path} ({error.strerror or error}{where}){need}.\n"
             "Free some space there, or choose another folder (data.root)."
         ) from None
 
