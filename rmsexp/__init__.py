@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from rmsexp import process
 
 if TYPE_CHECKING:
     from rmsexp.record import Record
 
 __all__ = ["run"]
+
+# In "python -m rmsexp…" sys.argv[0] is "-m" until the command's module has been found, which is then imported.
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, process.end_during_imports)
 
 
 def run(
@@ -20,7 +28,7 @@ def run(
     configs, as for ``--config-dir``.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
-    writes the run; KeyboardInterrupt if Ctrl-C or SIGTERM stops it.
+    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM or SIGHUP stops it.
     """
     from rmsexp import config, record, runner
 

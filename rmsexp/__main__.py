@@ -9,21 +9,21 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rmsexp import app, config
-from rmsexp.checks import nearest
 from rmsexp.command_line import entry_point, report
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default that of the process, and return its exit status."""
+    from rmsexp import app
+
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         return app.main(words)
     name, *arguments = words
     if name not in app.COMMANDS:
         names = ", ".join(app.COMMANDS)
-        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name)} (commands: {names})")
+        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name, list(app.COMMANDS))} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
     module = import_module("rmsexp.analysis.__main__" if name == "analysis" else f"rmsexp.{name}")
@@ -31,10 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _suggestion(word: str) -> str:
+def _suggestion(word: str, commands: Sequence[str]) -> str:
     """Return "; did you mean X?" or "". X is GROUP=word if ``word`` is a choice of a group, else a similar command."""
+    from rmsexp import config
+    from rmsexp.checks import nearest
+
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
-    return f"; did you mean {choices[0]}?" if choices else nearest(word, app.COMMANDS)
+    return f"; did you mean {choices[0]}?" if choices else nearest(word, commands)
 
 
 if __name__ == "__main__":

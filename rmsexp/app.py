@@ -14,7 +14,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from rmsexp import config, record
+from rmsexp import config, process, record
 from rmsexp.command_line import entry_point, report
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs of a command line and return its exit status.
 
     The status is 0 if all runs have finished or diverged, 1 if one failed, cannot be written or is locked by another
-    process, 2 for a mistake on the command line, and 130 or 143 after Ctrl-C or SIGTERM.
+    process, 2 for a mistake on the command line, and 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
     """
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     if "-h" in words or "--help" in words:
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sweep is None:
             return _single_run(jobs[0])
         Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
-        _hydra([*flags, *sweep])
+        with process.saving_workers(lambda: _busy(jobs)):
+            _hydra([*flags, *sweep])
         return _end_of_sweep(jobs)
     except record.RunLockedError as error:
         report(error)
@@ -201,12 +202,15 @@ def _hydra(words: Sequence[str]) -> int:
     return 0
 
 
+_stopped: list[int] = []  # in a worker process: the exit status, once a signal has stopped one of its runs
+
+
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
-    """Do one run of a sweep and return its status.
+    """Do one run of a sweep, in a worker process if the sweep does several at a time, and return its status.
 
     A run that fails has the status "failed"; an exception would end the sweep.
 
-    Raises: SystemExit if a signal stopped the run. This ends the sweep.
+    Raises: SystemExit if a signal stopped this run, or an earlier one of this process. This ends the sweep.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -216,16 +220,27 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     sources = hydra.runtime.config_sources
     config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
     n_jobs = hydra.launcher.get("n_jobs", 1)
+    process.follow_parent(process.STOPPING)
+    if _stopped:
+        raise SystemExit(_stopped[0])
     job = config.job(list(hydra.overrides.task), config_dir)
-    try:
-        outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
-    except (record.RunLockedError, OSError) as error:
-        report(error)
-        return "failed"
-    _print_outcome(job, outcome)
+    with process.safe_output():
+        try:
+            outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
+        except (record.RunLockedError, OSError) as error:
+            report(error)
+            return "failed"
+        _print_outcome(job, outcome)
     if outcome.signum is not None:
+        process.exit_if_orphaned(outcome.signum)
+        _stopped.append(128 + outcome.signum)
         raise SystemExit(128 + outcome.signum)
     return outcome.status
+
+
+def _busy(jobs: Sequence[config.Job]) -> set[int]:
+    """Return the ids of the processes that are doing one of the runs."""
+    return {status["process"] for job in jobs if (status := _status(job))["status"] == "running"}
 
 
 def _end_of_sweep(jobs: Sequence[config.Job]) -> int:

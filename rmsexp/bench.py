@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import checks, config, record
-from rmsexp.command_line import Parser, documentation, entry_point, report
+from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -47,11 +47,7 @@ SUMMARIES = {
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = parse(words)
-    try:
-        folder = run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
-    except KeyboardInterrupt:
-        report("interrupted; an unfinished benchmark is not recorded")
-        return 130
+    folder = run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
     print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
     return 0
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
+
+from rmsexp import process
 
 LONGEST_MESSAGE = 300  # largest number of characters of a message
 SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
@@ -43,21 +44,23 @@ def entry_point(main: Main) -> Main:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Other errors than
-    ReportedError, ValueError and OSError are mistakes in the program; they are not caught.
+    ReportedError, ValueError and OSError are mistakes in the program; they are not caught. If standard output or
+    standard error cannot be written, the command goes on without (see :func:`rmsexp.process.safe_output`).
     """
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # print "?" for a character that the terminal cannot show
-                stream.reconfigure(errors="replace")
-        try:
-            return main(argv)
-        except (ReportedError, ValueError, OSError) as error:
-            report(error)
-            return getattr(error, "exit_status", 1)
-        except KeyboardInterrupt:
-            return 130
+        process.open_standard_streams()
+        with process.safe_output():
+            try:
+                with process.ctrl_c():
+                    return main(argv)
+            except (ReportedError, ValueError, OSError) as error:
+                report(error)
+                return getattr(error, "exit_status", 1)
+            except KeyboardInterrupt:
+                report("interrupted")
+                return 130
 
     return run
 

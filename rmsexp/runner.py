@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-from rmsexp import config, record, tasks
+from rmsexp import config, process, record, tasks
 from rmsexp.command_line import brief
 from rmsexp.data import DataError
 from rmsexp.readers import read_yaml
@@ -23,6 +23,7 @@ from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
@@ -67,18 +68,26 @@ class RunFile:
     """Writes ``run.json``.
 
     ``identity``: the content except ``sessions``. ``sessions``: one entry per process whose steps are part of the run;
-    the last is this process's, to which the contention is added.
+    the last is this process's, to which the contention is added, and what ``failures`` and the standard streams report.
     """
 
     folder: record.RunFolder
     identity: dict[str, Any]
     sessions: list[dict[str, Any]]
     contention: Contention
+    failures: Failures
 
     def write(self) -> None:
         *earlier, current = self.sessions
-        sessions = [*earlier, current | {"contention": self.contention.report()}]
-        record.write_json(self.folder.run_path, self.identity | {"sessions": sessions})
+        switched_off = self.failures.errors | process.output_failures()
+        added = {"contention": self.contention.report()} | ({"switched_off": switched_off} if switched_off else {})
+        record.write_json(self.folder.run_path, self.identity | {"sessions": [*earlier, current | added]})
+
+    def write_failures(self) -> None:
+        """Write the file again at the end of the run if something was switched off; loggers may fail at their end."""
+        if self.failures.errors or process.output_failures():
+            with suppress(OSError):
+                self.write()
 
 
 def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
@@ -98,7 +107,8 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
             return Outcome(status, step, earlier.get("error"), already=True)
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.remove_temporaries()
-        return _run_and_report(job, folder, earlier, n_jobs)
+        with process.safe_output():
+            return _run_and_report(job, folder, earlier, n_jobs)
 
 
 def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
@@ -139,10 +149,11 @@ def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str
 
 def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
-    cfg, folder = job.config, status.folder
+    cfg, folder, failures = job.config, status.folder, Failures()
+    loggers.check(cfg.logger)
     device = set_up_device(cfg, n_jobs)
     task = tasks.make(job, device)
-    with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps)) as display:
+    with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures)) as display:
         display.report(_headline(job, task))
         earlier = _earlier_sessions(folder, task.dataset.digest)  # refuses other data before the preprocessing
         task.prepare(display.report)
@@ -154,7 +165,7 @@ def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int)
             display.report(f"warning: {start.warning}")
         contention = Contention(device, shared=n_jobs > 1)
         sessions = _sessions(earlier, device, start.state.step, display.report)
-        run_file = RunFile(folder, _identity(job, task, model), sessions, contention)
+        run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 
         def update_record() -> None:
             """Write ``run.json`` and the status, at the start and after each checkpoint."""
@@ -164,9 +175,12 @@ def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int)
 
         record.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
-        views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step)
+        views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
         trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record)
-        return _train(trainer, views, status)
+        try:
+            return _train(trainer, views, status)
+        finally:
+            run_file.write_failures()
 
 
 def _train(trainer: Trainer, views: Sequence[loggers.Logger], status: StatusFile) -> Outcome:

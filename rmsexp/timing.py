@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config, record
-from rmsexp.command_line import documentation, entry_point, report
+from rmsexp.command_line import documentation, entry_point
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
@@ -46,12 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, jobs = parse([config.expand_home(word) for word in words])
     from rmsexp.measure import steps
 
-    try:
-        content = steps.measure(jobs, options.timing, _report)
-        folder = _write(content, next(iter(jobs.values())).setting_folder / "timing")
-    except KeyboardInterrupt:
-        report("interrupted; an unfinished timing is not recorded")
-        return 130
+    content = steps.measure(jobs, options.timing, _report)
+    folder = _write(content, next(iter(jobs.values())).setting_folder / "timing")
     _show(folder)
     return 0
 

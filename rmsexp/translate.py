@@ -51,11 +51,11 @@ def _translate(arguments: argparse.Namespace) -> None:
     """
     import torch
 
-    from rmsexp import config, trained
+    from rmsexp import config, process, trained
     from rmsexp.tasks.translation import TranslationTask
     from rmsexp.train.step import autocast
 
-    if sys.stdin is None or sys.stdout is None:
+    if sys.stdin is None or "standard output" in process.output_failures():
         raise OSError("standard input or output is closed; use python -m rmsexp.translate RUN < text > translations")
     if arguments.beam is not None:
         _check_beam("--beam", arguments.beam)

@@ -1,19 +1,22 @@
-"""Turn Ctrl-C and SIGTERM into an exception, so that the run is saved before the process ends."""
+"""Turn Ctrl-C, SIGTERM and SIGHUP into an exception, so that the run is saved before the process ends."""
 
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process
 from types import FrameType
 
+from rmsexp import process
 
-class Interrupted(Exception):
+
+class Interrupted(BaseException):
     """A signal asked the process to stop. ``signum``: the signal's number; the exit status is 128 + signum.
 
     ``torn``: whether this was the second signal. It may have interrupted work that must not be interrupted, so the
-    state may be inconsistent.
+    state may be inconsistent. Like KeyboardInterrupt this is no Exception, so that no library's ``except Exception``
+    discards it.
     """
 
     def __init__(self, signum: int, torn: bool = False) -> None:
@@ -22,23 +25,21 @@ class Interrupted(Exception):
 
 
 class Interrupt:
-    """While installed, SIGINT and SIGTERM raise :class:`Interrupted`: at once, or at the end of :meth:`deferred`."""
+    """While installed, SIGINT, SIGTERM and SIGHUP raise :class:`Interrupted`: at once, or after :meth:`deferred`.
+
+    SIGHUP is ignored if it was ignored before, as after nohup.
+    """
 
     def __init__(self) -> None:
         self._deferred = 0
         self._received: int | None = None
+        # A worker gets a signal from its terminal and again from the sweep's process, which acts on second signals.
+        self._once = parent_process() is not None
 
     @contextmanager
     def install(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # Python handles signals only in the main thread
+        with process.handling(self._handle, process.stopping_signals()):
             yield
-            return
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -53,6 +54,8 @@ class Interrupt:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self._received is not None
+        if again and self._once:
+            return
         self._received = signum
         if again or not self._deferred:  # a second signal is not deferred
             raise Interrupted(signum, torn=again)

@@ -1,14 +1,20 @@
-"""Copy the metrics to TensorBoard and Weights & Biases. Loggers do not change the results of a run."""
+"""Copy the metrics to TensorBoard and Weights & Biases.
+
+Loggers do not change the results of a run: a logger that fails is switched off, and the run goes on without it.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import checks
 from rmsexp.record import TIMED, Row
+from rmsexp.train.failures import Failures
 
 
 class Logger(Protocol):
@@ -19,22 +25,40 @@ class Logger(Protocol):
         """Close the logger at the end of the process. ``status``: the run's final status."""
 
 
-def make(options: Mapping[str, Mapping[str, Any]], folder: Path, config: Mapping[str, Any], step: int) -> list[Logger]:
-    """Return the loggers of a config, by their names and options.
+Options = Mapping[str, Mapping[str, Any]]  # the options of each logger, by its name
 
-    ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
 
-    Raises: ValueError for unknown loggers and options, and if TensorBoard is needed but not installed.
+def check(options: Options) -> None:
+    """Check the loggers of a config before the run writes anything.
+
+    Raises: ValueError for unknown loggers and invalid options, and if TensorBoard is needed but not installed.
     """
-    kinds = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
     for name, settings in options.items():
-        checks.choice("logger", name, tuple(kinds))
-        known = tuple(inspect.signature(kinds[name]).parameters)[3:]
+        checks.choice("logger", name, tuple(KINDS))
+        known = tuple(inspect.signature(KINDS[name]).parameters)[3:]
         for key in settings:
             if key not in known:
                 has = ", ".join(known) or "no options"
                 raise ValueError(f"logger.{name}.{key} is not known{checks.nearest(key, known)} ({name} has {has})")
-    return [kinds[name](folder, config, step, **settings) for name, settings in options.items()]
+        missing = [key for key in known if key not in settings]
+        if missing:
+            raise ValueError(f"logger.{name}.{missing[0]} is not set; choose the logger with logger={name}")
+    if "wandb" in options:
+        checks.choice("logger.wandb.mode", options["wandb"]["mode"], ("offline", "online", "disabled"))
+    if "tensorboard" in options and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'")
+
+
+def make(options: Options, folder: Path, config: Mapping[str, Any], step: int, failures: Failures) -> list[Logger]:
+    """Return the loggers of a config.
+
+    ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
+    ``failures``: gets the error of a logger that fails, which is then switched off.
+    """
+    return [
+        SafeLogger(f"logger={name}", failures, functools.partial(KINDS[name], folder, config, step, **settings))
+        for name, settings in options.items()
+    ]
 
 
 def scalars(row: Row) -> dict[str, float]:
@@ -45,14 +69,28 @@ def scalars(row: Row) -> dict[str, float]:
     return values | {f"{split}/time": sum(seconds[name] for name in TIMED)}
 
 
+class SafeLogger:
+    """Passes rows on to a logger until the logger fails. ``start``: returns the logger."""
+
+    def __init__(self, name: str, failures: Failures, start: Callable[[], Logger]) -> None:
+        self._name, self._failures = name, failures
+        self._logger = failures.attempt(name, start)
+
+    def log(self, row: Row) -> None:
+        if self._logger is not None:
+            self._failures.attempt(self._name, self._logger.log, row)
+
+    def close(self, status: str) -> None:
+        if self._logger is not None:
+            self._failures.attempt(self._name, self._logger.close, status)
+
+
 class TensorBoardLogger:
     """Writes event files to ``<run>/tensorboard``."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
 
     def log(self, row: Row) -> None:
@@ -69,7 +107,6 @@ class WandbLogger:
     def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
         import wandb
 
-        checks.choice("logger.wandb.mode", mode, ("offline", "online", "disabled"))
         name = "-".join(folder.parts[-4:])
         folder.joinpath("wandb").mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
@@ -89,3 +126,6 @@ class WandbLogger:
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
         self._run.finish(exit_code=1 if status == "failed" else 0)
+
+
+KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rmsexp.record import Row, metrics_text
+from rmsexp.train.failures import Failures
 
 
 class ProgressDisplay:
-    """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error."""
+    """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error.
 
-    def __init__(self, label: str, steps: int) -> None:
-        self._label, self._steps = label, steps
+    If the display fails, it is switched off and its error is added to ``failures``.
+    """
+
+    def __init__(self, label: str, steps: int, failures: Failures | None = None) -> None:
+        self._label, self._steps, self._failures = label, steps, failures or Failures()
         self._console = Console(file=sys.stderr)
-        self._bar = _Bar(label, steps, self._console) if self._console.is_terminal else None
+        self._bar = self._show(_Bar, label, steps, self._console) if self._console.is_terminal else None
 
     def update(self, row: Row, steps_per_second: float) -> None:
         """Show a training row."""
@@ -25,7 +30,7 @@ class ProgressDisplay:
         loss_text = "not finite" if loss is None else f"{loss:.4f}"
         text = f"loss {loss_text}  {steps_per_second:.1f} steps/s  {_duration(remaining)} left"
         if self._bar is not None:
-            self._bar.update(step, text)
+            self._show(self._bar.update, step, text)
         else:
             self.report(f"{self._label}  step {step}/{self._steps}  {text}")
 
@@ -35,11 +40,14 @@ class ProgressDisplay:
 
     def report(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
-        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        self._show(self._console.print, text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            self._show(self._bar.stop)
+
+    def _show(self, action: Any, *arguments: Any, **options: Any) -> Any:
+        return self._failures.attempt("the progress display", action, *arguments, **options)
 
 
 class _Bar:

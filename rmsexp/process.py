@@ -1,0 +1,236 @@
+"""The process of a command: its output streams, the signals that stop it, and its worker processes.
+
+This module imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+Handler = Callable[[int, FrameType | None], None]
+
+STREAMS = {"stdout": "standard output", "stderr": "standard error"}  # attribute of sys -> name in messages
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent by Ctrl-C, by kill, and when a terminal is closed
+
+
+# --- output
+
+
+class Output:
+    """Writes text to a stream until the stream fails, and discards all later text.
+
+    ``failure``: the error with which the stream failed, or None. Characters that the stream's encoding lacks are
+    written as escapes such as ``\\xe9``.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        # Python sets a standard stream to None if it is closed when the process starts.
+        self.failure: Exception | None = ValueError("closed") if stream is None else None
+        self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115
+
+    def write(self, text: str) -> int:
+        self._attempt(self._write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:
+            self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+
+    def _attempt(self, action: Callable[..., object], *arguments: str) -> None:
+        if self.failure is None:
+            try:
+                action(*arguments)
+            except Exception as error:  # for example OSError, or ValueError if the stream has been closed
+                self.failure = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def safe_output() -> Iterator[None]:
+    """Keep failures of the standard streams, such as a closed pipe or a full disk, from ending what the context does.
+
+    A stream that has failed stays silent after the context, too. A line on standard error reports a failure of standard
+    output, unless its reader has ended or it was closed from the beginning.
+    """
+    before: dict[str, Any] = {name: getattr(sys, name) for name in STREAMS}
+    outputs = {name: stream if isinstance(stream, Output) else Output(stream) for name, stream in before.items()}
+    for name, output in outputs.items():
+        setattr(sys, name, output)
+    try:
+        yield
+    finally:
+        for name, output in outputs.items():
+            output.flush()
+            expected = before[name] in (None, output) or isinstance(output.failure, BrokenPipeError)
+            if output.failure is None:
+                setattr(sys, name, before[name])
+            elif name == "stdout" and not expected:
+                print(f"rmsexp: {STREAMS[name]} cannot be written ({output.failure})", file=sys.stderr)
+
+
+def output_failures() -> dict[str, str]:
+    """Return the errors of the standard streams that have failed inside :func:`safe_output`, by the streams' names."""
+    failures = {STREAMS[name]: getattr(getattr(sys, name), "failure", None) for name in STREAMS}
+    return {name: str(failure) for name, failure in failures.items() if failure is not None}
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of closed standard streams, so that no file of a run is opened with their numbers.
+
+    Whatever a library writes to standard error would otherwise go to that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(number, True)
+
+
+# --- signals
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Return the signals that stop a run: ``STOPPING``, without SIGHUP if it is ignored, as after nohup."""
+    return [number for number in STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def handling(handler: Handler, signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """Call ``handler`` for these signals inside the context, unless this is not the main thread."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals only in the main thread
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+class CtrlC(KeyboardInterrupt):
+    """Ctrl-C was pressed. After a plain KeyboardInterrupt, Python may ignore the exit status that a command returns."""
+
+
+@contextmanager
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C raise CtrlC inside the context, or at its end if a library has dropped or replaced the exception."""
+    pressed = False
+
+    def press(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal pressed
+        pressed = True
+        raise CtrlC
+
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    with handling(press, [] if ignored else [signal.SIGINT]):
+        try:
+            yield
+        finally:
+            if pressed:
+                raise CtrlC
+
+
+def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """Handle Ctrl-C while the modules of a command are imported: end the process without a traceback."""
+    os.write(2, b"rmsexp: interrupted\n")
+    os._exit(128 + signum)
+
+
+# --- worker processes
+
+
+@contextmanager
+def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
+    """Inside the context, let the worker processes save their runs before a signal ends this process by SystemExit.
+
+    ``busy``: returns the ids of processes that are doing a run. Those that are children of this process get SIGTERM,
+    and this process waits until they have ended their runs. A second signal ends it at once.
+
+    The main thread blocks the signals, and its worker processes inherit this until they call :func:`follow_parent`.
+    Otherwise a signal to all processes would end a worker without a run, and then joblib kills the other workers.
+    """
+    stopping = False
+
+    def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            _stop(busy)
+        raise SystemExit(128 + signum)
+
+    # This thread receives the signals, and then Python calls the handler in the main thread.
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    with handling(handle, stopping_signals()):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop(busy: Callable[[], set[int]]) -> None:
+    from multiprocessing import active_children
+
+    children, told = {child.pid for child in active_children()}, set[int]()
+    while working := busy() & children:
+        for pid in working - told:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        told |= working
+        threading.Event().wait(0.1)
+
+
+_orphaned = threading.Event()  # in a worker process: whether the process that started it has ended
+_following = threading.Lock()  # locked once follow_parent has been called
+
+
+def follow_parent(signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGHUP)) -> None:
+    """In a worker process, make the kernel's end of the process that started it arrive here as SIGTERM.
+
+    Until then leave ``signals`` to that process, which gets them, too, if they come from a terminal. Does nothing in a
+    process that is no worker, or that has called this before, but end :func:`saving_workers`' blocking of signals.
+    """
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None and parent.pid is not None and _following.acquire(blocking=False):
+        for number in set(signals) & set(stopping_signals()):
+            signal.signal(number, lambda number, _: exit_if_orphaned(number))
+        threading.Thread(target=_follow, args=(parent.pid,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+
+def exit_if_orphaned(signum: int) -> None:
+    """End this process at once if it is a worker and the process that started it has ended."""
+    if _orphaned.is_set():
+        os._exit(128 + signum)
+
+
+def _follow(parent: int) -> None:
+    try:
+        ended = select.poll()
+        ended.register(os.pidfd_open(parent), select.POLLIN)
+        ended.poll()
+    except OSError:  # the process has ended already, or the kernel is older than Linux 5.3
+        while Path(f"/proc/{parent}").exists():
+            threading.Event().wait(1)
+    _orphaned.set()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
