@@ -1,6 +1,8 @@
 """Compile the C++ operators when they are first needed, and cache the library for later processes.
 
-The cache has a folder for each combination of sources, compiler, flags, processor and torch version.
+The cache has a folder for each combination of sources, compiler, flags, processor and torch version. A library is code
+that this process runs, so it is loaded only if its folder belongs to this user alone, and if it has the digest that was
+stored when it was built; otherwise it is built again.
 """
 
 from __future__ import annotations
@@ -10,18 +12,23 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
+from rmsexp import record
+from rmsexp.command_line import brief
 from rmsexp.kernels.forms import Kind
 
 CACHE = Path("~/.cache/rmsexp/kernels")
+WRITABLE_BY_OTHERS = 0o022  # bits of a file's mode: writable by its group or by everybody
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math: it would make NaN undefined and, in some compilers, flush denormals in the whole process.
 FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trapping-math -w"
@@ -40,14 +47,9 @@ def load() -> bool:
     operations.
     """
     try:
-        library = _library()
-        try:
-            torch.ops.load_library(library)
-        except OSError:  # probably the file is damaged: build it again
-            library.unlink(missing_ok=True)  # another process may have removed it, too
-            torch.ops.load_library(_library())
-    except (BuildError, OSError) as error:
-        _print(f"notice: the fused kernels are not available, eager operations are used instead ({error})")
+        torch.ops.load_library(_library())
+    except (BuildError, OSError) as error:  # an intact library that cannot be loaded does not fit to this torch
+        _print(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
         return False
     from rmsexp.kernels import fakes
 
@@ -60,7 +62,7 @@ def load() -> bool:
 
 
 def _library() -> Path:
-    """Return the path of the library, building it if it is not cached. Raises: BuildError or OSError if that fails."""
+    """Return the path of an intact library, building it if there is none. Raises: BuildError or OSError if it fails."""
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler found; install g++ or set CXX")
@@ -68,44 +70,112 @@ def _library() -> Path:
     sources = sorted(SOURCES.glob("*.cpp"))
     content = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
     settings = [*command, torch.__version__, _output([compiler, "--version"]), _processor()]
-    digest = hashlib.sha256(b"\0".join([*content, *(text.encode() for text in settings)])).hexdigest()[:16]
-    folder = CACHE.expanduser() / digest
+    key = hashlib.sha256(b"\0".join([*content, *(text.encode() for text in settings)])).hexdigest()[:16]
+    folder = _folder(key)
     library = folder / "rmsexp.so"
-    if library.exists():
+    if _is_intact(library):
         return library
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
+        if not _is_intact(library):
             _print("building the fused kernels (once; a minute or two)")
             _compile(command, sources, library)
             _print(f"built the fused kernels: {library}")
     return library
 
 
-def _compile(command: list[str], sources: list[Path], library: Path) -> None:
-    """Compile the sources, as many at a time as there are processors, and link them. Raises: BuildError.
+def _folder(key: str) -> Path:
+    """Return a folder of the cache to which only this user can write: in the home folder, or else in the temporary one.
 
-    The library is linked in a temporary folder and moved to its path when it is complete.
+    Raises: BuildError if there is neither.
+    """
+    problems = []
+    for place in (CACHE / key, Path(tempfile.gettempdir(), f"rmsexp-kernels-{os.geteuid()}-{key}")):
+        try:
+            folder = place.expanduser()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _belongs_to_user(folder):
+                return folder
+            problems.append(f"other users can change {folder}: remove it")
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
+            problems.append(str(error))
+    raise BuildError("; ".join(problems))
+
+
+def _belongs_to_user(path: Path) -> bool:
+    """Return whether this user owns a file or folder, and nobody else can write to it."""
+    status = path.lstat()
+    return status.st_uid == os.geteuid() and not status.st_mode & WRITABLE_BY_OTHERS
+
+
+def _is_intact(library: Path) -> bool:
+    """Return whether a library has the digest that was stored when it was built, and nobody else can write to it."""
+    try:
+        return _belongs_to_user(library) and _digest(library) == _digest_path(library).read_text()
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _digest_path(library: Path) -> Path:
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _compile(command: list[str], sources: list[Path], library: Path) -> None:
+    """Compile the sources, link them, and store the library's digest. Raises: BuildError.
+
+    The library is linked in another folder and moved to its path when it is complete and on the disk.
     """
     headers = Path(torch.__file__).parent / "include"
     include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+    scratch = library.parent / "build"
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
+    scratch.mkdir()
+    try:
         objects = [f"{scratch}/{source.stem}.o" for source in sources]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = [
-                pool.submit(_output, [*command, *include, "-c", str(source), "-o", target])
-                for source, target in zip(sources, objects, strict=True)
-            ]
-        for job in jobs:
-            job.result()
-        linked = Path(scratch) / library.name
+        compiling = [
+            [*command, *include, "-c", str(source), "-o", target]
+            for source, target in zip(sources, objects, strict=True)
+        ]
+        _run(compiling)
+        linked = scratch / library.name
         torch_library = Path(torch.__file__).parent / "lib"
         libraries = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]
         # link torch's own OpenMP library: a second one in the process would start threads that compete with torch's
         openmp = next((str(path) for path in torch_library.glob("libgomp*")), "-fopenmp")
-        _output([command[0], "-shared", "-o", str(linked), *objects, *libraries, openmp])
+        _run([[command[0], "-shared", "-o", str(linked), *objects, *libraries, openmp]])
+        linked.chmod(0o700)
+        with linked.open("rb") as file:
+            os.fsync(file.fileno())
+        digest = _digest(linked)
         linked.replace(library)
+        record.write_atomic(_digest_path(library), digest)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(commands: Sequence[Sequence[str]]) -> None:
+    """Run commands, as many at a time as there are processors.
+
+    If a command fails, or a signal stops this process, end those that are running with all processes that they started.
+
+    Raises: BuildError if a command fails.
+    """
+    running: list[subprocess.Popen[str]] = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(_output, command, running) for command in commands]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _definitions() -> list[str]:
@@ -127,12 +197,19 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def _output(command: list[str]) -> str:
-    """Run a command and return its standard output. Raises: BuildError if its exit status is not 0."""
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+def _output(command: Sequence[str], running: list[subprocess.Popen[str]] | None = None) -> str:
+    """Run a command, as the leader of a process group, and return its standard output.
+
+    ``running``: a list to which the process is appended. Raises: BuildError if the exit status is not 0.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0) as process:
+        if running is not None:
+            running.append(process)
+        output, messages = process.communicate()
     if process.returncode:
-        raise BuildError(f"{command[0]} failed: {_first_error(process.stderr)}")
-    return process.stdout
+        raise BuildError(f"{command[0]} failed: {_first_error(messages)}")
+    return output
 
 
 def _first_error(text: str) -> str:

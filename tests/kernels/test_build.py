@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,6 +60,8 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
     script.set_body(VERSION + WRITE)
     monkeypatch.setenv("CXX", str(script.path))
     monkeypatch.setattr(build, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     return script
 
 
@@ -90,7 +95,8 @@ def test_the_library_is_built_once_and_cached(
     assert all("-c" in call for call in compiled)
     assert "-shared" in linked
     (library,) = loaded
-    assert cached_files(tmp_path) == ["lock", "rmsexp.so"]
+    assert cached_files(tmp_path) == ["lock", "rmsexp.so", "rmsexp.so.sha256"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (library, library.parent)] == [0o700, 0o700]
     assert library.read_text().startswith("output of")
     messages = capsys.readouterr().err.splitlines()
     assert messages == [
@@ -161,6 +167,92 @@ def test_without_cuda_triton_is_not_imported(loaded: list[Path], monkeypatch: py
     assert loaded
 
 
+# --- damaged libraries, and libraries that others can change
+
+
+def cut(library: Path) -> None:
+    os.truncate(library, library.stat().st_size // 2)
+
+
+def change_a_byte(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[5] ^= 1
+    library.write_bytes(content)
+
+
+def remove_the_digest(library: Path) -> None:
+    library.with_name("rmsexp.so.sha256").unlink()
+
+
+def let_others_write(library: Path) -> None:
+    library.chmod(0o777)
+
+
+def give_away(library: Path) -> None:
+    os.chown(library, 12345, -1)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, change_a_byte, remove_the_digest, let_others_write, pytest.param(give_away, marks=as_root)]
+)
+def test_a_library_that_may_have_been_changed_is_built_again(
+    compiler: Compiler, loaded: list[Path], damage: Callable[[Path], None]
+) -> None:
+    """Such a library is not loaded: a truncated one would end the process by SIGBUS."""
+    assert load_uncached()
+    (library,) = loaded
+    content = library.read_bytes()
+    damage(library)
+    assert load_uncached()
+    assert loaded == [library, library]
+    assert library.read_bytes() == content
+    assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
+    assert load_uncached()
+    assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("change", [let_others_write, pytest.param(give_away, marks=as_root)])
+def test_a_folder_to_which_others_can_write_is_not_used(
+    loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+) -> None:
+    assert load_uncached()
+    first = loaded[0].parent
+    change(first)
+    assert load_uncached()
+    second = loaded[1].parent
+    assert second.parent == tmp_path / "temporary"
+    change(second)
+    capsys.readouterr()
+    assert not load_uncached()
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert notice.count("other users can change") == 2
+
+
+@pytest.mark.usefixtures("loaded", "compiler")
+def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: (events.append(Path(f"/proc/self/fd/{number}").readlink().name), sync(number))
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, to: (events.append(f"to {to.name}"), replace(path, to))[1])
+    assert load_uncached()
+    assert events.index("rmsexp.so") < events.index("to rmsexp.so") < events.index("to rmsexp.so.sha256")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_without_a_home_folder_the_cache_is_in_the_temporary_folder(
+    loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "CACHE", Path("~nobodyxx/.cache/rmsexp/kernels"))
+    assert load_uncached()
+    assert loaded[0].parent.parent == tmp_path / "temporary"
+
+
 # --- interrupted builds
 
 
@@ -172,6 +264,28 @@ def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> 
     compiler.set_body(VERSION + WRITE)
     assert load_uncached()
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
+
+
+def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, tmp_path: Path) -> None:
+    compiler.set_body(VERSION + f"sleep 100 & echo $! >> {tmp_path}/pids; wait\n")
+    load = LOAD.format(str(tmp_path / "cache"))
+    with subprocess.Popen([sys.executable, "-c", load], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # "building the fused kernels"
+        while not (tmp_path / "pids").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+    assert process.returncode in (-signal.SIGINT, 1)
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not is_running(int(pid))
+    assert cached_files(tmp_path) == ["lock"]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 LOAD = "from pathlib import Path; from rmsexp.kernels import build; build.CACHE = Path({!r}); build.load()"
@@ -220,8 +334,11 @@ def test_the_notice_quotes_the_compiler_in_one_line(
     assert cached_files(tmp_path) == ["lock"] * len(before)
 
 
-def damage_the_cache(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file in the folder's place")
+def damage_the_caches(tmp_path: Path) -> None:
+    """Put a file in the place of the cache, and of the temporary folder that would be used instead."""
+    (tmp_path / "temporary").rmdir()
+    for name in ("cache", "temporary"):
+        (tmp_path / name).write_text("a file in the folder's place")
 
 
 def damage_the_compiler(tmp_path: Path) -> None:
@@ -232,16 +349,18 @@ def damage_nothing(tmp_path: Path) -> None:
     """Do nothing: the text that the compiler script writes cannot be loaded as a library."""
 
 
-@pytest.mark.parametrize("damage", [damage_the_cache, damage_the_compiler, damage_nothing])
+@pytest.mark.parametrize("damage", [damage_the_caches, damage_the_compiler, damage_nothing])
 def test_errors_of_the_system_are_one_line(
     compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
 ) -> None:
     compiler.set_body(VERSION + WRITE)
     damage(tmp_path)
     assert not load_uncached()
-    notices = [line for line in capsys.readouterr().err.splitlines() if "notice" in line]
+    lines = capsys.readouterr().err.splitlines()
+    notices = [line for line in lines if "notice" in line]
     assert len(notices) == 1
     assert notices[0].startswith(NOTICE.format("")[:-1])
+    assert sum("building" in line for line in lines) <= 1  # a library that this torch cannot load is not built again
 
 
 WITHOUT_COMPILER = """
