@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
         if sweep is None:
             return _single_run(jobs[0])
-        Path(jobs[0].config.results, ".hydra").expanduser().mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
+        (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
         with process.saving_workers(lambda: _busy(jobs)):
             _hydra([*flags, *sweep])
         return _end_of_sweep(jobs)
@@ -188,7 +188,7 @@ def draw(job: config.Job) -> Path | None:
     from rmsexp import compare
 
     try:
-        folder = compare.draw(Path(job.config.results).expanduser(), job.config.task, job.setting)
+        folder = compare.draw(config.expanded(job.config.results), job.config.task, job.setting)
     except ValueError:
         return None
     return folder / "curves.png"

@@ -65,6 +65,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         not_empty("data.root", self.root)
 
+    @property
+    def root_folder(self) -> Path:
+        return expanded(self.root)
+
 
 @dataclass
 class RunConfig:
@@ -127,7 +131,7 @@ class Job:
 
     @property
     def setting_folder(self) -> Path:
-        return Path(self.config.results).expanduser() / self.config.task / self.setting
+        return expanded(self.config.results) / self.config.task / self.setting
 
 
 def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
@@ -218,7 +222,19 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def expand_home(word: str) -> str:
     """Replace ``~`` in ``key=~/…`` by the home folder: shells do not expand it there, and Hydra refuses it."""
     key, is_value, value = word.partition("=")
-    return f"{key}={Path(value).expanduser()}" if is_value and value.startswith("~") else word
+    return f"{key}={expanded(value)}" if is_value and value.startswith("~") else word
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with ``~`` or ``~user`` at its beginning replaced by the home folder.
+
+    Raises: ConfigError if there is no such home folder, as for a user id without an entry in /etc/passwd.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        hint = "set HOME, or write the folder without ~, as in data.root=/data"
+        raise ConfigError(f"{path}: there is no such home folder; {hint}") from None
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:

@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; set --task")
     if arguments.seed < 0:
         parser.error(f"--seed must be at least 0, got {arguments.seed}")
-    results, root = arguments.results.expanduser(), arguments.data_root.expanduser()
+    results, root = config.expanded(arguments.results), config.expanded(arguments.data_root)
     if task in LOGS:
         print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
         print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from rmsexp import compare, record
+from rmsexp import compare, config, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare import overview, setting_report
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
     )
     arguments = parser.parse_args(argv)
-    paths = run(arguments.results.expanduser(), arguments.task, arguments.setting)
+    paths = run(config.expanded(arguments.results), arguments.task, arguments.setting)
     for path in paths:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")

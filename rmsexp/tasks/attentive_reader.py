@@ -116,7 +116,7 @@ class Task:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device = config, device
-        self._source = SOURCES[config.data.name](config.data, Path(config.data.root).expanduser())
+        self._source = SOURCES[config.data.name](config.data, config.data.root_folder)
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         self.notes = {
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"

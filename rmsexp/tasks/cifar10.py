@@ -101,7 +101,7 @@ class Task:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device = config, device
-        self._root = Path(config.data.root).expanduser()
+        self._root = config.data.root_folder
         self._source = SOURCES[config.data.name](self._root)
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         size = len(self._source.train_y)

@@ -142,7 +142,7 @@ class Task:
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device = config, device
-        self._source = SOURCES[config.data.name](config.data, Path(config.data.root).expanduser())
+        self._source = SOURCES[config.data.name](config.data, config.data.root_folder)
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         self._penalty = PENALTIES[config.penalty]
         self.notes: Mapping[str, str] = {}

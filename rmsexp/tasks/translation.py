@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,11 +82,11 @@ class DataConfig(config.DataConfig):
 
 
 def _multi30k(data: DataConfig) -> parallel.Corpus:
-    return parallel.multi30k(Path(data.root).expanduser(), data.source, data.target)
+    return parallel.multi30k(data.root_folder, data.source, data.target)
 
 
 def _wmt14(data: DataConfig) -> parallel.Corpus:
-    root = Path(data.root).expanduser()
+    root = data.root_folder
     return parallel.wmt14(root, data.source, data.target, lambda text: print(text, file=sys.stderr))
 
 
@@ -191,7 +190,7 @@ class TranslationTask(ABC):
         return float(len(self._epoch(0)))
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        root = Path(self.config.data.root).expanduser()
+        root = self.config.data.root_folder
         self.text = translation.prepare(self._corpus, self.config.data.text_options(), root, report)
         self._epoch = lru_cache(maxsize=2)(self.plan)
 
