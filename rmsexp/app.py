@@ -156,6 +156,8 @@ def _print_outcome(job: config.Job, outcome: Outcome) -> None:
     if outcome.already:
         longer = "; a larger max_steps continues this one" if outcome.status == "finished" else ""
         print(f"already {outcome.status} at step {outcome.step} (force=true starts a new run{longer})")
+        for notice in outcome.notices:
+            print(f"note    {notice}")
     elif outcome.status == "interrupted":
         print(f"interrupted at step {outcome.step}; repeat the command to continue")
     else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -433,9 +434,30 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
 
     A key that ``resolved`` lacks has the value None. ``NOT_IDENTITY`` and the loggers are not part of the identity.
     """
-    values, base_values = _flat(resolved), _flat(base)
-    keys = sorted(key for key in {*values, *base_values} if key not in NOT_IDENTITY and not key.startswith("logger"))
+    values, base_values = _identity(resolved), _identity(base)
+    keys = sorted({*values, *base_values})
     return {key: values.get(key) for key in keys if values.get(key) != base_values.get(key)}
+
+
+def digest(resolved: Mapping[str, Any]) -> str:
+    """Return a digest of the values of a run's identity, the same for two configs without :func:`differences`."""
+    values = {key: value for key, value in _identity(resolved).items() if value is not None}
+    return hashlib.sha256(json.dumps(_whole(values), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run's identity by their dotted keys."""
+    flat = _flat(resolved)
+    return {key: value for key, value in flat.items() if key not in NOT_IDENTITY and not key.startswith("logger")}
+
+
+def _whole(value: Any) -> Any:
+    """Return nested values with each float that is a whole number as an integer, since 1.0 == 1."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _suffix(differences: dict[str, Any]) -> str:

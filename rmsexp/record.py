@@ -5,25 +5,34 @@ The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides
 - ``config.yaml``: the resolved config;
 - ``run.json``: identity, data set, parameter counts and ``sessions``, one entry per process whose steps are in it;
 - ``metrics.jsonl``: one row per line (see :meth:`RunFolder.append`);
-- ``status.json``: status and step, replaced atomically;
+- ``status.json``: status and step (see :meth:`RunFolder.write_status`), replaced atomically;
 - ``checkpoints/``;
 - ``traceback.txt``: the traceback of an unexpected error, if there was one.
+
+What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and of the metrics.
 """
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from rmsexp.atomic import move_aside as move_aside
+from rmsexp.atomic import sync_folder as sync_folder
+from rmsexp.atomic import write_atomic as write_atomic
+from rmsexp.atomic import write_json as write_json
+from rmsexp.lock import Lock
+from rmsexp.lock import RunLockedError as RunLockedError
 from rmsexp.readers import read_json as read_json
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
+ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
@@ -31,15 +40,14 @@ BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of w
 TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 
 
-class RunLockedError(RuntimeError):
-    """Another process is writing this run."""
-
-
-@dataclass(frozen=True)
+@dataclass
 class RunFolder:
     """The files of one run, below ``path``."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        self._lock = Lock(self.lock_path, self.path)
 
     @property
     def config_path(self) -> Path:
@@ -66,47 +74,22 @@ class RunFolder:
         """Return the path of the lock's file. It is beside the folder, which can thus be renamed while it is locked."""
         return self.path.parent / f".{self.path.name}.lock"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run's lock inside the context. If the process dies, the kernel releases the lock.
-
-        Raises: RunLockedError if another process holds it.
-        """
-        self.lock_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.lock_path.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                owner = file.read().strip() or "unknown"
-                raise RunLockedError(
-                    f"{self.path} is being written by another process (id {owner}); "
-                    "wait for it, or choose another seed or results folder"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Return a context in which this object holds the run's lock (see :meth:`rmsexp.lock.Lock.held`)."""
+        return self._lock.held()
 
     def is_locked(self) -> bool:
         """Return whether a living process, possibly this one, holds the run's lock."""
-        if not self.lock_path.exists():
-            return False
-        with self.lock_path.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
+        return self._lock.is_held()
+
+    def check_lock(self) -> None:
+        """Raise RunLockedError if this object holds the lock, but another process may write the run."""
+        self._lock.check()
 
     def move_aside(self) -> None:
         """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number."""
-        if not self.path.exists():
-            return
-        number = 0
-        while (target := self.path.with_name(f"{self.path.name}.old{number}")).exists():
-            number += 1
-        self.path.rename(target)
+        if self.path.exists():
+            move_aside(self.path)
 
     def remove_temporaries(self) -> None:
         """Remove the temporary files of processes that were killed in :func:`write_atomic`.
@@ -116,76 +99,195 @@ class RunFolder:
         for path in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
             path.unlink()
 
-    def write_status(self, status: Status, step: int, error: str | None = None) -> None:
-        """Replace ``status.json``; ``error`` says why a run diverged, failed or was interrupted."""
-        content = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        write_json(self.status_path, content)
+    def write_status(
+        self,
+        status: Status,
+        step: int,
+        error: str | None = None,
+        *,
+        run: str | None = None,
+        checkpoint: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Replace ``status.json``, with a digest of its content.
+
+        ``error``: why a run diverged, failed or was interrupted. ``run``: the name of the run. ``checkpoint``: the step
+        of the last checkpoint, 0 if there is none. ``metrics``: the result of :meth:`metrics_digest` at the last
+        checkpoint; if the run has ended, at its end. None stands for an unknown value.
+
+        Raises: RunLockedError if another process may have taken over the run.
+        """
+        self.check_lock()
+        content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
+        content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
+        write_json(self.status_path, content | {"digest": _digest(content)})
 
     def read_status(self) -> dict[str, Any]:
         """Return the content of ``status.json``, with "interrupted" instead of "running" if no process holds the lock.
 
-        Keys: ``status``, ``step``, ``process`` (its id) and ``error``, the reason why the run diverged, failed or was
-        interrupted.
+        Keys: those of :meth:`write_status`, and ``process``, its id. Older versions wrote neither ``run``,
+        ``checkpoint`` and ``metrics`` nor a digest, so their files cannot be checked for changes.
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
         status = read_json(self.status_path)
+        problem = _status_problem(status)
+        if problem:
+            raise ValueError(f"{self.status_path} {problem}")
+        status.pop("digest", None)
         if status["status"] == "running" and not self.is_locked():
             status |= {"status": "interrupted", "error": "the process died without writing a status"}
         return status
 
-    def append(self, rows: list[Row]) -> int:
+    def read_run(self) -> dict[str, Any]:
+        """Return the content of ``run.json``, of which the data's digest and the first steps of sessions are checked.
+
+        Raises: OSError or ValueError if the file is missing or damaged.
+        """
+        run = read_json(self.run_path)
+        dataset, sessions = run.get("dataset"), run.get("sessions")
+        if not isinstance(dataset, dict) or not isinstance(dataset.get("digest"), str):
+            raise ValueError(f"{self.run_path} has no digest of the data")
+        if not isinstance(sessions, list) or not all(
+            isinstance(session, dict) and _is_count(session.get("from_step")) for session in sessions
+        ):
+            raise ValueError(f"{self.run_path} has no valid sessions")
+        return run
+
+    def append(self, rows: list[Row], length: int | None = None) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
+
+        ``length``: the length of the file before; None: any.
 
         Keys of a row: ``step, epoch, examples`` (since the run began), ``split`` (train, valid or a test set), ``loss``
         (mean per prediction), the task's other metrics, and ``seconds`` (in each bucket of the clock, since the run
         began). Training rows also have ``objective`` (the training objective), ``grad_norm`` (norm of the gradient
         before clipping) and ``lr``. They have means over the steps since the previous training row, except ``lr``, the
         rate of the last step.
+
+        Raises: RunLockedError if another process may have taken over the run; ValueError if the file has another length
+        than ``length``.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        self.check_lock()
         with self.metrics_path.open("ab") as file:
+            if length is not None and file.tell() != length:
+                changed = f"{self.metrics_path} has {file.tell()} bytes instead of {length}"
+                raise ValueError(f"{changed}: another program has changed it; repeat the command to continue")
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
-    def cut_metrics(self, length: int) -> None:
-        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
+    def metrics_digest(self, length: int) -> dict[str, Any]:
+        """Return the length ``bytes`` and the ``digest`` (SHA-256) of the first ``length`` bytes of the metrics.
 
         Raises: ValueError if the file is shorter.
         """
-        path = self.metrics_path
-        with path.open("ab") as file:
-            if file.tell() < length:
-                raise ValueError(f"{path} has {file.tell()} bytes, fewer than the {length} at its last checkpoint")
+        try:
+            content = self.metrics_path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        if len(content) < length:
+            missing = f"has {len(content)} bytes, fewer than the {length} at its last checkpoint"
+            raise ValueError(f"{self.metrics_path} {missing}")
+        return {"bytes": length, "digest": hashlib.sha256(content[:length]).hexdigest()}
+
+    def cut_metrics(self, length: int, digest: str = "") -> None:
+        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
+
+        ``digest``: the digest that these bytes had; "": unknown.
+
+        Raises: ValueError if the file is shorter or these bytes have another digest.
+        """
+        if self.metrics_digest(length)["digest"] != digest and digest != "":
+            raise ValueError(f"{self.metrics_path} has changed since its last checkpoint")
+        with self.metrics_path.open("ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
 
     def read_metrics(self) -> tuple[list[Row], str | None]:
-        """Return the rows of the metrics up to the first damaged line, and a message about that line (or None)."""
-        lines = self.metrics_path.read_text().splitlines()
+        """Return the rows of the metrics up to the first damaged line, and a message about the damage (or None).
+
+        Damage is a line that is no row, or a change since ``status.json`` was written (see :meth:`write_status`).
+        """
         try:
-            rows: list[Row] = json.loads(f"[{','.join(lines)}]")  # a third faster than line by line
-            if len(rows) == len(lines) and all(_is_row(row) for row in rows):
-                return rows, None
-        except ValueError:
-            pass
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not _is_row(row):
-                problem = "not a row of metrics; this line and those after it are left out"
-                return rows, f"{self.metrics_path}:{number}: {problem}"
-            rows.append(row)
+            status = self.read_status()  # first, since a living process may append rows before the metrics are read
+        except (OSError, ValueError):
+            status = {}
+        content = self.metrics_path.read_bytes()
+        rows, damaged = _rows(content)
+        if damaged is not None:
+            problem = "not a row of metrics; this line and those after it are left out"
+            return rows, f"{self.metrics_path}:{damaged}: {problem}"
+        if _is_changed(content, status):
+            return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
 
 
+def _is_changed(content: bytes, status: Mapping[str, Any]) -> bool:
+    """Return whether the content of a metrics file differs from the digest in a status, if that has one.
+
+    Rows after those of the digest are allowed unless the run has ended.
+    """
+    recorded = status.get("metrics")
+    if recorded is None:
+        return False
+    length = len(content) if status["status"] in ENDED else recorded["bytes"]
+    return {"bytes": length, "digest": hashlib.sha256(content[:length]).hexdigest()} != recorded
+
+
+def _status_problem(status: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the content of a ``status.json``, or None."""
+    content = {key: value for key, value in status.items() if key != "digest"}
+    if status.keys() & {"digest", "metrics"} and status.get("digest") != _digest(content):
+        return "has changed since it was written: its digest is another"
+    if status.get("status") not in get_args(Status) or not _is_count(status.get("step")):
+        return "has no valid status and step"
+    checkpoint, metrics = status.get("checkpoint"), status.get("metrics")
+    if not (checkpoint is None or _is_count(checkpoint)) or not (metrics is None or _is_extent(metrics)):
+        return "has no valid checkpoint and metrics"
+    return None
+
+
+def _is_extent(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == {"bytes", "digest"} and _is_count(value["bytes"])
+
+
+def _rows(content: bytes) -> tuple[list[Row], int | None]:
+    """Return the rows in the content of a metrics file, and the number of the first damaged line (or None).
+
+    The rows after the damaged line are left out.
+    """
+    lines = content.splitlines()
+    try:
+        rows: list[Row] = json.loads(b"[%b]" % b",".join(lines))  # a third faster than line by line
+        if len(rows) == len(lines) and all(_is_row(row) for row in rows):
+            return rows, None
+    except (ValueError, RecursionError):
+        pass
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not _is_row(row):
+            return rows, number
+        rows.append(row)
+    return rows, None
+
+
 def _is_row(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() >= {"step", "split"}
+    return isinstance(value, dict) and isinstance(value.get("split"), str) and type(value.get("step")) in (int, float)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -221,33 +323,5 @@ def find_runs(root: Path) -> Iterator[Path]:
 def metrics_text(row: Row) -> str:
     """Return the finite metrics of an evaluation's row for printing, such as "loss 0.5432, error 0.1234"."""
     skipped = ("step", "epoch", "examples", "split", "seconds")
-    values = {key: value for key, value in row.items() if key not in skipped and value is not None}
+    values = {key: value for key, value in row.items() if key not in skipped and isinstance(value, int | float)}
     return ", ".join(f"{key} {value:.4f}" for key, value in values.items())
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file so that it has either its old or its complete new content, even if the power fails."""
-    data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the renames in a folder have been written to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomic(path, json.dumps(value, indent=2) + "\n")

@@ -18,23 +18,20 @@ from torch import nn
 from rmsexp import config, process, record, tasks
 from rmsexp.command_line import brief
 from rmsexp.data import DataError
-from rmsexp.readers import read_yaml
+from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.train import loggers, provenance
-from rmsexp.train.checkpoint import CheckpointError
+from rmsexp.train.checkpoint import CheckpointError, Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.state import State
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
 EXPECTED = (DataError, CheckpointError, ValueError)  # errors that are reported by their message, without a traceback
-
-
-class RefusedError(ValueError):
-    """The run in the folder was begun with another config or other data than the job's. That run is left as it was."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,8 @@ class Outcome:
     """How a run ended.
 
     ``error``: why it diverged, failed or was interrupted. ``signum``: the number of the signal that stopped it, or
-    None. ``already``: whether it had ended before this process, which then did nothing.
+    None. ``already``: whether it had ended before this process, which then did nothing. ``notices``: lines about its
+    record.
     """
 
     status: record.Status
@@ -50,17 +48,27 @@ class Outcome:
     error: str | None = None
     signum: int | None = None
     already: bool = False
+    notices: tuple[str, ...] = ()
 
 
 @dataclass
 class StatusFile:
-    """Writes ``status.json``. ``step``: the step to write; the runner sets it after each checkpoint and at the end."""
+    """Writes ``status.json``. The fields are the arguments of :meth:`rmsexp.record.RunFolder.write_status`."""
 
     folder: record.RunFolder
+    run: str
     step: int
+    checkpoint: int | None
+    metrics: dict[str, Any] | None
+
+    def follow(self, state: State) -> None:
+        """Set the step and the metrics to those of a state."""
+        self.step, self.metrics = state.step, self.folder.metrics_digest(state.metrics_bytes)
 
     def write(self, status: record.Status, error: str | None = None) -> None:
-        self.folder.write_status(status, self.step, error)
+        self.folder.write_status(
+            status, self.step, error, run=self.run, checkpoint=self.checkpoint, metrics=self.metrics
+        )
 
 
 @dataclass(frozen=True)
@@ -101,42 +109,53 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
     with folder.locked():
         if job.config.force:
             folder.move_aside()
-        earlier = _earlier_status(folder)
-        status, step = earlier["status"], earlier["step"]
-        if status == "diverged" or (status == "finished" and step >= job.config.max_steps):
-            return Outcome(status, step, earlier.get("error"), already=True)
+        earlier, warnings = Earlier.read(folder), list[str]()
+        try:
+            earlier.refuse_other_run(job)
+            if earlier.has_ended(job):
+                contradiction = earlier.contradiction(job)
+                if contradiction is None:
+                    return _already(earlier)
+                warnings.append(f"{contradiction}; the run continues from its last checkpoint")
+            earlier.refuse_other_config(job)
+        except RefusedError as error:
+            return Outcome("failed", earlier.step, str(error))
+        warnings += earlier.repair()
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.remove_temporaries()
         with process.safe_output():
-            return _run_and_report(job, folder, earlier, n_jobs)
+            return _run_and_report(job, earlier, warnings, n_jobs)
 
 
-def _earlier_status(folder: record.RunFolder) -> dict[str, Any]:
-    """Return the status that the last process wrote, or "interrupted" at step 0 if there is no readable one.
-
-    In both cases the checkpoints decide at which step an unfinished run continues.
-    """
-    try:
-        return record.read_json(folder.status_path)
-    except (FileNotFoundError, ValueError):
-        return {"status": "interrupted", "step": 0}
+def _already(earlier: Earlier) -> Outcome:
+    """Return the outcome of a run that had ended before this process."""
+    assert earlier.status is not None
+    status = earlier.status
+    return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(earlier.notices))
 
 
-def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str, Any], n_jobs: int) -> Outcome:
+def _run_and_report(job: config.Job, earlier: Earlier, warnings: Sequence[str], n_jobs: int) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
-    Write the outcome to ``status.json``, unless the run is refused.
+    Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over.
     """
-    interrupt, status = Interrupt(), StatusFile(folder, earlier["step"])
+    folder, before = earlier.folder, earlier.status or {}
+    status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
+    interrupt = Interrupt()
+    written = folder.status_path.read_bytes() if folder.status_path.exists() else None
     try:
         with interrupt.install():
-            _check_same_config(folder, job.resolved)
             status.write("running")
-            outcome = _run(job, status, interrupt, n_jobs)
+            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs)
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
-        record.write_json(folder.status_path, earlier)
+        if written is None:
+            folder.status_path.unlink()
+        else:
+            record.write_atomic(folder.status_path, written)
+        return Outcome("failed", status.step, str(error))
+    except record.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder))
@@ -144,10 +163,19 @@ def _run_and_report(job: config.Job, folder: record.RunFolder, earlier: dict[str
         status.write(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
         print(f"the status of {folder.path} could not be written ({error.strerror})", file=sys.stderr)
+    except record.RunLockedError as error:
+        return Outcome("failed", status.step, str(error))
     return outcome
 
 
-def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int) -> Outcome:
+def _run(
+    job: config.Job,
+    earlier: Earlier,
+    warnings: Sequence[str],
+    status: StatusFile,
+    interrupt: Interrupt,
+    n_jobs: int,
+) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, folder, failures = job.config, status.folder, Failures()
     loggers.check(cfg.logger)
@@ -155,21 +183,25 @@ def _run(job: config.Job, status: StatusFile, interrupt: Interrupt, n_jobs: int)
     task = tasks.make(job, device)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures)) as display:
         display.report(_headline(job, task))
-        earlier = _earlier_sessions(folder, task.dataset.digest)  # refuses other data before the preprocessing
+        for warning in warnings:
+            display.report(f"warning: {warning}")
+        earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
         task.prepare(display.report)
         model = task.build(job.norm)
         stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
-        start = restore(stepper, folder)
+        identity = Identity(cfg.seed, config.digest(job.resolved), task.dataset.digest)
+        start = restore(stepper, folder, identity, status.checkpoint)
         compile_model(model, cfg)
-        if start.warning:
-            display.report(f"warning: {start.warning}")
+        for warning in start.warnings:
+            display.report(f"warning: {warning}")
         contention = Contention(device, shared=n_jobs > 1)
-        sessions = _sessions(earlier, device, start.state.step, display.report)
+        sessions = _sessions(earlier.sessions, device, start.state.step, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 
         def update_record() -> None:
             """Write ``run.json`` and the status, at the start and after each checkpoint."""
-            status.step = start.state.step
+            status.follow(start.state)
+            status.checkpoint = start.state.step
             run_file.write()
             status.write("running")
 
@@ -192,6 +224,7 @@ def _train(trainer: Trainer, views: Sequence[loggers.Logger], status: StatusFile
         final_status = "finished"
     except Diverged as divergence:
         final_status, error = "diverged", str(divergence)
+        status.follow(trainer.state)
     except Interrupted:
         final_status = "interrupted"
         raise
@@ -221,9 +254,12 @@ def _sessions(
     changed = provenance.changed(sessions[-1], current) if sessions else []
     if changed:
         report(f"warning: changed since the run's last process: {', '.join(changed)}; savings of time exclude this run")
+    known = bool(sessions) or not step
+    if not known:
+        report("warning: the run's earlier processes are not recorded; savings of time exclude this run")
     if step:
         report(f"continuing at step {step}")
-    return [*sessions, current | {"comparable": not changed}]
+    return [*sessions, current | {"comparable": known and not changed}]
 
 
 def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
@@ -252,40 +288,6 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
     for name, parameter in model.named_parameters():
         modules[name.partition(".")[0]] += parameter.numel()
     return {"total": modules.total(), "modules": dict(modules)}
-
-
-def _earlier_sessions(folder: record.RunFolder, digest: str) -> list[dict[str, Any]]:
-    """Return the sessions in ``run.json``, or an empty list if there is no such file.
-
-    Raises: RefusedError if the run's data set has another digest than ``digest``, that of the job's data set.
-    """
-    if not folder.run_path.exists():
-        return []
-    earlier = record.read_json(folder.run_path)
-    if earlier["dataset"]["digest"] != digest:
-        raise RefusedError(
-            f"{folder.path} was trained on other data (digest {earlier['dataset']['digest'][:12]}, now {digest[:12]}); "
-            "set data.root to the folder of the old data, or start a new run with force=true, which keeps the old one"
-        )
-    sessions: list[dict[str, Any]] = earlier["sessions"]
-    return sessions
-
-
-def _check_same_config(folder: record.RunFolder, resolved: dict[str, Any]) -> None:
-    """Compare the job's config with the one that the run was begun with.
-
-    Raises: RefusedError if they differ in a key of the run's identity.
-    """
-    if not folder.config_path.exists():
-        return
-    changed = config.differences(resolved, read_yaml(folder.config_path))
-    if changed:
-        key, value = next(iter(changed.items()))
-        count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""
-        raise RefusedError(
-            f"{folder.path} was begun with another config ({key} is now {value}{count}); "
-            "start a new run with force=true, which keeps the old one beside it"
-        )
 
 
 def _message(error: Exception, folder: record.RunFolder) -> str:

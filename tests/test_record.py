@@ -79,6 +79,45 @@ def test_a_file_truncated_at_any_byte_keeps_the_rows_before(folder: record.RunFo
         assert (warning is None) == (length in {0, *ends, *(end - 1 for end in ends)})
 
 
+@pytest.mark.parametrize(
+    "line", [b"\xff\xfe", b"[" * 100_000, b'{"step": "1", "split": "train"}', b'{"step": 1, "split": 2}']
+)
+def test_a_line_that_is_no_row_is_damage(folder: record.RunFolder, line: bytes) -> None:
+    folder.append(ROWS[:1])
+    with folder.metrics_path.open("ab") as file:
+        file.write(line + b"\n")
+    rows, warning = folder.read_metrics()
+    assert rows == ROWS[:1]
+    assert warning == f"{folder.metrics_path}:2: not a row of metrics; this line and those after it are left out"
+
+
+def test_rows_are_appended_only_to_a_file_of_the_expected_length(folder: record.RunFolder) -> None:
+    length = folder.append(ROWS[:1], 0)
+    for wrong in (0, length - 1, length + 1):
+        with pytest.raises(ValueError, match=f"has {length} bytes instead of {wrong}: another program has changed it"):
+            folder.append(ROWS[1:], wrong)
+    folder.append(ROWS[1:], length)
+    assert folder.read_metrics() == (ROWS, None)
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed", "finished", "diverged"])
+def test_metrics_that_changed_since_the_status_was_written_are_named(
+    folder: record.RunFolder, status: record.Status
+) -> None:
+    length = folder.append(ROWS[:2])
+    folder.write_status(status, 1, metrics=folder.metrics_digest(length))
+    assert folder.read_metrics() == (ROWS[:2], None)
+    folder.append(ROWS[2:])
+    rows, problem = folder.read_metrics()
+    assert rows == ROWS
+    assert (problem is None) == (status not in record.ENDED)  # only an ended run appends no rows after its status
+    content = folder.metrics_path.read_bytes()
+    folder.metrics_path.write_bytes(content.replace(b"1.0", b"9.0"))
+    rows, problem = folder.read_metrics()
+    assert rows[0]["loss"] == 9
+    assert problem == f"{folder.metrics_path} has changed since status.json was written: its digest is another"
+
+
 def test_cut_drops_the_rows_that_a_restarted_run_writes_again(folder: record.RunFolder) -> None:
     length = folder.append(ROWS[:1])
     folder.append(ROWS[1:])
@@ -95,6 +134,19 @@ def test_cut_refuses_a_file_that_lost_rows(folder: record.RunFolder) -> None:
     with pytest.raises(ValueError, match=f"{length} bytes, fewer than the {length + 1}"):
         folder.cut_metrics(length + 1)
     assert folder.read_metrics() == (ROWS, None)
+
+
+def test_cut_refuses_a_file_whose_rows_have_changed(folder: record.RunFolder) -> None:
+    length = folder.append(ROWS)
+    digest = folder.metrics_digest(length)["digest"]
+    folder.cut_metrics(length, digest)
+    folder.metrics_path.write_bytes(folder.metrics_path.read_bytes().replace(b"1.0", b"9.0"))
+    with pytest.raises(ValueError, match=f"{folder.metrics_path} has changed since its last checkpoint"):
+        folder.cut_metrics(length, digest)
+    folder.metrics_path.unlink()
+    with pytest.raises(ValueError, match=f"has 0 bytes, fewer than the {length}"):
+        folder.cut_metrics(length, digest)
+    assert not folder.metrics_path.exists()
 
 
 @pytest.mark.parametrize("content", ["text\n", b"\x00\xff"])
@@ -124,7 +176,10 @@ def test_write_atomic_leaves_nothing_on_failure(
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == ({} if old is None else {"file": old})
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("", "is not JSON"), ("[]", "no JSON object")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "is not JSON"), ("", "is not JSON"), ("[" * 10**5, "is not JSON"), ("[]", "no JSON object")],
+)
 def test_damaged_json_is_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / record.RUN
     path.write_text(content)
@@ -209,7 +264,72 @@ def test_running_without_a_living_process_is_interrupted(
 @pytest.mark.parametrize("status", ["finished", "diverged", "failed", "interrupted"])
 def test_an_ended_run_keeps_its_status(folder: record.RunFolder, status: record.Status) -> None:
     folder.write_status(status, 3, "why")
-    assert folder.read_status() == {"status": status, "step": 3, "error": "why", "process": os.getpid()}
+    expected = {"status": status, "step": 3, "error": "why", "process": os.getpid()}
+    assert expected.items() <= folder.read_status().items()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("status", "diverged"),
+        ("step", 8),
+        ("error", "x"),
+        ("run", "x"),
+        ("checkpoint", 8),
+        ("metrics", None),
+        ("digest", "x"),
+    ],
+)
+def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str, value: object) -> None:
+    folder.write_status("finished", 4, run="a", checkpoint=4, metrics=folder.metrics_digest(0))
+    for content in (
+        {k: v for k, v in record.read_json(folder.status_path).items() if k != "digest"},
+        record.read_json(folder.status_path) | {key: value},
+    ):
+        record.write_json(folder.status_path, content)
+        with pytest.raises(ValueError, match=rf"{folder.status_path} has changed since it was written"):
+            folder.read_status()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"status": "done", "step": 1}, {"status": ["running"], "step": 1}, {"status": "failed"}]
+    + [{"status": "failed", "step": step} for step in (-1, 1.5, "1", None, True)],
+)
+def test_a_status_of_an_older_version_with_impossible_values_is_refused(
+    folder: record.RunFolder, content: dict[str, object]
+) -> None:
+    record.write_json(folder.status_path, content)
+    with pytest.raises(ValueError, match=f"{folder.status_path} has no valid status and step"):
+        folder.read_status()
+
+
+def test_a_run_that_lost_its_lock_writes_no_more(folder: record.RunFolder) -> None:
+    with folder.locked():
+        folder.append(ROWS[:1])
+        folder.write_status("running", 0)
+        folder.lock_path.unlink()
+        for write in (lambda: folder.append(ROWS[1:]), lambda: folder.write_status("finished", 1), folder.check_lock):
+            with pytest.raises(record.RunLockedError, match="was deleted or replaced"):
+                write()
+    assert folder.read_metrics() == (ROWS[:1], None)
+    assert folder.read_status()["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "has no digest of the data"),
+        ({"dataset": 3}, "has no digest of the data"),
+        ({"dataset": {"digest": "a"}}, "has no valid sessions"),
+        ({"dataset": {"digest": "a"}, "sessions": [{}]}, "has no valid sessions"),
+        ({"dataset": {"digest": "a"}, "sessions": [{"from_step": "0"}]}, "has no valid sessions"),
+    ],
+)
+def test_a_damaged_run_json_is_named(folder: record.RunFolder, content: dict[str, object], message: str) -> None:
+    record.write_json(folder.run_path, content)
+    with pytest.raises(ValueError, match=f"{folder.run_path} {message}"):
+        folder.read_run()
 
 
 def test_read_returns_the_whole_record(tmp_path: Path) -> None:

@@ -1,23 +1,46 @@
-"""Write checkpoints atomically, and read the newest one that is not damaged."""
+"""Write checkpoints atomically, and read the newest one that is neither damaged nor of another run.
+
+A checkpoint is a dict whose entry ``identity`` says to which run it belongs. Its file is the zip archive that
+:func:`torch.save` writes, with the SHA-256 of all bytes before it as the archive's comment. Older versions wrote
+neither, so changes to their checkpoints cannot be seen.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rmsexp.command_line import ReportedError
-from rmsexp.record import sync_folder, write_atomic
+from rmsexp.record import move_aside, sync_folder, write_atomic
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
+FORMAT = 1
+DIGEST_BYTES = 64  # a SHA-256 in hexadecimal digits
+UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # see load
 Payload = dict[str, Any]
 
 
 class CheckpointError(ReportedError, RuntimeError):
-    """A checkpoint is missing or damaged."""
+    """A checkpoint is missing, damaged, or of another run."""
+
+
+class Identity(NamedTuple):
+    """What distinguishes the checkpoints of different runs.
+
+    ``config`` and ``data``: digests of the run's config and of its data set. ``format``: that of the checkpoint.
+    """
+
+    seed: int
+    config: str
+    data: str
+    format: int = FORMAT
 
 
 def save(folder: Path, payload: Payload) -> None:
@@ -36,49 +59,116 @@ def save_best(folder: Path, payload: Payload) -> None:
     write_atomic(folder / BEST, _bytes(payload))
 
 
-def load(folder: Path) -> tuple[Payload | None, str | None]:
-    """Return the newest undamaged checkpoint, and a warning if a newer one is damaged. Each is None if there is none.
+def load(
+    folder: Path, identity: Identity | None = None, use: Callable[[Payload], Any] = lambda payload: payload
+) -> tuple[Any | None, list[str]]:
+    """Return ``use(payload)`` for the newest checkpoint that can be used, or None if there is none, and warnings.
 
-    The checkpoints are ``last.pt`` and, older, ``previous.pt``. If only ``last.pt`` is damaged, it is renamed to
-    ``damaged.pt``; otherwise the next :func:`save` would replace ``previous.pt`` by it.
+    The checkpoints are ``last.pt`` and, older, ``previous.pt``. If only ``last.pt`` cannot be used, it is renamed to
+    ``damaged.pt``; otherwise the next :func:`save` would replace ``previous.pt`` by it. The warnings say why it cannot
+    be used, and that changes to a checkpoint of an older version cannot be seen.
 
-    Raises: CheckpointError if there are checkpoints and all of them are damaged.
+    ``identity``: that of the run. ``use`` raises an exception in ``UNFIT`` if the checkpoint does not fit the run.
+
+    Raises: CheckpointError if there are checkpoints and none of them can be used.
     """
-    damaged = []
-    for name in (LAST, PREVIOUS):
-        path = folder / name
+    warnings: list[str] = []
+    for path in (folder / LAST, folder / PREVIOUS):
         if not path.exists():
             continue
         try:
-            payload = read(path)
+            payload = read(path, identity)
+            result = use(payload)
         except CheckpointError as error:
-            damaged.append(str(error))
-            continue
-        if not damaged:
-            return payload, None
-        (folder / LAST).replace(folder / DAMAGED)
-        return payload, f"{damaged[0]}; continuing from {name}"
-    if damaged:
-        raise CheckpointError(f"{damaged[0]} and there is no undamaged one; start a new run with force=true")
-    return None, None
+            warnings.append(str(error))
+        except UNFIT as error:
+            warnings.append(f"{path} does not fit the run ({_first_line(error)})")
+        else:
+            if warnings:
+                warnings = [f"{warnings[0]}; continuing from {path.name}"]
+                _rename_last(folder)
+            if identity is not None and payload.get("identity") is None:
+                warnings.append(unchecked(path))
+            return result, warnings
+    if warnings:
+        advice = "start a new run with force=true, which keeps this one beside it"
+        raise CheckpointError(f"{warnings[0]}, and no other checkpoint can be used; {advice}")
+    return None, []
 
 
-def read(path: Path) -> Payload:
-    """Return the content of a checkpoint. Raises: CheckpointError if the file is missing or damaged."""
+def _rename_last(folder: Path) -> None:
+    """Rename ``last.pt`` to ``damaged.pt``; an earlier ``damaged.pt`` gets another name."""
+    if (folder / DAMAGED).exists():
+        move_aside(folder / DAMAGED)
+    (folder / LAST).replace(folder / DAMAGED)
+
+
+def read(path: Path, identity: Identity | None = None) -> Payload:
+    """Return the content of a checkpoint.
+
+    ``identity``: that of the run to which it must belong; None: any run. A checkpoint of an older version, whose entry
+    ``identity`` is missing, is not refused.
+
+    Raises: CheckpointError if the file is missing, damaged, or of another run.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()  # torch.load does not check the checksums
-        if broken is not None:
-            raise ValueError(f"the checksum of {broken} is wrong")
-        payload: Payload = torch.load(path, map_location="cpu", weights_only=True)
+        content = path.read_bytes()
+        has_digest = _check_bytes(content)
+        payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if not isinstance(payload, dict):
+            raise ValueError("it holds no dict")
+        found = payload.get("identity")
+        if found is not None and not has_digest:
+            raise ValueError("its digest is missing")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except Exception as error:  # damage raises many types of exceptions
-        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {str(error).splitlines()[0]})") from None
+        raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
+    if identity is not None and found is not None and found != identity._asdict():
+        raise CheckpointError(f"{path} is of another run ({_difference(found, identity)})")
     return payload
+
+
+def unchecked(path: Path) -> str:
+    """Return the warning about a checkpoint without ``identity``."""
+    return f"{path} was written by an older version, without a digest: changes to it cannot be seen"
+
+
+def _check_bytes(content: bytes) -> bool:
+    """Return whether a checkpoint file has a digest. Raises: ValueError if its digest or another checksum is wrong."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        digest = archive.comment.decode("ascii", "replace")
+        if not digest:
+            broken = archive.testzip()  # torch.load does not check the checksums
+            if broken is not None:
+                raise ValueError(f"the checksum of {broken} is wrong")
+    if digest and digest != hashlib.sha256(content[:-DIGEST_BYTES]).hexdigest():
+        raise ValueError("its digest is wrong")
+    return bool(digest)
 
 
 def _bytes(payload: Payload) -> bytes:
     buffer = io.BytesIO()
     torch.save(payload, buffer)
+    buffer.seek(-2, io.SEEK_END)  # the last two bytes of a zip archive are the length of its comment
+    buffer.write(struct.pack("<H", DIGEST_BYTES))
+    with buffer.getbuffer() as content:
+        digest = hashlib.sha256(content).hexdigest()
+    buffer.write(digest.encode())
     return buffer.getvalue()
+
+
+def _difference(found: Any, identity: Identity) -> str:
+    """Return the first key in which the ``identity`` of a checkpoint differs from that of the run, with both values."""
+    if not isinstance(found, dict) or found.keys() != identity._asdict().keys():
+        return "its identity has other keys"
+    values = ((key, found[key], expected) for key, expected in identity._asdict().items())
+    return next(
+        f"its {key} is {value!s:.12}, not {expected!s:.12}" for key, value, expected in values if value != expected
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message, after its type unless that is ValueError, in 120 characters."""
+    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{kind}{str(error).partition(chr(10))[0]}"[:120]

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -19,24 +18,8 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
-
-
-@dataclass
-class State:
-    """The progress of a run, as in a checkpoint.
-
-    ``pending``: for each step since the last training row, a list of its objective, the sum of each of ``metrics``, the
-    norm of the gradient, and the number of predictions. ``metrics_bytes``: the length of ``metrics.jsonl``.
-    """
-
-    step: int = 0  # number of steps taken
-    examples: int = 0  # number of training examples used
-    evaluated: int = -1  # the step of the last evaluation, or -1 before the first
-    best: float | None = None  # best value so far of the metric that selects the best checkpoint
-    pending: list[list[float]] = field(default_factory=list)
-    metrics: list[str] = field(default_factory=list)
-    metrics_bytes: int = 0
 
 
 class Diverged(Exception):
@@ -48,31 +31,75 @@ class Diverged(Exception):
 
 
 class Start(NamedTuple):
-    """Where training begins or continues. ``warning``: a message if a newer checkpoint was damaged."""
+    """Where training begins or continues.
+
+    ``identity``: that of the run's checkpoints; None: they have none. ``warnings``: messages about checkpoints that are
+    damaged or missing or that cannot be checked.
+    """
 
     state: State
     clock: Clock
-    warning: str | None
+    identity: checkpoint.Identity | None = None
+    warnings: Sequence[str] = ()
 
 
-def restore(stepper: Stepper, folder: record.RunFolder) -> Start:
+def restore(
+    stepper: Stepper,
+    folder: record.RunFolder,
+    identity: checkpoint.Identity | None = None,
+    saved_step: int | None = None,
+) -> Start:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model and drop all metrics.
+    A checkpoint also counts as damaged if the metrics of its steps have changed since. Without a checkpoint, initialise
+    the model and drop all metrics.
 
-    Raises: checkpoint.CheckpointError if all checkpoints are damaged; ValueError if metrics of the checkpoint's steps
-    are missing.
+    ``saved_step``: the step of the last checkpoint according to the run's status; 0: there is none; None: not known.
+
+    Raises: checkpoint.CheckpointError if there are checkpoints and none can be used.
     """
-    payload, warning = checkpoint.load(folder.checkpoints)
-    if payload is None:
-        folder.metrics_path.unlink(missing_ok=True)
+
+    def use(payload: checkpoint.Payload) -> tuple[State, Clock]:
+        state, clock = State.of(payload["state"]), Clock(_seconds(payload["clock"]))
+        stepper.model.load_state_dict(payload["model"])
+        stepper.optimizer.load_state_dict(payload["optimizer"])
+        try:
+            folder.cut_metrics(state.metrics_bytes, state.metrics_digest)
+        except ValueError as error:
+            raise checkpoint.CheckpointError(str(error)) from None
+        return state, clock
+
+    restored, warnings = checkpoint.load(folder.checkpoints, identity, use)
+    if restored is None:
+        warnings = _drop_metrics(folder, saved_step)
         stepper.task.initialise(stepper.model)
-        return Start(State(), Clock(), warning)
-    stepper.model.load_state_dict(payload["model"])
-    stepper.optimizer.load_state_dict(payload["optimizer"])
-    start = Start(State(**payload["state"]), Clock(payload["clock"]), warning)
-    folder.cut_metrics(start.state.metrics_bytes)
-    return start
+        return Start(State(), Clock(), identity, warnings)
+    state, clock = restored
+    if state.step < (saved_step or 0) and not warnings:
+        warnings = [
+            f"{folder.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one"
+        ]
+    return Start(state, clock, identity, warnings)
+
+
+def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]:
+    """Remove the metrics of a run without checkpoints, and return warnings.
+
+    Unless there never was a checkpoint (``saved_step`` is 0), the file is kept under another name.
+    """
+    path = folder.metrics_path
+    if saved_step == 0 or not path.exists():
+        path.unlink(missing_ok=True)
+        return []
+    kept = record.move_aside(path).name
+    return [f"{folder.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"]
+
+
+def _seconds(clock: Any) -> dict[str, float]:
+    """Return the seconds of a checkpoint's clock. Raises: ValueError if they are not finite numbers from 0."""
+    if isinstance(clock, dict) and all(isinstance(value, float) and 0 <= value < math.inf for value in clock.values()):
+        return clock
+    raise ValueError("its clock does not have the seconds in each bucket")
 
 
 class Trainer:
@@ -91,6 +118,7 @@ class Trainer:
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.settings, self.state, self.clock = stepper.settings, start.state, start.clock
+        self._identity = start.identity._asdict() if start.identity else None
         self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._first_step, self._first_seconds = self.state.step, self.clock.time
@@ -229,12 +257,16 @@ class Trainer:
         if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
             state.best = value
             with self.clock.bucket("checkpoint"):
-                best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
+                best = {"identity": self._identity, "step": state.step, target.metric: value}
+                best["model"] = self.model.state_dict()
                 checkpoint.save_best(self._folder.checkpoints, best)
 
     def _checkpoint(self) -> None:
         with self.clock.bucket("checkpoint"), self._interrupt.deferred():
+            self._folder.check_lock()
+            self.state.metrics_digest = self._folder.metrics_digest(self.state.metrics_bytes)["digest"]
             payload = {
+                "identity": self._identity,
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "clock": dict(self.clock.seconds),
@@ -251,7 +283,7 @@ class Trainer:
         return progress | _finite(metrics) | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row]) -> None:
-        self.state.metrics_bytes = self._folder.append(rows)
+        self.state.metrics_bytes = self._folder.append(rows, self.state.metrics_bytes)
         for logger in self._loggers:
             for row in rows:
                 logger.log(row)

@@ -28,7 +28,7 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
-from rmsexp import app, compare, config, prepare, record, runner
+from rmsexp import app, compare, config, earlier, prepare, record, runner
 from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
@@ -108,7 +108,7 @@ def assert_same_end(bench: Bench, undisturbed: Path) -> None:
         for folder in (bench.folder(), undisturbed)
     )
     for state in (payload["state"], expected_payload["state"]):
-        del state["metrics_bytes"]  # depends on the number of digits of the seconds
+        del state["metrics_bytes"], state["metrics_digest"]  # depend on the seconds
     assert payload["state"] == expected_payload["state"]
     for part in ("model", "optimizer"):
         torch.testing.assert_close(payload[part], expected_payload[part], rtol=0, atol=0)
@@ -505,12 +505,32 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
 
 
 @pytest.mark.parametrize("file", [record.STATUS, record.RUN, record.CONFIG])
-def test_a_damaged_file_of_the_record_gives_no_traceback(file: str, bench: Bench) -> None:
+def test_a_damaged_file_of_the_record_is_named_and_written_again(file: str, bench: Bench, undisturbed: Path) -> None:
     bench()
     (bench.folder() / file).write_text("{")
     done = bench("max_steps=8")
-    assert done.status == int(file != record.STATUS)  # a damaged status does not matter: the checkpoints have the step
-    assert "Traceback" not in done.err
+    assert done.status == 0
+    assert f"warning: {bench.folder() / file} is not " in done.err
+    assert f"; it is written again, and the damaged file is kept as {file}.old0\n" in done.err
+    assert_same_end(bench, undisturbed)
+
+
+def test_a_finished_run_whose_record_cannot_be_checked_says_so(bench: Bench) -> None:
+    bench()
+    bench.edit(record.STATUS, lambda status: [status.pop(key) for key in ("run", "checkpoint", "metrics", "digest")])
+    done = bench()
+    assert done.status == 0
+    assert done.out.splitlines()[1] == f"note    {earlier.UNCHECKED}"
+
+
+def test_metrics_that_are_not_text_are_cut_where_the_checkpoint_says(bench: Bench, undisturbed: Path) -> None:
+    bench("max_steps=8")
+    with (bench.folder() / record.METRICS).open("ab") as file:
+        file.write(b"\xff\n")
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "not a row of metrics; this line and those after it are left out; the run continues" in done.err
+    assert_same_end(bench, undisturbed)
 
 
 # --- damaged checkpoints, a full disk
@@ -571,9 +591,9 @@ def test_a_run_continues_after_a_full_disk(
     assert bench.status()["status"] == ("failed" if status_written else "interrupted")
     assert ("could not be written" in done.err) == (not status_written)
     assert not list(bench.folder().rglob("*.tmp"))
-    payload, warning = checkpoint.load(bench.folder() / record.CHECKPOINTS)
+    payload, warnings = checkpoint.load(bench.folder() / record.CHECKPOINTS)
     assert payload is not None
-    assert (payload["state"]["step"], warning) == (4, None)
+    assert (payload["state"]["step"], warnings) == (4, [])
     done = bench("max_steps=8")
     assert done.status == 0
     assert "continuing at step 4" in done.err

@@ -12,36 +12,33 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stopping import EDGES, WARMUP, assert_same, assert_stopping_changes_nothing, chaos, crash, stop, terminate
+from helpers.stopping import (
+    SHORT_RUN,
+    WARMUP,
+    assert_same,
+    assert_stopping_changes_nothing,
+    chaos,
+    crash,
+    execute_on_few_images,
+    stop,
+    terminate,
+)
 from helpers.translation_tasks import SHORT, tiny
 
 from rmsexp import config, record, runner
-from rmsexp.data.whitening import Whitened
-from rmsexp.tasks import cifar10
 from rmsexp.train import checkpoint
 from rmsexp.train.loop import Trainer
 
-WORDS = ("model.width=0.05", "batch_size=8", "schedule.steps=8", "schedule.period=1", *EDGES)
 NORMS = ["rms", "bn", "wn", "none"]  # wn and none are initialised from data
 Reference = Callable[[str], Path]
 
 
 def words(data_root: Path, results: Path, *more: str) -> list[str]:
-    return [*WORDS, f"data.root={data_root}", f"results={results}", *more]
+    return [*SHORT_RUN, f"data.root={data_root}", f"results={results}", *more]
 
 
 def execute(data_root: Path, results: Path, *more: str) -> runner.Outcome:
-    """Do a run that is evaluated on only 20 images, to save time."""
-    prepare = cifar10.Task.prepare
-
-    def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
-        prepare(self, report)
-        images = self._images
-        self._images = Whitened(images.train_x, images.train_y, images.test_x[:20], images.test_y[:20])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cifar10.Task, "prepare", prepare_few_images)
-        return runner.execute(config.job(words(data_root, results, *more)))
+    return execute_on_few_images(words(data_root, results, *more))
 
 
 @pytest.fixture(scope="module")
@@ -200,16 +197,15 @@ def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
         checkpoint.save(tmp_path, value)
     last = tmp_path / checkpoint.LAST
     last.write_bytes(damage(last.read_bytes()))
-    payload, warning = checkpoint.load(tmp_path)
+    payload, (warning,) = checkpoint.load(tmp_path)
     assert chaos.differences(payload, values[0]) == []
-    assert warning is not None
     assert warning.startswith(f"{last} is damaged")
     assert warning.endswith(f"continuing from {checkpoint.PREVIOUS}")
     checkpoint.save(tmp_path, values[2])
     last.unlink()
-    payload, warning = checkpoint.load(tmp_path)
+    payload, warnings = checkpoint.load(tmp_path)
     assert chaos.differences(payload, values[0]) == []
-    assert warning is None
+    assert warnings == []
 
 
 def test_loading_fails_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:

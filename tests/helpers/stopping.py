@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from rmsexp import config, runner
+from rmsexp.data.whitening import Whitened
+from rmsexp.tasks import cifar10
 from rmsexp.train.loop import Trainer
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
@@ -18,6 +20,7 @@ import chaos
 
 # Logs, evaluations and checkpoints coincide at some steps and not at others.
 EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")
+SHORT_RUN = ("model.width=0.05", "batch_size=8", "schedule.steps=8", "schedule.period=1", *EDGES)  # task=cifar10
 WARMUP = 3  # number of calls of Trainer._update in the warm-up, which each process does first
 
 
@@ -33,6 +36,20 @@ def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], obj
         return original(*arguments)
 
     patch.setattr(owner, method, patched)
+
+
+def execute_on_few_images(words: Sequence[str]) -> runner.Outcome:
+    """Do a run of task=cifar10 that is evaluated on only 20 images, to save time."""
+    prepare = cifar10.Task.prepare
+
+    def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
+        prepare(self, report)
+        images = self._images
+        self._images = Whitened(images.train_x, images.train_y, images.test_x[:20], images.test_y[:20])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cifar10.Task, "prepare", prepare_few_images)
+        return runner.execute(config.job(list(words)))
 
 
 def crash() -> None:

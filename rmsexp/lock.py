@@ -1,0 +1,97 @@
+"""A lock that lets only one process at a time write a run. This module imports only the standard library."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+class RunLockedError(RuntimeError):
+    """Another process is writing this run, or may do so."""
+
+
+class Lock:
+    """The lock of the run in the folder ``run``: a lock of the file ``path``, which the kernel frees if a process dies.
+
+    The file is never deleted. If somebody deletes it, a second process could lock a new file of that name; the process
+    that has locked the deleted file learns of this from :meth:`check`.
+    """
+
+    def __init__(self, path: Path, run: Path) -> None:
+        self.path, self._run = path, run
+        self._descriptor: int | None = None  # of the file, while this object holds the lock
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock inside the context.
+
+        Raises: RunLockedError if another process holds it; OSError if the file system has no locks.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+") as file:
+            if not _try_to_lock(file, fcntl.LOCK_EX):
+                file.seek(0)
+                owner = file.read(20).strip() or "unknown"
+                raise RunLockedError(
+                    f"{self._run} is being written by another process (id {owner}); "
+                    "wait for it, or choose another seed or results folder"
+                )
+            self._descriptor = file.fileno()
+            try:
+                self.check()
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+                yield
+            finally:
+                self._descriptor = None
+
+    def check(self) -> None:
+        """Check that the lock, if this object holds it, still excludes other processes.
+
+        Raises: RunLockedError if the file was deleted or replaced.
+        """
+        if self._descriptor is None:
+            return
+        try:
+            same = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise RunLockedError(
+                f"the lock {self.path} was deleted or replaced, so another process may write the run; "
+                "this process writes no more; repeat the command to continue"
+            )
+
+    def is_held(self) -> bool:
+        """Return whether a living process, possibly this one, holds the lock."""
+        try:
+            file = self.path.open()
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                return not _try_to_lock(file, fcntl.LOCK_SH)
+            except OSError:  # on a file system without locks no process can hold one
+                return False
+
+
+def _try_to_lock(file: IO[str], kind: int) -> bool:
+    """Lock a file without waiting. Return False if another process holds a lock that excludes this one.
+
+    Raises: OSError if the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise OSError(
+            f"the file system cannot lock {file.name} ({error.strerror}), so two processes could write one run; "
+            "choose a results folder on another file system"
+        ) from None
+    return True

@@ -1,0 +1,366 @@
+"""What a run wrote is checked when it is read: damage is repaired with a warning, or named, and nothing is deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
+
+from rmsexp import compare, config, earlier, record, runner
+from rmsexp.train import checkpoint
+
+Damage = Callable[[Path], object]
+
+
+class Runs:
+    """Runs of four and eight steps that were not disturbed, by name, each in its own results folder below ``root``.
+
+    Below ``root``, a run that is continued has the results folder ``damaged``.
+    """
+
+    def __init__(self, root: Path, data_root: Path) -> None:
+        self.root, self._data_root = root, data_root
+
+    def execute(self, name: str, *words: str) -> runner.Outcome:
+        return execute_on_few_images(
+            [*SHORT_RUN, f"data.root={self._data_root}", f"results={self.root / name}", *words]
+        )
+
+    def folder(self, name: str) -> Path:
+        (folder,) = record.find_runs(self.root / name)
+        return folder
+
+    def checkpoint(self, name: str, file: str = checkpoint.LAST) -> Path:
+        return self.folder(name) / record.CHECKPOINTS / file
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    runs = Runs(tmp_path_factory.mktemp("runs"), data_root)
+    runs.execute("whole")
+    runs.execute("seed 0", "max_steps=4")
+    runs.execute("seed 1", "max_steps=4", "seed=1")
+    runs.execute("ln", "max_steps=4", "norm=ln")
+    return runs
+
+
+@pytest.fixture
+def runs(undisturbed: Runs, tmp_path: Path, data_root: Path) -> Runs:
+    """The undisturbed runs, and in ``damaged`` a copy of the run of four steps with seed 0, which a test may change."""
+    for folder in undisturbed.root.iterdir():
+        if folder.name == "seed 0":
+            shutil.copytree(folder, tmp_path / "damaged")
+        (tmp_path / folder.name).symlink_to(folder)
+    return Runs(tmp_path, data_root)
+
+
+def edit(file: str, change: Callable[[dict[str, Any]], None]) -> Callable[[Runs], None]:
+    """Return a function that changes the content of a JSON file of the damaged run."""
+
+    def act(runs: Runs) -> None:
+        path = runs.folder("damaged") / file
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return act
+
+
+def write(file: str, content: bytes) -> Callable[[Runs], object]:
+    return lambda runs: (runs.folder("damaged") / file).write_bytes(content)
+
+
+def copy_checkpoints(name: str, *files: str) -> Callable[[Runs], None]:
+    """Return a function that replaces checkpoints of the damaged run by those of another run."""
+
+    def act(runs: Runs) -> None:
+        for file in files:
+            shutil.copy(runs.checkpoint(name, file), runs.checkpoint("damaged", file))
+
+    return act
+
+
+def set_step(runs: Runs) -> None:
+    payload = torch.load(runs.checkpoint("damaged"), weights_only=True)
+    payload["state"]["step"] = -5
+    torch.save(payload, runs.checkpoint("damaged"))
+
+
+def change_error(line: int) -> Callable[[Runs], None]:
+    """Return a function that changes the metric error in a line of the damaged run's metrics."""
+
+    def act(runs: Runs) -> None:
+        path = runs.folder("damaged") / record.METRICS
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines[line] = lines[line].replace(b'"error": 0', b'"error": 9')
+        assert path.read_bytes() != b"".join(lines)
+        path.write_bytes(b"".join(lines))
+
+    return act
+
+
+def delete_checkpoints(runs: Runs) -> None:
+    shutil.rmtree(runs.checkpoint("damaged").parent)
+
+
+REPAIRED = {
+    "another seed's checkpoint": (
+        copy_checkpoints("seed 1", checkpoint.LAST),
+        ["last.pt is of another run (its seed is 1, not 0); continuing from previous.pt"],
+        ["checkpoints/damaged.pt"],
+    ),
+    "a changed step in the checkpoint": (
+        set_step,
+        ["last.pt is damaged (its digest is missing); continuing from previous.pt"],
+        ["checkpoints/damaged.pt"],
+    ),
+    "no last checkpoint": (
+        lambda runs: runs.checkpoint("damaged").unlink(),
+        ["checkpoints lacks the last checkpoint, of step 4; continuing from an older one"],
+        [],
+    ),
+    "no checkpoints": (
+        delete_checkpoints,
+        ["checkpoints has no checkpoint: the run begins again at step 0; its metrics are kept as metrics.jsonl.old0"],
+        ["metrics.jsonl.old0"],
+    ),
+    "a changed row": (
+        change_error(-1),
+        ["metrics.jsonl has changed since its last checkpoint; continuing from previous.pt"],
+        ["checkpoints/damaged.pt"],
+    ),
+    "an empty status": (
+        write(record.STATUS, b"{}"),
+        ["status.json has no valid status and step; it is written again, and the damaged file is kept as status.json"],
+        ["status.json.old0"],
+    ),
+    "a status of a later step": (
+        edit(record.STATUS, lambda status: status.update(step=8)),
+        ["status.json has changed since it was written: its digest is another; it is written again"],
+        ["status.json.old0"],
+    ),
+    "an empty run.json": (
+        write(record.RUN, b"{}"),
+        [
+            "run.json has no digest of the data; it is written again, and the damaged file is kept as run.json.old0",
+            "the run's earlier processes are not recorded; savings of time exclude this run",
+        ],
+        ["run.json.old0"],
+    ),
+    "a config that is not YAML": (
+        write(record.CONFIG, b"a: [1"),
+        ["config.yaml is not YAML (", "); it is written again"],
+        ["config.yaml.old0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_a_run_with_a_damaged_file_warns_and_ends_as_an_undisturbed_run(
+    name: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, messages, kept = REPAIRED[name]
+    damage(runs)
+    folder = runs.folder("damaged")
+    outcome = runs.execute("damaged")
+    assert (outcome.status, outcome.step, outcome.already) == ("finished", 8, False)
+    printed = capsys.readouterr().err
+    assert all(message in printed for message in messages), printed
+    assert all(len(line) < 300 + 2 * len(str(folder)) for line in printed.splitlines())
+    for file in kept:
+        (folder / file).unlink()
+    assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+REFUSED = {
+    "two checkpoints of another seed": (
+        copy_checkpoints("seed 1", checkpoint.LAST, checkpoint.PREVIOUS),
+        "last.pt is of another run (its seed is 1, not 0), and no other checkpoint can be used",
+    ),
+    "a changed first row": (
+        change_error(0),
+        "metrics.jsonl has changed since its last checkpoint, and no other checkpoint can be used",
+    ),
+    "no metrics": (
+        lambda runs: (runs.folder("damaged") / record.METRICS).unlink(),
+        "metrics.jsonl has 0 bytes, fewer than the ",
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", ["max_steps=4", "max_steps=8"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_damage_that_cannot_be_repaired_is_named_and_changes_no_file_but_the_status(
+    name: str, steps: str, runs: Runs
+) -> None:
+    """This includes a run that had finished: it does not count as finished if its metrics have changed."""
+    damage, message = REFUSED[name]
+    damage(runs)
+
+    def files() -> dict[Path, bytes]:
+        paths = (path for path in runs.folder("damaged").rglob("*") if path.is_file() and path.name != record.STATUS)
+        return {path: path.read_bytes() for path in paths}
+
+    before = files()
+    if name == "two checkpoints of another seed" and steps == "max_steps=4":
+        assert runs.execute("damaged", steps).already  # a finished run needs no checkpoints
+    else:
+        outcome = runs.execute("damaged", steps)
+        assert outcome.status == "failed"
+        assert message in str(outcome.error)
+        assert "start a new run with force=true, which keeps this one beside it" in str(outcome.error)
+    assert files() == before
+
+
+@pytest.mark.parametrize("steps", ["max_steps=4", "max_steps=8"])
+def test_a_renamed_folder_is_refused_and_left_as_it_was(runs: Runs, steps: str) -> None:
+    folder = runs.folder("damaged")
+    folder = folder.rename(folder.with_name("seed2"))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    outcome = runs.execute("damaged", "seed=2", steps)
+    assert outcome.status == "failed"
+    assert str(outcome.error).startswith(f"{folder} holds the run cifar10/demo+")
+    assert "/rms/seed0; give the folder its old name back" in str(outcome.error)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change_error(-1), "metrics.jsonl has changed since status.json was written"),
+        (
+            lambda runs: (runs.folder("damaged") / record.METRICS).open("ab").write(b"\xff\n"),
+            "metrics.jsonl:5: not a row of metrics",
+        ),
+        (
+            lambda runs: shutil.copy(runs.folder("ln") / record.STATUS, runs.folder("damaged") / record.STATUS),
+            "/ln/seed0; the run continues from its last checkpoint",
+        ),
+    ],
+)
+def test_a_run_counts_as_finished_only_if_its_status_belongs_to_its_metrics(
+    damage: Callable[[Runs], object], message: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4, already=True)
+    damage(runs)
+    problems = compare.load(runs.root / "damaged").problems
+    assert ("ln" in message) or (len(problems) == 1 and message in problems[0])
+    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4)
+    assert message in capsys.readouterr().err
+    assert runs.execute("damaged", "max_steps=4").already
+    assert compare.load(runs.root / "damaged").problems == []
+
+
+def test_a_finished_run_with_a_damaged_file_is_finished_and_the_file_is_named(runs: Runs) -> None:
+    (runs.folder("damaged") / record.RUN).write_text("{}")
+    outcome = runs.execute("damaged", "max_steps=4")
+    assert (outcome.status, outcome.already) == ("finished", True)
+    assert outcome.notices == (f"{runs.folder('damaged') / record.RUN} has no digest of the data",)
+
+
+def make_older(runs: Runs) -> None:
+    """Remove from the damaged run what older versions did not write: digests, identities and new keys of the status.
+
+    The best checkpoint stays as it is; training does not read it.
+    """
+    for path in (runs.checkpoint("damaged", name) for name in (checkpoint.LAST, checkpoint.PREVIOUS)):
+        payload = torch.load(path, weights_only=True)
+        del payload["identity"], payload["state"]["metrics_digest"]
+        torch.save(payload, path)
+    edit(record.STATUS, lambda status: [status.pop(key) for key in ("run", "checkpoint", "metrics", "digest")])(runs)
+
+
+def test_a_run_of_an_older_version_continues_with_a_warning(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    make_older(runs)
+    outcome = runs.execute("damaged", "max_steps=4")
+    assert (outcome.already, outcome.notices) == (True, (earlier.UNCHECKED,))
+    assert compare.load(runs.root / "damaged").problems == []
+    assert runs.execute("damaged").status == "finished"
+    assert f"warning: {checkpoint.unchecked(runs.checkpoint('damaged'))}\n" in capsys.readouterr().err
+    assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            edit(record.STATUS, lambda status: status.update(step=8)),
+            "says finished at step 8, but the metrics end at step 4",
+        ),
+        (set_step, "last.pt does not fit the run (its step is -5); continuing from previous.pt"),
+        (delete_checkpoints, "checkpoints has no checkpoint: the run begins again at step 0; its metrics are kept as"),
+    ],
+)
+def test_damage_of_a_run_of_an_older_version_is_found_where_that_is_possible(
+    damage: Callable[[Runs], None], message: str, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_older(runs)
+    damage(runs)
+    assert runs.execute("damaged").status == "finished"
+    assert message in capsys.readouterr().err
+    for path in runs.folder("damaged").rglob("*"):
+        if ".old" in path.name or path.name == checkpoint.DAMAGED:
+            path.unlink()
+    assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+def test_a_run_whose_process_died_is_shown_as_interrupted(runs: Runs) -> None:
+    folder = record.RunFolder(runs.folder("damaged"))
+    folder.write_status("running", 4)
+    assert record.read(folder.path).status["status"] == "interrupted"
+    assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["interrupted"]
+    with folder.locked():
+        assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["running"]
+
+
+def test_a_run_stops_writing_when_another_process_may_have_taken_it_over(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock's file is deleted while the run trains. A second process then does the whole run."""
+    folder = record.RunFolder(runs.folder("damaged"))
+    seconds = []
+
+    def delete_the_lock_and_start_again() -> None:
+        folder.lock_path.unlink()
+        seconds.append(runs.execute("damaged"))
+
+    stop(monkeypatch, "_update", WARMUP + 2, delete_the_lock_and_start_again)
+    first = runs.execute("damaged")
+    assert [second.status for second in seconds] == ["finished"]
+    assert (first.status, first.signum) == ("failed", None)
+    assert f"the lock {folder.lock_path} was deleted or replaced" in str(first.error)
+    assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+def test_metrics_that_another_program_changes_during_a_run_end_it(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = runs.folder("damaged") / record.METRICS
+    with monkeypatch.context() as patch:
+        stop(patch, "_update", WARMUP + 2, lambda: path.open("a").write("text\n"))
+        outcome = runs.execute("damaged")
+    assert outcome.status == "failed"
+    assert f"{path} has " in str(outcome.error)
+    assert "another program has changed it; repeat the command to continue" in str(outcome.error)
+    assert runs.execute("damaged").status == "finished"
+    assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+def test_two_configs_have_one_digest_if_they_do_not_differ_in_the_identity_of_a_run() -> None:
+    base = [*SHORT_RUN, "results=a"]
+    digests = {
+        name: config.digest(config.job([*base, *words]).resolved)
+        for name, words in {
+            "base": [],
+            "same": ["results=b", "max_steps=9", "log_every=7", "threads=2", "seed=5", "logger=wandb"],
+            "lr": ["optim.lr=0.5"],
+            "norm": ["norm=ln"],
+        }.items()
+    }
+    assert digests["base"] == digests["same"]
+    assert len(set(digests.values())) == 3
+    assert config.digest({"a": 1.0, "b": [2.0, "x"], "c": None}) == config.digest({"b": [2, "x"], "a": 1})

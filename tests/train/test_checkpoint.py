@@ -1,0 +1,187 @@
+"""Checkpoints: a changed file, another run's checkpoint and an impossible state are refused and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rmsexp.train import checkpoint
+from rmsexp.train.checkpoint import BEST, DAMAGED, LAST, PREVIOUS, CheckpointError, Identity
+from rmsexp.train.state import State
+
+IDENTITY = Identity(0, "config", "data")
+OTHERS = {
+    "seed": IDENTITY._replace(seed=1),
+    "config": IDENTITY._replace(config="other"),
+    "data": IDENTITY._replace(data="other"),
+    "format": IDENTITY._replace(format=2),
+}
+
+
+def payload(value: float = 0.0, identity: Identity | None = IDENTITY) -> dict[str, Any]:
+    model = {"weight": torch.full((3, 2), value), "scalar": torch.tensor(value, dtype=torch.bfloat16)}
+    known = {} if identity is None else {"identity": identity._asdict()}
+    return known | {"model": model, "optimizer": {"param_groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]}}
+
+
+def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, payload(1.0))
+    checkpoint.save_best(tmp_path, payload(2.0))
+    for name, value in ((LAST, 1.0), (BEST, 2.0)):
+        read = checkpoint.read(tmp_path / name, IDENTITY)
+        assert repr(read) == repr(payload(value))
+        assert repr(torch.load(tmp_path / name, weights_only=True)) == repr(read)  # the digest does not disturb torch
+
+
+def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, payload())
+    path = tmp_path / LAST
+    content = path.read_bytes()
+    positions = [*range(0, len(content), 61), *range(len(content) - 70, len(content))]
+    for position in positions:
+        changed = bytearray(content)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(CheckpointError, match=f"{path} is damaged"):
+            checkpoint.read(path)
+
+
+def set_lr(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"][0]["lr"] = 1.0
+
+
+def set_betas(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"][0]["betas"] = (0.5, 0.99)
+
+
+def set_weight_decay(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"][0]["weight_decay"] = 0.1
+
+
+def set_nan(content: dict[str, Any]) -> None:
+    content["model"]["weight"].fill_(float("nan"))
+
+
+@pytest.mark.parametrize("change", [set_lr, set_betas, set_weight_decay, set_nan])
+def test_a_checkpoint_that_was_loaded_changed_and_saved_again_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    checkpoint.save(tmp_path, payload())
+    content = torch.load(tmp_path / LAST, weights_only=True)
+    change(content)
+    torch.save(content, tmp_path / LAST)
+    with pytest.raises(CheckpointError, match=r"last.pt is damaged \(its digest is missing\)"):
+        checkpoint.load(tmp_path, IDENTITY)
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path, key: str) -> None:
+    checkpoint.save(tmp_path, payload(identity=OTHERS[key]))
+    expected = getattr(IDENTITY, key)
+    message = rf"{tmp_path / LAST} is of another run \(its {key} is {getattr(OTHERS[key], key)}, not {expected}\)"
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.read(tmp_path / LAST, IDENTITY)
+    with pytest.raises(CheckpointError, match=rf"{message}, and no other .*; start a new run with force=true"):
+        checkpoint.load(tmp_path, IDENTITY)
+    assert (tmp_path / LAST).exists()
+
+
+@pytest.mark.parametrize("identity", [3, {}, {"seed": 0}, {**IDENTITY._asdict(), "more": 1}])
+def test_an_identity_with_other_keys_is_refused(tmp_path: Path, identity: Any) -> None:
+    checkpoint.save(tmp_path, payload() | {"identity": identity})
+    with pytest.raises(CheckpointError, match="its identity has other keys"):
+        checkpoint.read(tmp_path / LAST, IDENTITY)
+
+
+def test_the_previous_checkpoint_replaces_one_of_another_run_which_is_kept(tmp_path: Path) -> None:
+    for value, identity in ((1.0, IDENTITY), (2.0, OTHERS["seed"])):
+        checkpoint.save(tmp_path, payload(value, identity))
+    read, (warning,) = checkpoint.load(tmp_path, IDENTITY)
+    assert repr(read) == repr(payload(1.0))
+    assert warning == f"{tmp_path / LAST} is of another run (its seed is 1, not 0); continuing from {PREVIOUS}"
+    assert repr(checkpoint.read(tmp_path / DAMAGED)) == repr(payload(2.0, OTHERS["seed"]))
+
+
+def test_several_damaged_checkpoints_are_all_kept(tmp_path: Path) -> None:
+    for text in (b"a", b"b"):
+        checkpoint.save(tmp_path, payload())
+        checkpoint.save(tmp_path, payload())
+        (tmp_path / LAST).write_bytes(text)
+        assert len(checkpoint.load(tmp_path, IDENTITY)[1]) == 1
+    assert [(tmp_path / name).read_bytes() for name in (f"{DAMAGED}.old0", DAMAGED)] == [b"a", b"b"]
+
+
+def test_a_checkpoint_that_does_not_fit_counts_as_damaged(tmp_path: Path) -> None:
+    def use(content: dict[str, Any]) -> float:
+        value = float(content["model"]["weight"][0, 0])
+        if value == 2:
+            raise RuntimeError("size mismatch\nsecond line")
+        return value
+
+    for value in (1.0, 2.0):
+        checkpoint.save(tmp_path, payload(value))
+    result, (warning,) = checkpoint.load(tmp_path, IDENTITY, use)
+    assert result == 1
+    assert (
+        warning == f"{tmp_path / LAST} does not fit the run (RuntimeError: size mismatch); continuing from {PREVIOUS}"
+    )
+
+
+def test_the_checkpoint_of_an_older_version_is_read_with_a_warning(tmp_path: Path) -> None:
+    torch.save(payload(1.0, None), tmp_path / LAST)
+    read, warnings = checkpoint.load(tmp_path, IDENTITY)
+    assert repr(read) == repr(payload(1.0, None))
+    assert warnings == [checkpoint.unchecked(tmp_path / LAST)]
+    torch.save([1], tmp_path / LAST)
+    with pytest.raises(CheckpointError, match="it holds no dict"):
+        checkpoint.load(tmp_path, IDENTITY)
+
+
+def test_without_checkpoints_nothing_is_returned(tmp_path: Path) -> None:
+    assert checkpoint.load(tmp_path, IDENTITY) == (None, [])
+
+
+PROGRESS = {"step": 4, "examples": 32, "evaluated": 4, "best": 0.5}
+STATE = PROGRESS | {
+    "metrics": ["loss"],
+    "pending": [[1.0, 2.0, 0.5, 8]],
+    "metrics_bytes": 9,
+    "metrics_digest": "digest",
+}
+
+
+def test_the_state_of_a_checkpoint_is_read_as_it_was_saved() -> None:
+    assert dataclasses.asdict(State.of(STATE)) == STATE
+    older = {key: value for key, value in STATE.items() if key != "metrics_digest"}
+    assert dataclasses.asdict(State.of(older)) == STATE | {"metrics_digest": ""}
+    assert State.of(dataclasses.asdict(State())) == State()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("step", value) for value in (-5, 10**9, 4.0, "4", None, True)),
+        *(("examples", value) for value in (-1, 3, "x")),
+        *(("evaluated", value) for value in (-2, 5, None)),
+        *(("best", value) for value in (float("nan"), "x", [])),
+        *(("metrics", value) for value in ("loss", [1], None)),
+        *(("pending", value) for value in ("x", None, [1.0], [[1.0]], [["x"] * 4], [[1.0] * 4] * 5)),
+        *(("metrics_bytes", value) for value in (-1, 1.5)),
+        *(("metrics_digest", value) for value in (None, 1)),
+    ],
+)
+def test_a_state_that_no_run_can_have_is_refused_by_name(key: str, value: Any) -> None:
+    named = "examples" if (key, value) == ("step", 10**9) else key  # there are fewer examples than steps
+    with pytest.raises(ValueError, match=f"its {named} is "):
+        State.of(STATE | {key: value})
+
+
+@pytest.mark.parametrize("values", [None, [], {}, {"step": 4}, STATE | {"steps": 4}])
+def test_a_state_with_other_values_is_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="its state does not have the values best, evaluated"):
+        State.of(values)
