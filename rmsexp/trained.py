@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import config, record, tasks
+from rmsexp.readers import read_yaml
 from rmsexp.train import checkpoint
 
 
@@ -26,11 +27,11 @@ def load(
 ) -> Trained:
     """Return the task and the model of the run in ``folder``.
 
-    ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long.
-    ``which``: the checkpoint, "best" or "last".
+    ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long, and a
+    warning about a checkpoint that cannot be checked. ``which``: the checkpoint, "best" or "last".
 
     Raises: config.ConfigError if the folder holds no run of such a task; ValueError if a file of its record is damaged;
-    checkpoint.CheckpointError if the checkpoint is missing, damaged or of another model; data.DataError or ValueError
+    checkpoint.CheckpointError if the checkpoint is missing, damaged or of another run; data.DataError or ValueError
     if the data are missing or have changed; ValueError if ``device`` is not available.
     """
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -49,7 +50,8 @@ def load(
         )
     task.prepare(report)
     model = task.build(norm)
-    step = _restore(model, files.checkpoints / f"{which}.pt")
+    identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
+    step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)
     return Trained(task, model.eval(), step)
 
 
@@ -64,9 +66,11 @@ def _data_digest(path: Path) -> str:
     return digest
 
 
-def _restore(model: torch.nn.Module, path: Path) -> int:
-    """Load the model of a checkpoint and return its step. Raises: CheckpointError."""
-    payload = checkpoint.read(path)
+def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity, report: Callable[[str], None]) -> int:
+    """Load the model of a run's checkpoint and return its step. Raises: CheckpointError."""
+    payload = checkpoint.read(path, identity)
+    if payload.get("identity") is None:
+        report(f"warning: {checkpoint.unchecked(path)}")
     try:
         model.load_state_dict(payload["model"])
         return int(payload["step"] if "step" in payload else payload["state"]["step"])

@@ -211,6 +211,37 @@ def config_of(run: Path, **changes: Any) -> str:
     return yaml.safe_dump(yaml.safe_load((run / record.CONFIG).read_text()) | changes)
 
 
+def run_with_config(run: Path, to: Path, **changes: Any) -> Path:
+    """Copy a run as if it had been trained with a changed config, and return the copy's folder."""
+    damaged_copy(run, to, record.CONFIG, config_of(run, **changes))
+    payload = checkpoint.read(to / record.CHECKPOINTS / checkpoint.BEST)
+    payload["identity"]["config"] = config.digest(yaml.safe_load((to / record.CONFIG).read_text()))
+    checkpoint.save_best(to / record.CHECKPOINTS, payload)
+    return to
+
+
+def test_the_checkpoint_of_another_run_is_refused(runs: dict[str, Path], translated: Translate, tmp_path: Path) -> None:
+    run = damaged_copy(
+        runs["transformer"], tmp_path / "run", record.CONFIG, config_of(runs["transformer"], precision="bfloat16")
+    )
+    done = translated("a\n", run)
+    assert (done.status, done.out) == (1, "")
+    assert f"{run / record.CHECKPOINTS / checkpoint.BEST} is of another run (its config is " in done.err
+
+
+def test_the_checkpoint_of_an_older_version_is_used_with_a_warning(
+    runs: dict[str, Path], translated: Translate, tmp_path: Path
+) -> None:
+    shutil.copytree(runs["transformer"], tmp_path / "run")
+    path = tmp_path / "run" / record.CHECKPOINTS / checkpoint.BEST
+    payload = checkpoint.read(path)
+    del payload["identity"]
+    torch.save(payload, path)
+    done = translated("a\n", tmp_path / "run")
+    assert (done.status, done.out) == (0, translated("a\n", runs["transformer"]).out)
+    assert f"warning: {checkpoint.unchecked(path)}\n" in done.err
+
+
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
@@ -257,7 +288,7 @@ def test_a_beam_that_takes_forever_is_refused_also_in_a_recorded_config(
 ) -> None:
     run = runs["transformer"]
     decoding = yaml.safe_load((run / record.CONFIG).read_text())["decoding"] | {"beam": 10**9}
-    run = damaged_copy(run, tmp_path / "run", record.CONFIG, config_of(run, decoding=decoding))
+    run = run_with_config(run, tmp_path / "run", decoding=decoding)
     done = translated("a\n", run)
     assert (done.status, done.out) == (2, "")
     assert "rmsexp: decoding.beam must be from 1 to 1000, got 1000000000" in done.err
@@ -303,7 +334,7 @@ def test_a_norm_that_the_user_names_is_imported(
     monkeypatch.syspath_prepend(tmp_path)
     run = runs["transformer"]
     norm = yaml.safe_load((run / record.CONFIG).read_text())["norm"] | {"_target_": "norm_of_the_user.Own"}
-    own = damaged_copy(run, tmp_path / "run", record.CONFIG, config_of(run, norm=norm))
+    own = run_with_config(run, tmp_path / "run", norm=norm)
     refused = translated("a\n", own)
     assert refused.status == 1
     assert "if you trust this class, name it with --norm-class" in refused.err
