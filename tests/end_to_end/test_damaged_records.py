@@ -155,7 +155,7 @@ REPAIRED = {
     ),
     "a config that is not YAML": (
         write(record.CONFIG, b"a: [1"),
-        ["config.yaml is not YAML (", "); it is written again"],
+        ["config.yaml, line 1: ", "; it is written again"],
         ["config.yaml.old0"],
     ),
 }
