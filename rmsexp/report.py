@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from rmsexp import compare, config, record
+from rmsexp import compare, config, process, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare import overview, setting_report
@@ -36,8 +36,11 @@ def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
     if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
         results = results.absolute()
     print(f"reading {results}", flush=True)
-    with _pool(sum(1 for _ in record.find_runs(results))) as pool:
+    pool = _pool(sum(1 for _ in record.find_runs(results)))
+    try:
         return _run(results, task, setting, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, do not draw the figures that have not been begun
 
 
 def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -> list[Path]:
@@ -84,7 +87,7 @@ def _pool(runs: int) -> Executor:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
     context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all processes
-    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context)
+    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context, process.follow_parent)
 
 
 @entry_point
