@@ -1,0 +1,268 @@
+"""The process of a command: output that fails, signals, and worker processes that end with it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmsexp import process
+from rmsexp.command_line import entry_point
+
+ROOT = Path(__file__).parents[1]
+
+
+class FailingStream(io.StringIO):
+    """A stream that raises an error once it holds more than ten characters."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        if len(self.getvalue()) > 10:
+            raise self.error
+        return super().write(text)
+
+
+ERRORS = [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device"), ValueError("closed")]
+
+
+def run_python(code: str, *, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, **options)
+
+
+# --- output
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_fails_is_silent_from_then_on(
+    name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = FailingStream(error)
+    monkeypatch.setattr(sys, name, stream)
+    with process.safe_output():
+        for line in ("the first line", "the second", "the third"):
+            print(line, file=getattr(sys, name))
+        assert process.output_failures() == {process.STREAMS[name]: str(error)}
+    print("after the context", file=getattr(sys, name), flush=True)
+    assert stream.getvalue() == "the first line"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_line_reports_that_standard_output_failed_unless_its_reader_ended(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FailingStream(error))
+    with process.safe_output(), process.safe_output():
+        print("the first line", "the rest", sep="\n")
+    expected = f"rmsexp: standard output cannot be written ({error})\n"
+    assert capsys.readouterr().err == ("" if isinstance(error, BrokenPipeError) else expected)
+
+
+def test_streams_that_work_are_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    with process.safe_output():
+        print("text")
+        assert sys.stdout is not before[0]
+    assert (sys.stdout, sys.stderr) == before
+    assert capsys.readouterr().out == "text\n"
+
+
+def test_characters_that_the_stream_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    with process.safe_output():
+        print("é → \udcff, then more")
+        assert process.output_failures() == {}
+    assert raw.getvalue() == rb"\xe9 \u2192 \udcff, then more" + b"\n"
+
+
+def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path: Path) -> None:
+    """Otherwise what a library writes to standard error would be written into a file of the run."""
+    code = f"""
+import os
+from rmsexp.command_line import entry_point
+@entry_point
+def main(argv=None):
+    with open({str(tmp_path / "file")!r}, "w") as file:
+        print("to nobody")
+        os.write(2, b"message of a library")
+        file.write(str(file.fileno()))
+    return 5
+raise SystemExit(main())
+"""
+    done = subprocess.run(["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code], cwd=ROOT, timeout=60)
+    assert done.returncode == 5
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_is_one_line_and_status_130(capsys: pytest.CaptureFixture[str]) -> None:
+    """This is so even if a library drops the exception, or raises another one in its place."""
+
+    def drop() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 0
+        return 1
+
+    def replace() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("the module failed to import") from None
+        return 1
+
+    def pass_on() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 1
+
+    before = signal.getsignal(signal.SIGINT)
+    actions: list[Callable[[], int]] = [drop, replace, pass_on]
+    for action in actions:
+        command = entry_point(lambda argv=None, action=action: action())  # type: ignore[misc]
+        assert entry_point(lambda argv=None, command=command: command())() == 130  # type: ignore[misc]
+        assert capsys.readouterr() == ("", "rmsexp: interrupted\n")
+        assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(tmp_path: Path) -> None:
+    """In place of pandas, the command imports a module that sends the signal."""
+    (tmp_path / "pandas.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    for command in ("-m rmsexp.report results", "-m rmsexp report results"):
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            env=os.environ | {"PYTHONPATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "rmsexp: interrupted\n")
+
+
+def test_importing_the_package_does_not_change_signal_handlers() -> None:
+    code = "import signal; a = signal.getsignal(2); import rmsexp; assert signal.getsignal(2) is a"
+    assert run_python(code).returncode == 0
+
+
+# --- worker processes
+
+SWEEP = """
+import os, signal, sys, time
+from pathlib import Path
+from joblib import Parallel, delayed
+from rmsexp import process
+
+folder = Path({folder!r})
+
+def run():
+    process.follow_parent(process.STOPPING)
+    signal.signal(signal.SIGTERM, save)
+    (folder / "busy").write_text(str(os.getpid()))
+    while not (folder / "saved").exists():
+        time.sleep(0.01)
+    process.exit_if_orphaned(signal.SIGTERM)
+    raise SystemExit(1)
+
+def save(signum, frame):
+    time.sleep(0.5)
+    (folder / "saved").touch()
+    (folder / "busy").unlink()
+
+def busy():
+    return {{int((folder / "busy").read_text())}} if (folder / "busy").exists() else set()
+
+if __name__ == "__main__":
+    with process.saving_workers(busy):
+        Parallel(n_jobs=3)([delayed(run)(), delayed(time.sleep)(0)])
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:
+    for _ in range(seconds * 20):
+        if condition():
+            return True
+        signal.sigtimedwait([], 0.05)  # sleeps
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True], ids=["the process", "its process group"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
+    number: signal.Signals, group: bool, tmp_path: Path
+) -> None:
+    """This is so although other workers have no run, and all workers get the signal if the group does."""
+    if number == signal.SIGKILL and group:
+        pytest.skip("the signal ends the workers, too")
+    (tmp_path / "sweep.py").write_text(SWEEP.format(folder=str(tmp_path)))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    # imported as a module, so that the workers import its functions instead of unpickling them
+    command = [sys.executable, "-c", "import runpy; runpy.run_module('sweep', run_name='__main__')"]
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as sweep:
+        assert wait_until((tmp_path / "busy").exists)
+        assert wait_until(lambda: (tmp_path / "busy").read_text() != "")
+        worker = int((tmp_path / "busy").read_text())
+        (os.killpg if group else os.kill)(sweep.pid, number)
+    assert sweep.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert wait_until((tmp_path / "saved").exists)
+    assert wait_until(lambda: not is_running(worker))
+
+
+POOL = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from rmsexp import process
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, get_context("forkserver"), process.follow_parent)
+    print(pool.submit(os.getpid).result(), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_of_a_pool_ends_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "pool.py")], env=environment, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        pid = int(command.stdout.readline())
+        assert wait_until(lambda: not is_running(pid), 20)
+
+
+def test_after_nohup_the_loss_of_the_terminal_stops_nothing() -> None:
+    assert process.stopping_signals() == list(process.STOPPING)
+    code = "from rmsexp import process; print(process.stopping_signals() == [2, 15])"
+    ignoring = run_python(code, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert ignoring.stdout == "True\n", ignoring.stderr

@@ -1,0 +1,125 @@
+"""Signals that stop a run, and failures of its display and its loggers, which do not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from rmsexp.train import loggers
+from rmsexp.train.failures import Failures
+from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.train.progress import ProgressDisplay
+
+# --- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_stopping_signal_raises_once_the_work_is_done(number: signal.Signals) -> None:
+    interrupt, done = Interrupt(), []
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():
+        signal.raise_signal(number)
+        done.append(True)
+    assert (stop.value.signum, stop.value.torn, done) == (number, False, [True])
+    assert str(stop.value) == f"stopped by {number.name}"
+
+
+def test_no_except_clause_of_a_library_discards_the_signal() -> None:
+    with pytest.raises(Interrupted), Interrupt().install():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Exception:
+            pytest.fail("a library would go on")
+
+
+def test_after_nohup_a_run_goes_on_without_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt().install():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep."""
+    monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
+    interrupt = Interrupt()
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
+
+
+# --- failures of what only shows or copies results
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ConnectionError("the service has gone away\nsecond line")
+
+
+class Log:
+    """A logger that fails at one of its steps."""
+
+    def __init__(self, failing: str) -> None:
+        self.calls: list[str] = []
+        self._failing = failing
+        self._note("start")
+
+    def log(self, row: object) -> None:  # noqa: ARG002
+        self._note("log")
+
+    def close(self, status: str) -> None:  # noqa: ARG002
+        self._note("close")
+
+    def _note(self, step: str) -> None:
+        self.calls.append(step)
+        if step == self._failing:
+            fail()
+
+
+@pytest.mark.parametrize(
+    ("failing", "calls"),
+    [
+        ("none", ["start", "log", "log", "close"]),
+        ("start", ["start"]),
+        ("log", ["start", "log"]),
+        ("close", ["start", "log", "log", "close"]),
+    ],
+)
+def test_a_logger_that_fails_is_switched_off(
+    failing: str, calls: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures, made = Failures(), []
+
+    def start() -> Log:
+        made.append(Log.__new__(Log))
+        made[0].__init__(failing)  # type: ignore[misc]
+        return made[0]
+
+    logger = loggers.SafeLogger("logger=test", failures, start)
+    for _ in range(2):
+        logger.log({})
+    logger.close("finished")
+    assert made[0].calls == calls
+    if failing == "none":
+        assert failures.errors == {}
+    else:
+        assert failures.errors == {"logger=test": "ConnectionError: the service has gone away"}
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("warning: logger=test is switched off, the run goes on (ConnectionError: the service")
+
+
+@pytest.mark.parametrize("method", ["print", "__init__"])
+def test_a_display_that_fails_is_switched_off(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failures = Failures()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"rmsexp.train.progress.Console.{method}", fail)
+        display = ProgressDisplay("rms seed0", 10, failures)
+        display.report("text")
+    display.report("more text")
+    display.close()
+    assert failures.errors == {"the progress display": "ConnectionError: the service has gone away"}
+    assert not list(tmp_path.iterdir())
