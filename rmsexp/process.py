@@ -167,6 +167,8 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
     The main thread blocks the signals, and its worker processes inherit this until they call :func:`follow_parent`.
     Otherwise a signal to all processes would end a worker without a run, and then joblib kills the other workers.
     """
+    from multiprocessing import resource_tracker
+
     stopping = False
 
     def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -178,6 +180,7 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
 
     # This thread receives the signals, and then Python calls the handler in the main thread.
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+    resource_tracker.ensure_running()  # otherwise a pool would start it, and Python 3.11 unblocks the signals then
     with handling(handle, stopping_signals()):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
@@ -189,8 +192,8 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
 def _stop(busy: Callable[[], set[int]]) -> None:
     from multiprocessing import active_children
 
-    children, told = {child.pid for child in active_children()}, set[int]()
-    while working := busy() & children:
+    children, told = active_children(), set[int]()
+    while working := busy() & {child.pid for child in children if child.is_alive()}:
         for pid in working - told:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

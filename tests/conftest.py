@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 # Threads that wait must not spin, or tests take ten times as long beside another busy process. This must be set before
 # torch is imported; subprocesses inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell ignores Ctrl-C for commands that a script starts with "&", and subprocesses would inherit this.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

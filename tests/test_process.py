@@ -132,8 +132,8 @@ def test_ctrl_c_is_one_line_and_status_130(capsys: pytest.CaptureFixture[str]) -
     before = signal.getsignal(signal.SIGINT)
     actions: list[Callable[[], int]] = [drop, replace, pass_on]
     for action in actions:
-        command = entry_point(lambda argv=None, action=action: action())  # type: ignore[misc]
-        assert entry_point(lambda argv=None, command=command: command())() == 130  # type: ignore[misc]
+        command = entry_point(lambda argv=None, action=action: action())  # type: ignore[misc] # noqa: ARG005
+        assert entry_point(lambda argv=None, command=command: command())() == 130  # type: ignore[misc] # noqa: ARG005
         assert capsys.readouterr() == ("", "rmsexp: interrupted\n")
         assert signal.getsignal(signal.SIGINT) == before
 

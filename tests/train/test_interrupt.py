@@ -18,7 +18,7 @@ from rmsexp.train.progress import ProgressDisplay
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_each_stopping_signal_raises_once_the_work_is_done(number: signal.Signals) -> None:
     interrupt, done = Interrupt(), []
-    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(number)
         done.append(True)
     assert (stop.value.signum, stop.value.torn, done) == (number, False, [True])
@@ -26,7 +26,7 @@ def test_each_stopping_signal_raises_once_the_work_is_done(number: signal.Signal
 
 
 def test_no_except_clause_of_a_library_discards_the_signal() -> None:
-    with pytest.raises(Interrupted), Interrupt().install():
+    with pytest.raises(Interrupted), Interrupt().install():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
         except Exception:
@@ -47,7 +47,7 @@ def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatc
     """A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep."""
     monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
     interrupt = Interrupt()
-    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
