@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,7 +236,8 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
         _print_outcome(job, outcome)
     if outcome.signum is not None:
         process.exit_if_orphaned(outcome.signum)
-        _stopped.append(128 + outcome.signum)
+        if parent_process() is not None:  # joblib gives this worker its next run although this one raises SystemExit
+            _stopped.append(128 + outcome.signum)
         raise SystemExit(128 + outcome.signum)
     return outcome.status
 

@@ -28,8 +28,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent by Ctrl-C, by 
 class Output:
     """Writes text to a stream until the stream fails, and discards all later text.
 
-    ``failure``: the error with which the stream failed, or None. Characters that the stream's encoding lacks are
-    written as escapes such as ``\\xe9``.
+    ``failure``: the error with which the stream failed, or None. A character that the stream's encoding
+    lacks is written as "?".
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -48,7 +48,7 @@ class Output:
         try:
             self._stream.write(text)
         except UnicodeEncodeError as error:
-            self._stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+            self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
 
     def _attempt(self, action: Callable[..., object], *arguments: str) -> None:
         if self.failure is None:

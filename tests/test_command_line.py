@@ -55,7 +55,7 @@ def test_a_message_about_data_keeps_its_address_and_command() -> None:
         (ReportedError("a failure"), 1, "rmsexp: a failure\n"),
         (ValueError("a value"), 1, "rmsexp: a value\n"),
         (FileNotFoundError(2, "No such file", "x"), 1, "rmsexp: [Errno 2] No such file: 'x'\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "rmsexp: interrupted\n"),
     ],
 )
 def test_a_command_reports_an_error_and_returns_its_status(

@@ -77,13 +77,13 @@ def test_streams_that_work_are_restored(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "text\n"
 
 
-def test_characters_that_the_stream_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_the_stream_lacks_become_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
     with process.safe_output():
         print("é → \udcff, then more")
         assert process.output_failures() == {}
-    assert raw.getvalue() == rb"\xe9 \u2192 \udcff, then more" + b"\n"
+    assert raw.getvalue() == b"? ? ?, then more\n"
 
 
 def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path: Path) -> None:

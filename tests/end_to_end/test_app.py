@@ -675,13 +675,13 @@ def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatc
     assert bench().status == 0
 
 
-def test_ctrl_c_while_the_config_is_composed_prints_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_config_is_composed_prints_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config, "job", interrupted)
     done = bench()
-    assert (done.status, done.err) == (130, "")
+    assert (done.status, done.err) == (130, "rmsexp: interrupted\n")
 
 
 def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
