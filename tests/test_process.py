@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -208,15 +209,15 @@ def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:
     return False
 
 
+STOPS = [*itertools.product(process.STOPPING, [False, True]), (signal.SIGKILL, False)]  # (signal, to the group?)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [False, True], ids=["the process", "its process group"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "group"), STOPS)
 def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
     number: signal.Signals, group: bool, tmp_path: Path
 ) -> None:
     """This is so although other workers have no run, and all workers get the signal if the group does."""
-    if number == signal.SIGKILL and group:
-        pytest.skip("the signal ends the workers, too")
     (tmp_path / "sweep.py").write_text(SWEEP.format(folder=str(tmp_path)))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     # imported as a module, so that the workers import its functions instead of unpickling them
