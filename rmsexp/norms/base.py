@@ -118,13 +118,13 @@ class Normaliser(nn.Module):
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
         if x.dtype not in EPS:
             raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
-        shape = x.shape
+        shape, expected = x.shape, self.shape
         if self.maps:
-            if len(shape) != 4 or shape[1] != self.shape[0]:
-                expected = f"feature maps (batch, {self.shape[0]}, height, width)"
-                raise ValueError(f"{type(self).__name__} expects {expected}, got shape {tuple(shape)}")
-        elif shape[-len(self.shape) :] != self.shape:
-            raise ValueError(f"expected input whose shape ends with {self.shape}, got {tuple(shape)}")
+            if len(shape) != 4 or shape[1] != expected[0]:
+                sizes = f"(batch, {expected[0]}, height, width)"
+                raise ValueError(f"{type(self).__name__} expects feature maps {sizes}, got shape {tuple(shape)}")
+        elif shape[-len(expected) :] != expected:
+            raise ValueError(f"expected input whose shape ends with {expected}, got {tuple(shape)}")
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``x`` normalised, with the same shape and dtype.

@@ -126,7 +126,10 @@ class PerExampleNorm(Normaliser):
 
         Except for feature maps, the number is computed without ``x``, so that torch.compile sees a constant.
         """
-        return math.prod(x.shape[-self.dims :]) if self.maps else self._units
+        if not self.maps:
+            return self._units
+        _, channels, height, width = x.shape
+        return height * width if self.dims == 2 else channels * height * width
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
         form = self.form(self.units(x), x.dtype)
