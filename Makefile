@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full lint types quick unit notebooks format constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit notebooks format constraints clean
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +41,9 @@ test-full: test ## run make test, then the numerical tests with each set of vect
 	      tests/norms tests/kernels tests/models tests/metrics tests/tasks || exit 1; \
 	  done; \
 	done
+
+sanitize: setup ## test the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer (four minutes)
+	$(BIN)/python scripts/sanitize.py
 
 lint: setup ## run ruff and clang-format, and check the import contracts
 	$(BIN)/ruff check .
