@@ -122,6 +122,8 @@ def channels_last() -> Tensor:
 
 
 CASES: dict[str, Callable[[], Arguments]] = {
+    "normalise, rows": lambda: norm_forward(rows(), maps=False, k=5),
+    "normalise, maps": lambda: norm_forward(maps(), maps=True, k=12),
     "normalise_forward, rows": lambda: norm_forward(rows(), maps=False, k=5),
     "normalise_forward, maps": lambda: norm_forward(maps(), maps=True, k=12),
     "normalise_forward, channels-last maps": lambda: norm_forward(channels_last(), maps=True, k=12),
@@ -185,6 +187,8 @@ def call(name: str, arguments: Arguments) -> list[Tensor]:
     """Call an operator with copies of the tensors, and return its results and the tensors that it may have written."""
     copies = [value.clone() if isinstance(value, Tensor) else value for value in arguments.values()]
     results = operator(name)(*copies)
+    if isinstance(results, Tensor):
+        return [results]
     written = [copy for copy in copies if isinstance(copy, Tensor)] if results is None else []
     return [*written, *(results or ())]
 

@@ -12,6 +12,7 @@ DIFFERENCES lists the exceptions. The tests run with the C++ kernels and, in ano
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,8 @@ from helpers.translation_models import SOURCES, TARGETS
 from torch import Tensor, nn
 
 from rmsexp import norms
+from rmsexp.models.cross_entropy import token_losses
+from rmsexp.models.order_embedding import order_penalty
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import DecoderState
@@ -249,6 +252,39 @@ def decoder_case(name: str, mask: Tensor) -> Case:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_decoder(name: str) -> None:
     assert_seen(decoder_case(name, torch.ones(BATCH, POSITIONS, dtype=torch.bool)))
+
+
+class Losses(nn.Module):
+    """The operations with an explicit backward pass that losses are composed of, or what they compute, by autograd."""
+
+    def __init__(self, *, explicit: bool) -> None:
+        super().__init__()
+        self.explicit, self.targets = explicit, torch.tensor([2, 0])
+
+    def forward(self, logits: Tensor, captions: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.explicit:
+            return (*token_losses(logits, self.targets, 0.2, 0.05), order_penalty(captions, images))
+        log_probabilities = logits.log_softmax(1)
+        plain = -log_probabilities.gather(1, self.targets.unsqueeze(1)).squeeze(1)
+        smoothed = 0.75 * plain - 0.05 * log_probabilities.sum(1)
+        return plain, smoothed, (captions.unsqueeze(1) - images).clamp(min=0).square().sum(-1)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="losses have no Triton kernels")
+def test_losses() -> None:
+    """Results are not finite where autograd's are not.
+
+    More of the order penalty's gradients are not finite: the backward pass of ``clamp`` replaces NaN by 0.
+    """
+    inputs = {"logits": draw(2, 5), "captions": draw(2, 3, seed=1), "images": draw(4, 3, seed=2)}
+    case = Case("losses", Losses(explicit=False), Losses(explicit=True), inputs)
+    operands = case.operands()
+    for name, operand in operands.items():
+        for index, value in itertools.product((0, operand.numel() - 1), VALUES):
+            planted = with_element(operands, name, index, value)
+            expected, results = case.run(case.eager, planted), case.run(case.fused, planted)
+            for key, result in results.items():
+                assert not result[~expected[key].isfinite()].isfinite().any(), (name, value, key)
 
 
 # --- padding
