@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 
 from rmsexp import config, process, record
 from rmsexp.command_line import entry_point, report
+from rmsexp.earlier import Earlier, RefusedError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -265,13 +266,31 @@ def _end_of_sweep(jobs: Sequence[config.Job]) -> int:
         records = compare.load(job.setting_folder)
         console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
         console.print(f"curves  {curves}", soft_wrap=True)
-    unfinished = {job.folder: status for job in jobs if (status := _status(job))["status"] != "finished"}
+    unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
     for folder, status in unfinished.items():
         console.print(f"{status['status']}: {folder}: {status.get('error')}", markup=False, soft_wrap=True)
     failed = any(status["status"] != "diverged" for status in unfinished.values())
     if failed:
         console.print("repeat the command to do the runs that are missing; it skips those that have ended")
     return int(failed)
+
+
+def _result(job: config.Job) -> dict[str, Any]:
+    """Return the status of a job's run; "failed" if the run in its folder has finished but is not, or not all of, it.
+
+    The job was then refused, and the message that says why was printed in its turn.
+    """
+    status, folder = _status(job), record.RunFolder(job.folder)
+    if status["status"] == "finished":
+        earlier = Earlier.read(folder)
+        try:
+            earlier.refuse_other_run(job)
+            if not earlier.has_ended(job):
+                earlier.refuse_other_config(job)
+                raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
+        except RefusedError as error:
+            return status | {"status": "failed", "error": str(error)}
+    return status
 
 
 def _status(job: config.Job) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -491,6 +492,19 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003)" in done.err
     assert bench.rows() == rows
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
+
+
+def test_a_sweep_with_a_refused_run_fails_although_the_run_in_its_folder_has_finished(bench: Bench) -> None:
+    bench()
+    bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
+    done = bench("-m", "norm=rms,none", "max_steps=6")
+    assert done.status == 1
+    assert f"failed: {bench.folder()}: it has finished at step 4, and was not continued" in done.out
+    assert bench.status("none")["status"] == "finished"
+    shutil.copytree(bench.folder("none"), bench.folder("none", 1))
+    done = bench("-m", "norm=none", "seed=0,1", "max_steps=6")
+    assert done.status == 1
+    assert f"failed: {bench.folder('none', 1)}: {bench.folder('none', 1)} holds the run cifar10/" in done.out
 
 
 def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undisturbed: Path) -> None:
