@@ -1,59 +1,40 @@
-"""The command line of runs and sweeps: its help, the order of a sweep's runs, and the summary at the end."""
+"""The command line of runs and sweeps: its flags, the order of a sweep's runs, and the summary at the end."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.types import Override
+from hydra import __version__ as hydra_version
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from rmsexp import config, process, record
-from rmsexp.command_line import entry_point, report
+from rmsexp.command_line import Parser, ReportedError, entry_point, report
 from rmsexp.earlier import Earlier, RefusedError
+from rmsexp.usage import COMMANDS as COMMANDS
+from rmsexp.usage import EXAMPLES as EXAMPLES
+from rmsexp.usage import KEYS as KEYS
+from rmsexp.usage import help_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rmsexp.runner import Outcome
 
-# The commands other than runs, with their help. ``rmsexp NAME`` calls main(argv) of the module rmsexp.NAME, or of
-# rmsexp.analysis.__main__.
-COMMANDS = {
-    "timing": "time training steps with several norms, interleaved, to compare what the norms cost",
-    "bench": "time norm layers and recurrent layers alone, interleaved",
-    "report": "write tables, figures and one page about all runs below a folder",
-    "analysis": "compute the paper's analyses, such as the invariances of Table 1",
-    "translate": "translate lines of text with a trained model",
-    "prepare": "download, verify and preprocess the data set of a run",
-    "published": "draw the authors' published logs beside our runs, or evaluate their model",
-}
-EXAMPLES = (
-    ("python -m rmsexp", "RMSNorm on synthetic images like CIFAR-10's; about a minute"),
-    ("python -m rmsexp task=cifar10 norm=ln", "the same with LayerNorm; the figure then shows both norms"),
-    ("python -m rmsexp -m norm=none,ln,rms,prms,bn,wn seed=0,1", "a sweep: six norms, two seeds"),
-    ("python -m rmsexp task=transformer scale=small data.root=~/data", "translation, on the real Multi30k"),
-    ("python -m rmsexp norm=prms norm.p=0.25 optim.lr=0.001", "any value of the config can be set by its key"),
-    ("python -m rmsexp scale=paper data.root=~/data", "the paper's own setting, on real data"),
-)
+UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
+INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
+MOST_RUNS = 10_000  # of a sweep
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
-KEYS = (
-    ("seed", "seed of all random numbers: initial weights, order of the examples, noise"),
-    ("max_steps", "number of training steps; a larger number continues a finished run"),
-    ("device, threads, precision", "auto, cpu or cuda; number of CPU threads; float32 or bfloat16"),
-    ("compile", "true: use torch.compile; the time axis of the curves excludes the warm-up, which compiles the model"),
-    ("data.root", "the folder of all data sets"),
-    ("results", "the folder of all results"),
-    ("force", "true: start a new run and keep the old one beside it"),
-    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: one kernel per layer"),
-)
 
 
 @entry_point
@@ -64,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     process, 2 for a mistake on the command line, and 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
     """
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
-    if "-h" in words or "--help" in words:
+    arguments = parse(words)
+    if arguments.help:
         print(help_text())
         return 0
-    arguments = get_args_parser().parse_intermixed_args(words)
-    flags = [word for word in words if word not in arguments.overrides]  # Hydra expects flags before overrides
+    folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
     if arguments.cfg or arguments.info or arguments.hydra_help or arguments.shell_completion:
-        return _hydra([*flags, *arguments.overrides])
+        return _show(arguments, folder)
     try:
         runs, sweep = expand(arguments.overrides, arguments.multirun, arguments.config_dir)
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
@@ -78,11 +59,38 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _single_run(jobs[0])
         (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
         with process.saving_workers(lambda: _busy(jobs)):
-            _hydra([*flags, *sweep])
+            _hydra(["-m", *folder, *sweep])
         return _end_of_sweep(jobs)
     except record.RunLockedError as error:
         report(error)
         return 1
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command line. Those that Hydra would ignore are refused, instead of ignored.
+
+    Raises: SystemExit with status 2, after printing a mistake in one line; SystemExit with status 0 after --version.
+    """
+    parser = Parser(prog="rmsexp", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for flags in (("-h", "--help"), ("-m", "--multirun"), ("-r", "--run"), ("--resolve",)):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (("-sc", "--shell-completion"), ("--hydra-help",)):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
+        parser.add_argument(*flags)
+    parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
+    parser.add_argument("--version", action="version", version=f"Hydra {hydra_version}")
+    arguments = parser.parse_intermixed_args(words)
+    for *_, flag in UNSUPPORTED:
+        if getattr(arguments, flag.removeprefix("--").replace("-", "_")) is not None:
+            parser.error(f"{flag} is not supported; --config-dir DIR adds a folder of configs")
+    if arguments.cfg is None and (arguments.package is not None or arguments.resolve):
+        parser.error("--package and --resolve have an effect together with --cfg only")
+    if arguments.multirun and (arguments.run or arguments.cfg or arguments.info):
+        parser.error("-m does not go with --run, --cfg and --info, which are about one run")
+    return arguments
 
 
 def expand(
@@ -101,26 +109,41 @@ def expand(
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
+    if hydra.job.chdir and multirun:
+        raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
     preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
     ordered = sort_for_sweep([*preset, *overrides])
-    axes = {
-        override.get_key_element(): _choices(override) for override in config.parse(ordered)
-    }  # the last override of a key wins
+    # the last override of a key wins
+    axes = {override.get_key_element(): _choices(override) for override in config.parse(ordered)}
+    count = math.prod(len(choices) for choices in axes.values())
+    if count > MOST_RUNS:
+        raise config.ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
     runs = [list(run) for run in itertools.product(*axes.values())]
-    return runs, [*ordered, "hydra.sweeper.params=null"] if multirun else None
+    if not multirun:
+        return runs, None
+    runs = [[word for word in run if not config.is_for_sweeps(word)] for run in runs]
+    return runs, [*ordered, "hydra.sweeper.params=null"]
 
 
 def _choices(override: Override) -> list[str]:
     """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms.
 
-    Raises: ConfigError if Hydra cannot list the values, as for norm=glob(*).
+    Raises: ConfigError if there are no values or too many, and if Hydra cannot list them, as for norm=glob(*).
     """
+    word, key, values = override.input_line, override.get_key_element(), override.value()
     if not override.is_sweep_override():
-        return [override.input_line or ""]
+        return [word or ""]
+    # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
+    length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
+    if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
+        raise config.ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
     try:
-        return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-    except HydraException:
-        raise config.ConfigError(f"{override.input_line}: write the values with commas between them") from None
+        choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except (HydraException, ValueError):
+        raise config.ConfigError(f"{word}: write the values with commas between them") from None
+    if not choices:
+        raise config.ConfigError(f"{word} has no values")
+    return choices
 
 
 def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
@@ -198,11 +221,39 @@ def draw(job: config.Job) -> Path | None:
     return folder / "curves.png"
 
 
+def _show(arguments: argparse.Namespace, folder: Sequence[str]) -> int:
+    """Let Hydra print the config or its other information. ``folder``: the words about ``--config-dir``."""
+    composed = config.compose(
+        [] if arguments.shell_completion else arguments.overrides, arguments.config_dir, hydra=arguments.cfg != "job"
+    )
+    package = arguments.package
+    if package not in (None, "_global_") and OmegaConf.select(composed, package) is None:
+        raise config.ConfigError(f"--package {package} is not a part of the config")
+    values = {"--cfg": arguments.cfg, "--info": arguments.info, "--package": arguments.package}
+    flags = ("resolve", "hydra_help", "shell_completion")
+    words = [word for name, value in values.items() if value is not None for word in (name, value)]
+    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
+    return _hydra([*words, *folder, *arguments.overrides])
+
+
 def _hydra(words: Sequence[str]) -> int:
+    """Let Hydra do the words of a command line, which have been checked, and return 0.
+
+    Raises: ConfigError if Hydra refuses them, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
+    launcher fails.
+    """
     import hydra
 
     sys.argv = ["rmsexp", *words]
-    hydra.main(config_path=str(config.CONFIGS), config_name="config", version_base=None)(_sweep_job)()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    try:
+        hydra.main(config_path=str(config.CONFIGS), config_name="config", version_base=None)(_sweep_job)()
+    except OSError:
+        raise
+    except RuntimeError as error:  # such as a worker of joblib that was killed
+        raise ReportedError(f"{type(error).__name__}: {error}") from None
+    except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
+        raise config.ConfigError(f"Hydra refuses this command line ({type(error).__name__}: {error})") from None
     return 0
 
 
@@ -227,7 +278,7 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     process.follow_parent(process.STOPPING)
     if _stopped:
         raise SystemExit(_stopped[0])
-    job = config.job(list(hydra.overrides.task), config_dir)
+    job = config.job([word for word in hydra.overrides.task if not config.is_for_sweeps(word)], config_dir)
     with process.safe_output():
         try:
             outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
@@ -298,42 +349,3 @@ def _status(job: config.Job) -> dict[str, Any]:
         return record.RunFolder(job.folder).read_status()
     except (OSError, ValueError) as error:
         return {"status": "failed", "error": f"no status ({error})"}
-
-
-def help_text() -> str:
-    """Return the help: commands, groups with their choices, keys that every task has, and examples."""
-    lines = [
-        "rmsexp trains one of the paper's tasks with any normaliser, and draws loss against steps and against time.",
-        "",
-        "usage: rmsexp [-m] [--config-dir DIR] [GROUP=CHOICE ...] [KEY=VALUE ...]",
-        "       rmsexp COMMAND ...",
-        "  rmsexp is short for python -m rmsexp. -m does a run for every combination of comma-separated values.",
-        "  --config-dir adds a folder of your own configs.",
-        "",
-        "commands (rmsexp COMMAND --help explains each; python -m rmsexp.COMMAND does the same):",
-        *(f"  {name:20}{meaning}" for name, meaning in COMMANDS.items()),
-        "",
-        "groups:",
-        *_groups(),
-        "",
-        "keys that every task has (rmsexp task=cifar10 --cfg job prints all keys, with their values):",
-        *(f"  {key:28}{meaning}" for key, meaning in KEYS),
-        "",
-        "examples:",
-        *(f"  {command}\n      {meaning}" for command, meaning in EXAMPLES),
-    ]
-    return "\n".join(lines)
-
-
-def _groups() -> Iterator[str]:
-    """Yield a line of help for each config group and, except for recipe and pair, for each choice of the group."""
-    for group, meaning in config.GROUPS.items():
-        yield f"  {group}: {meaning}"
-        if group not in ("recipe", "pair"):  # these follow from task, scale and norm
-            for name in config.options(group):
-                yield f"    {name:18}{_first_comment(config.CONFIGS / group / f'{name}.yaml')}"
-
-
-def _first_comment(path: Path) -> str:
-    comments = (line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
-    return next((comment for comment in comments if not comment.startswith("@package")), "")

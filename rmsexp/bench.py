@@ -96,7 +96,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def _check(arguments: argparse.Namespace) -> None:
     checks.positive("--seconds", arguments.seconds)
     if arguments.threads is not None:
-        checks.at_least("--threads", arguments.threads, 1)
+        checks.at_least("--threads", arguments.threads, 1, config.MOST_THREADS)
     shapes = SHAPES[arguments.what]
     for shape in arguments.shapes:
         if not re.fullmatch(shapes.pattern, shape):

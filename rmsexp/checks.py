@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
+
+MOST = 10**12  # largest integer that an option may have by default: no machine does so many steps in a lifetime
+LARGEST_WIDTH = 10**6  # of a layer: a square weight of this width has 4 terabytes
+LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -20,15 +25,25 @@ def choice(key: str, value: str, options: Sequence[str]) -> None:
         raise ValueError(f"{key}={value} is not known{nearest(str(value), options)} (one of {', '.join(options)})")
 
 
-def positive(key: str, value: float) -> None:
-    if not 0 < value < float("inf"):
+def positive(key: str, value: float, most: float = math.inf) -> None:
+    if not 0 < value < math.inf:
         raise ValueError(f"{key} must be a finite number greater than 0, got {value}")
+    if value > most:
+        raise ValueError(f"{key} must be at most {most}, got {value}")
 
 
-def at_least(key: str, value: float, least: float) -> None:
-    if not least <= value < float("inf"):
+def at_least(key: str, value: float, least: float, most: int = MOST) -> None:
+    """Check that a number is at least ``least``, and an integer at most ``most``."""
+    if not least <= value < math.inf:
         kind = "" if isinstance(value, int) else "a finite number of "
         raise ValueError(f"{key} must be {kind}at least {least}, got {value}")
+    if isinstance(value, int) and value > most:
+        raise ValueError(f"{key} must be at most {most}, got {value}")
+
+
+def finite(key: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{key} must be a finite number, got {value}")
 
 
 def fraction(key: str, value: float) -> None:

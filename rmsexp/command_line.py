@@ -43,9 +43,10 @@ class Parser(argparse.ArgumentParser):
 def entry_point(main: Main) -> Main:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
 
-    The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Other errors than
-    ReportedError, ValueError and OSError are mistakes in the program; they are not caught. If standard output or
-    standard error cannot be written, the command goes on without (see :func:`rmsexp.process.safe_output`).
+    The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
+    neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
+    If standard output or standard error cannot be written, the command goes on without (see
+    :func:`rmsexp.process.safe_output`).
     """
 
     @functools.wraps(main)
@@ -58,11 +59,27 @@ def entry_point(main: Main) -> Main:
             except (ReportedError, ValueError, OSError) as error:
                 report(error)
                 return getattr(error, "exit_status", 1)
+            except (MemoryError, RuntimeError) as error:
+                message = memory_message(error)
+                if message is None:
+                    raise
+                report(message)
+                return 1
             except KeyboardInterrupt:
                 report("interrupted")
                 return 130
 
     return run
+
+
+def memory_message(error: Exception) -> str | None:
+    """Return the message about an error that is due to too little memory; None for any other error."""
+    text = str(error).partition("\n")[0]
+    # PyTorch raises RuntimeError for the memory of a CPU, and a class derived from it for the memory of a GPU
+    about_memory = isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    if not about_memory and not isinstance(error, MemoryError):
+        return None
+    return brief(f"too little memory ({text}); choose smaller sizes, such as a smaller batch")
 
 
 def report(message: object) -> None:

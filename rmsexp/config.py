@@ -1,17 +1,15 @@
-"""Compose and check configs, and name the folder of a run. Torch is imported only when a task's schema is needed."""
+"""Compose the config of a run from a command line, and name the run's folder."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
+import itertools
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -20,13 +18,24 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp.checks import at_least, choice, nearest, not_empty
-from rmsexp.command_line import LONGEST_MESSAGE, ReportedError
+from rmsexp.checks import nearest
 from rmsexp.readers import read_yaml
+from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
+from rmsexp.schema import MOST_THREADS as MOST_THREADS
+from rmsexp.schema import ConfigError as ConfigError
+from rmsexp.schema import DataConfig as DataConfig
+from rmsexp.schema import LoggerConfig as LoggerConfig
+from rmsexp.schema import RunConfig as RunConfig
+from rmsexp.schema import check_missing, fit, flatten, instances, normalised, plain_values
+from rmsexp.schema import expanded as expanded
+from rmsexp.schema import loaded_norm_class as loaded_norm_class
+from rmsexp.schema import norm_class as norm_class
+from rmsexp.schema import norm_from as norm_from
+from rmsexp.schema import task_module as task_module
 
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
@@ -48,66 +57,8 @@ NOT_IDENTITY = {
 }
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
-
-
-class ConfigError(ReportedError, ValueError):
-    """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
-
-    exit_status = 2
-    longest = LONGEST_MESSAGE
-
-
-@dataclass
-class DataConfig:
-    """The key below ``data`` that every task has. ``root``: folder of all data sets and of what is made from them."""
-
-    root: str = "~/.cache/rmsexp"
-
-    def __post_init__(self) -> None:
-        not_empty("data.root", self.root)
-
-    @property
-    def root_folder(self) -> Path:
-        return expanded(self.root)
-
-
-@dataclass
-class RunConfig:
-    """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
-
-    ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
-
-    Raises: ValueError for invalid values.
-    """
-
-    task: str = MISSING
-    scale: str = MISSING
-    norm: Any = MISSING
-    seed: int = MISSING
-    max_steps: int = MISSING
-    device: str = MISSING
-    threads: int | None = None
-    precision: str = MISSING
-    norm_eps: float = 1e-5
-    deterministic: bool = MISSING
-    compile: bool = MISSING
-    results: str = MISSING
-    force: bool = MISSING
-    log_every: int = MISSING
-    eval_every: int = MISSING
-    checkpoint_every: int = MISSING
-    data: DataConfig = field(default_factory=DataConfig)
-    logger: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        choice("precision", self.precision, ("float32", "bfloat16"))
-        choice("device", self.device, ("auto", "cpu", "cuda"))
-        for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
-            at_least(key, getattr(self, key), 1)
-        at_least("seed", self.seed, 0)
-        not_empty("results", self.results)
-        if self.threads is not None:
-            at_least("threads", self.threads, 1)
+LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
+DEEPEST_WORD = 20  # largest number of brackets in each other; a few hundred are too deep for Hydra
 
 
 @dataclass(frozen=True)
@@ -140,9 +91,13 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 
     Raises: ConfigError for a mistake in the overrides or in a config file.
     """
-    resolved = _plain(compose(overrides, config_dir))
-    config, norm = _typed(resolved, norm_class)
-    base = _plain(compose(_choices(overrides), config_dir))
+    for word in overrides:
+        if is_for_sweeps(word):
+            raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
+    composed = plain_values(compose(overrides, config_dir))
+    config, norm = instances(composed, norm_class)
+    resolved = normalised(composed)
+    base = normalised(plain_values(compose(_choices(overrides), config_dir)))
     changed = differences(resolved, base)
     if "norm.name" in changed:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
@@ -150,6 +105,11 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
     setting, series = resolved["scale"] + _suffix(setting_changes), resolved["norm"]["name"] + _suffix(norm_changes)
     return Job(tuple(overrides), config, norm, resolved, setting, series)
+
+
+def is_for_sweeps(word: str) -> bool:
+    """Return whether an override is about sweeps and not about a single run: sweep=…, and Hydra's own keys."""
+    return word.lstrip("+~").startswith(("sweep=", "hydra.", "hydra/"))
 
 
 def read(path: Path) -> tuple[Any, Any]:
@@ -161,7 +121,7 @@ def read(path: Path) -> tuple[Any, Any]:
     Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
     """
     try:
-        return _typed(read_yaml(path), loaded_norm_class)
+        return instances(read_yaml(path), loaded_norm_class)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name the folder of a run") from None
     except ConfigError as error:
@@ -174,7 +134,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     Raises: ConfigError for overrides that do not parse, for unknown groups, choices and keys, and if ``config_dir`` is
     no folder.
     """
-    if config_dir and not Path(config_dir).is_dir():
+    if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
     parsed = parse(overrides)
     for key in {override.key_or_group for override in parsed} - set(GROUPS):
@@ -195,8 +155,8 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
             return hydra_compose("config", [*extra, *overrides], return_hydra_config=hydra)
     except YAMLError as error:
         raise ConfigError(" ".join(str(error).split())) from None
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        failure = str(error).splitlines()[0]
+    except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
+        failure = str(error).partition("\n")[0] or type(error).__name__
     finally:
         Singleton.set_state(outer)
     _explain(parse(overrides), config_dir)
@@ -205,37 +165,39 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
 
 def from_words(schema: type, words: Sequence[str]) -> Any:
     """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
+    for word in words:
+        _check_size(word)
     try:
-        content = OmegaConf.from_dotlist(list(words))
+        content = OmegaConf.create(plain_values(OmegaConf.from_dotlist(list(words))))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
-    return _fit(schema, content, "")
+    check_missing(content)
+    return fit(schema, content, "")
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
+    """Return the overrides as Hydra parses them. Raises: ConfigError."""
+    for word in overrides:
+        _check_size(word)
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
+    except (HydraException, ValueError) as error:
         word, reason = getattr(error, "override", ""), " ".join(str(error).split("\nSee http")[0].split())
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
+
+
+def _check_size(word: str) -> None:
+    """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
+    depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in word), default=0)
+    if len(word) > LONGEST_WORD or depth > DEEPEST_WORD:
+        limits = f"at most {LONGEST_WORD} characters, and {DEEPEST_WORD} brackets in each other"
+        raise ConfigError(f"{word} is too long ({limits})")
 
 
 def expand_home(word: str) -> str:
     """Replace ``~`` in ``key=~/…`` by the home folder: shells do not expand it there, and Hydra refuses it."""
     key, is_value, value = word.partition("=")
     return f"{key}={expanded(value)}" if is_value and value.startswith("~") else word
-
-
-def expanded(path: str | Path) -> Path:
-    """Return a path with ``~`` or ``~user`` at its beginning replaced by the home folder.
-
-    Raises: ConfigError if there is no such home folder, as for a user id without an entry in /etc/passwd.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        hint = "set HOME, or write the folder without ~, as in data.root=/data"
-        raise ConfigError(f"{path}: there is no such home folder; {hint}") from None
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:
@@ -280,7 +242,7 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
     composed = _compose(tuple(choices), config_dir, False) if len(choices) < len(parsed) else None
     if composed is None:
         return
-    known = _flat(OmegaConf.to_container(composed))
+    known = flatten(OmegaConf.to_container(composed))
     for override in parsed:
         key = override.key_or_group
         if key in GROUPS or key.startswith("hydra.") or override.is_add() or key in known or _has(composed, key):
@@ -298,130 +260,6 @@ def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) 
     raise ConfigError(
         f"norm.{option} is not known{nearest(f'norm.{option}', known)} (norm={norm.name} has {', '.join(known)})"
     )
-
-
-def _typed(resolved: dict[str, Any], find_class: Callable[[str], type]) -> tuple[Any, Any]:
-    """Return a resolved config as an instance of its task's schema, and the norm that the config describes.
-
-    ``find_class``: returns the norm's class for its ``_target_``. Raises: ConfigError.
-    """
-    try:
-        content = OmegaConf.create(resolved)
-    except OmegaConfBaseException as error:
-        raise ConfigError(_first_line(error)) from None
-    return _fit(task_module(content.get("task")).Config, content, ""), norm_from(content.get("norm"), find_class)
-
-
-def task_module(name: object) -> ModuleType:
-    """Return the module of a task, ``rmsexp.tasks.<name>``. It is imported only when needed, because it imports torch.
-
-    Raises: ConfigError if there is no such task.
-    """
-    module = f"rmsexp.tasks.{name}"
-    try:
-        found = importlib.import_module(module) if str(name).isidentifier() else None
-    except ModuleNotFoundError as error:
-        if error.name != module:  # the task's module exists, but something that it imports does not
-            raise
-        found = None
-    if not hasattr(found, "Task"):
-        raise ConfigError(f"task={name} has no module {module} with a class Task")
-    return cast("ModuleType", found)
-
-
-def norm_from(content: Any, find_class: Callable[[str], type]) -> Any:
-    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options.
-
-    ``find_class``: returns the class for its ``_target_``. Raises: ConfigError.
-    """
-    if not isinstance(content, DictConfig) or "_target_" not in content:
-        raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
-    values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
-    try:
-        options_class = find_class(str(content["_target_"]))
-    except ConfigError as error:
-        raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
-    return _fit(options_class, values, "norm.")
-
-
-def norm_class(target: str) -> type:
-    """Return the class of a norm by its path, such as ``rmsexp.norms.RMS``, after importing its module.
-
-    Importing a module runs its code, so ``target`` must come from the user's command line or own configs.
-
-    Raises: ConfigError if there is no such class, or if it is not a norm's.
-    """
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(f"{target} cannot be imported ({error})") from None
-    if not _is_norm_class(found):
-        raise ConfigError(f"{target} is not a dataclass derived from rmsexp.norms.Norm")
-    return cast("type", found)
-
-
-def loaded_norm_class(target: str) -> type:
-    """Return the class of a norm by its path without importing anything but the package's own norms.
-
-    A norm that is not of this package is found if the process has imported its module already.
-
-    Raises: ConfigError if no such class is loaded.
-    """
-    importlib.import_module("rmsexp.norms")
-    module, _, name = target.rpartition(".")
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # getattr might import a module
-    if not _is_norm_class(found):
-        raise ConfigError(
-            f"{target} is not a class of rmsexp.norms, and a recorded config may not import others; "
-            "if you trust this class, name it with --norm-class"
-        )
-    return cast("type", found)
-
-
-def _is_norm_class(value: object) -> bool:
-    return isinstance(value, type) and is_dataclass(value) and hasattr(value, "linear")
-
-
-def _fit(schema: type, content: DictConfig, prefix: str) -> Any:
-    """Return an instance of a dataclass from a config, after checking types and values. Raises: ConfigError."""
-    typed = OmegaConf.structured(schema)
-    for name, value in typed.items_ex(resolve=False):
-        if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
-            keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
-            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
-    try:
-        return OmegaConf.to_object(OmegaConf.merge(typed, content))
-    except ConfigKeyError as error:
-        key, known = f"{prefix}{error.full_key}", _flat(OmegaConf.to_container(typed))
-        raise ConfigError(f"{key} is not known{nearest(key, [f'{prefix}{name}' for name in known])}") from None
-    except OmegaConfBaseException as error:
-        key = f"{prefix}{error.full_key}"
-        raise ConfigError(f"{key}: {_first_line(error)}") from None
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _plain(composed: DictConfig) -> dict[str, Any]:
-    try:
-        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
-    except OmegaConfBaseException as error:
-        raise ConfigError(_first_line(error)) from None
-
-
-def _first_line(error: OmegaConfBaseException) -> str:
-    return str(error.msg or error).partition("\n")[0]
-
-
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return a nested dict as a flat dict with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        if hasattr(value, "items") and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _has(composed: DictConfig, key: str) -> bool:
@@ -447,7 +285,7 @@ def digest(resolved: Mapping[str, Any]) -> str:
 
 def _identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a run's identity by their dotted keys."""
-    flat = _flat(resolved)
+    flat = flatten(resolved)
     return {key: value for key, value in flat.items() if key not in NOT_IDENTITY and not key.startswith("logger")}
 
 

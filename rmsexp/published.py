@@ -221,8 +221,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     task = arguments.task or TASKS.get(arguments.file.suffix)
     if task is None:
         parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; set --task")
-    if arguments.seed < 0:
-        parser.error(f"--seed must be at least 0, got {arguments.seed}")
+    if not 0 <= arguments.seed <= config.LARGEST_SEED:
+        parser.error(f"--seed must be from 0 to {config.LARGEST_SEED}, got {arguments.seed}")
     results, root = config.expanded(arguments.results), config.expanded(arguments.data_root)
     if task in LOGS:
         print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")

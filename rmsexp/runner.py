@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 from rmsexp import config, process, record, tasks
-from rmsexp.command_line import brief
+from rmsexp.command_line import brief, memory_message
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.train import loggers, provenance
@@ -295,6 +295,8 @@ def _message(error: Exception, folder: record.RunFolder) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
+    if message := memory_message(error):
+        return message
     if isinstance(error, EXPECTED):
         return brief(error)
     path = folder.path / "traceback.txt"

@@ -13,6 +13,7 @@ record goes to a new folder in results/<task>/<setting>/timing/.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config, record
-from rmsexp.command_line import documentation, entry_point
+from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
@@ -39,11 +40,7 @@ class Options:
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
-    if "-h" in words or "--help" in words:
-        print(documentation(__file__))
-        return 0
-    options, jobs = parse([config.expand_home(word) for word in words])
+    options, jobs = parse([config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)])
     from rmsexp.measure import steps
 
     content = steps.measure(jobs, options.timing, _report)
@@ -55,22 +52,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     """Return the options of a command line, and a job for each norm and implementation, by series (see config.Job).
 
-    Raises: ConfigError for a mistake in the words.
+    Raises: ConfigError for a mistake in the words; SystemExit with status 2 for an unknown flag, 0 after --help.
     """
-    options: Options = config.from_words(Options, [word for word in words if OPTION.match(word)])
-    overrides = [word for word in words if not OPTION.match(word)]
+    parser = Parser(
+        prog="python -m rmsexp.timing",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder of your own configs, such as norms")
+    arguments = parser.parse_intermixed_args(words)
+    options: Options = config.from_words(Options, [word for word in arguments.words if OPTION.match(word)])
+    overrides = [word for word in arguments.words if not OPTION.match(word)]
     if any(word.startswith("norm=") for word in overrides):
         raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
     if any(word.startswith("norm.impl=") for word in overrides):
         raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
-    jobs = [_job(name, impl, overrides) for impl in options.impl for name in options.norms]
+    for key, names in (("norms", options.norms), ("impl", options.impl)):
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise config.ConfigError(f"{key} names {repeated[0]} twice")
+    jobs = [_job(name, impl, overrides, arguments.config_dir) for impl in options.impl for name in options.norms]
     _check(options, jobs)
     return options, {job.series: job for job in jobs}
 
 
-def _job(name: str, impl: str, overrides: Sequence[str]) -> config.Job:
+def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
     norm, *settings = name.split("+")
-    return config.job([*overrides, f"norm={norm}", f"norm.impl={impl}", *(f"norm.{setting}" for setting in settings)])
+    words = [f"norm={norm}", f"norm.impl={impl}", *(f"norm.{setting}" for setting in settings)]
+    return config.job([*overrides, *words], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:

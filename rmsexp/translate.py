@@ -7,21 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmsexp.command_line import Parser, documentation, entry_point, report
-
-LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
+from rmsexp.checks import LARGEST_BEAM
+from rmsexp.command_line import Parser, documentation, entry_point
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    try:
-        _translate(arguments)
-    except RuntimeError as error:
-        if "allocate" not in str(error):  # torch has no type of its own for errors about the memory of a CPU
-            raise
-        report(f"too little memory ({str(error).partition(chr(10))[0]}); try a smaller --beam")
-        return 1
+    _translate(_parser().parse_args(argv))
     return 0
 
 
@@ -57,27 +49,18 @@ def _translate(arguments: argparse.Namespace) -> None:
 
     if sys.stdin is None or "standard output" in process.output_failures():
         raise OSError("standard input or output is closed; use python -m rmsexp.translate RUN < text > translations")
-    if arguments.beam is not None:
-        _check_beam("--beam", arguments.beam)
+    if arguments.beam is not None and not 1 <= arguments.beam <= LARGEST_BEAM:
+        raise config.ConfigError(f"--beam must be from 1 to {LARGEST_BEAM}, got {arguments.beam}")
     if arguments.norm_class:
         config.norm_class(arguments.norm_class)  # once loaded, the recorded config may name it
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, _report, which=arguments.checkpoint)
-    beam = arguments.beam or task.config.decoding.beam
-    _check_beam("decoding.beam", beam)
     lines = _lines()
     _report(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):
-        translations = task.translate(model, lines, beam)
+        translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
     sys.stdout.buffer.flush()
-
-
-def _check_beam(key: str, beam: int) -> None:
-    from rmsexp.config import ConfigError
-
-    if not 1 <= beam <= LARGEST_BEAM:
-        raise ConfigError(f"{key} must be from 1 to {LARGEST_BEAM}, got {beam}")
 
 
 def _lines() -> list[str]:

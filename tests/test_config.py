@@ -266,6 +266,6 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
         runs, typed = app.expand(words, True, None)
         assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
-            OverridesParser.create().parse_overrides([word for word in typed if not word.startswith("hydra")]), None
+            OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None
         )
         assert [list(run) for run in batch] == runs

@@ -29,6 +29,7 @@ from rmsexp.data.parallel import Corpus, Pairs
 
 PAD, UNK, EOS = 0, 1, 2  # the first ids of every vocabulary, as in the authors' Transformer toolkit
 FIRST_SUBWORD = 3
+LARGEST_VOCABULARY = 10**9  # sentencepiece takes integers of 32 bits
 UNKNOWN = "⁇"  # the text that UNK is decoded to, as in sentencepiece
 REPORT_LINES = 500_000  # lines between two progress reports
 
@@ -51,7 +52,8 @@ class SubwordOptions:
 
     def __post_init__(self) -> None:
         checks.choice("data.subwords", self.kind, tuple(KINDS))
-        checks.at_least("data.vocabulary", self.vocabulary, 1)
+        least = FIRST_SUBWORD + 1 if self.kind == "sentencepiece" else 1
+        checks.at_least("data.vocabulary", self.vocabulary, least, LARGEST_VOCABULARY)
         checks.at_least("data.threshold", self.threshold, 0)
         if self.threshold and self.kind != "moses_bpe":
             raise ValueError(f"data.threshold must be 0 with data.subwords={self.kind}, got {self.threshold}")

@@ -9,7 +9,7 @@ from rmsexp import checks
 BOTH, FORWARD = "forward + backward", "forward"  # the passes that a case of a benchmark times
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
 LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
-SIZE = "[1-9][0-9]*"  # regular expression of a dimension
+SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fit in no memory
 
 
 @dataclass

@@ -57,7 +57,7 @@ class SearchOptions:
     forbid_empty: bool
 
     def __post_init__(self) -> None:
-        checks.at_least("decoding.beam", self.beam, 1)
+        checks.at_least("decoding.beam", self.beam, 1, checks.LARGEST_BEAM)
         checks.choice("decoding.normalisation", self.normalisation, tuple(NORMALISATIONS))
         checks.at_least("decoding.alpha", self.alpha, 0)
 

@@ -22,6 +22,8 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
 
+MOST_LAYERS = 10_000  # to construct as many takes minutes
+
 
 @dataclass
 class Sizes:
@@ -45,8 +47,9 @@ class Sizes:
     relu_dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for key in ("width", "heads", "layers", "inner"):
-            checks.at_least(f"model.{key}", getattr(self, key), 1)
+        for key in ("width", "heads", "inner"):
+            checks.at_least(f"model.{key}", getattr(self, key), 1, checks.LARGEST_WIDTH)
+        checks.at_least("model.layers", self.layers, 1, MOST_LAYERS)
         for key in ("dropout", "attention_dropout", "relu_dropout"):
             checks.probability(f"model.{key}", getattr(self, key))
         if self.width % self.heads:

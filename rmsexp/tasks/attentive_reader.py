@@ -80,7 +80,7 @@ class ModelConfig:
     shared_init: bool = False
 
     def __post_init__(self) -> None:
-        checks.at_least("model.width", self.width, 2)
+        checks.at_least("model.width", self.width, 2, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
 
 

@@ -26,6 +26,7 @@ from rmsexp.train.task import Dataset, Objective, Target
 
 CALIBRATION_IMAGES = 500  # number of training images from which model.data_init=true sets gains and biases
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
+LARGEST_FACTOR = 10_000  # largest model.width; it gives about a million channels (checks.LARGEST_WIDTH)
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
 
@@ -50,7 +51,7 @@ class ModelConfig:
     memory_format: str
 
     def __post_init__(self) -> None:
-        checks.positive("model.width", self.width)
+        checks.positive("model.width", self.width, LARGEST_FACTOR)
         if round(96 * self.width) < 1:
             raise ValueError(f"model.width={self.width} leaves no channel; it must be more than {0.5 / 96:.4f}")
         checks.at_least("model.noise", self.noise, 0)

@@ -75,8 +75,8 @@ class ModelConfig:
     hidden: int = 1024
 
     def __post_init__(self) -> None:
-        checks.at_least("model.embedding", self.embedding, 1)
-        checks.at_least("model.hidden", self.hidden, 1)
+        checks.at_least("model.embedding", self.embedding, 1, checks.LARGEST_WIDTH)
+        checks.at_least("model.hidden", self.hidden, 1, checks.LARGEST_WIDTH)
 
 
 @dataclass

@@ -37,9 +37,10 @@ class ModelConfig:
     init_center: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.at_least("model.embedding", self.embedding, 1)
-        checks.at_least("model.hidden", self.hidden, 1)
+        checks.at_least("model.embedding", self.embedding, 1, checks.LARGEST_WIDTH)
+        checks.at_least("model.hidden", self.hidden, 1, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
+        checks.finite("model.init_center", self.init_center)
 
 
 @dataclass

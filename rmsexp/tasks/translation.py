@@ -123,7 +123,7 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         self.options(self.beam)  # checks the options of the search
-        checks.at_least("decoding.valid_beam", self.valid_beam, 1)
+        checks.at_least("decoding.valid_beam", self.valid_beam, 1, checks.LARGEST_BEAM)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:
             raise ValueError("decoding needs a limit: set decoding.max_length or decoding.beyond_source")

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp import checks
+from rmsexp.config import LoggerConfig
 from rmsexp.record import TIMED, Row
 from rmsexp.train.failures import Failures
 
@@ -25,39 +24,24 @@ class Logger(Protocol):
         """Close the logger at the end of the process. ``status``: the run's final status."""
 
 
-Options = Mapping[str, Mapping[str, Any]]  # the options of each logger, by its name
-
-
-def check(options: Options) -> None:
-    """Check the loggers of a config before the run writes anything.
-
-    Raises: ValueError for unknown loggers and invalid options, and if TensorBoard is needed but not installed.
-    """
-    for name, settings in options.items():
-        checks.choice("logger", name, tuple(KINDS))
-        known = tuple(inspect.signature(KINDS[name]).parameters)[3:]
-        for key in settings:
-            if key not in known:
-                has = ", ".join(known) or "no options"
-                raise ValueError(f"logger.{name}.{key} is not known{checks.nearest(key, known)} ({name} has {has})")
-        missing = [key for key in known if key not in settings]
-        if missing:
-            raise ValueError(f"logger.{name}.{missing[0]} is not set; choose the logger with logger={name}")
-    if "wandb" in options:
-        checks.choice("logger.wandb.mode", options["wandb"]["mode"], ("offline", "online", "disabled"))
-    if "tensorboard" in options and importlib.util.find_spec("tensorboard") is None:
+def check(options: LoggerConfig) -> None:
+    """Raise ValueError if a config chooses TensorBoard and it is not installed."""
+    if options.tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'")
 
 
-def make(options: Options, folder: Path, config: Mapping[str, Any], step: int, failures: Failures) -> list[Logger]:
-    """Return the loggers of a config.
+def make(
+    options: LoggerConfig, folder: Path, config: Mapping[str, Any], step: int, failures: Failures
+) -> list[Logger]:
+    """Return the loggers that a config chooses.
 
     ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
     ``failures``: gets the error of a logger that fails, which is then switched off.
     """
+    chosen = {name: vars(settings) for name, settings in vars(options).items() if settings is not None}
     return [
         SafeLogger(f"logger={name}", failures, functools.partial(KINDS[name], folder, config, step, **settings))
-        for name, settings in options.items()
+        for name, settings in chosen.items()
     ]
 
 

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.slow
         ("norm", "argument WHAT: invalid choice: 'norm'"),
         ("norms --shapes 64y240", "--shapes: 64y240 is not ROWSxFEATURES, such as 64x240"),
         ("norms --shapes 64x0", "--shapes: 64x0 is not ROWSxFEATURES"),
+        ("norms --shapes 1x1000000000", "--shapes: 1x1000000000 is not ROWSxFEATURES"),
+        ("norms --threads 100000", "--threads must be at most 1024, got 100000"),
         ("norms --shapes 2x3 2x3", "--shapes names 2x3 twice"),
         ("recurrences --shapes 5x8x5x10", "is not CELL-TIMExBATCHxINxHIDDEN, such as gru-50x80x512x1024"),
         ("recurrences --dtype float64", "unrecognized arguments: --dtype float64"),

@@ -30,7 +30,12 @@ CPU = torch.device("cpu")
     ("words", "message"),
     [
         (["norm=ln"], "norm= names a single norm; list all norms to compare: norms=[ln,rms]"),
-        (["norms=[ln,ln]"], "norms and impl name ln twice"),
+        (["norms=[ln,ln]"], "norms names ln twice"),
+        (["norms=[ln,ln+eps=1e-6]"], "norms and impl name ln twice"),
+        (["impl=[eager,eager]"], "impl names eager twice"),
+        (["norms=[[ln]]"], "norms must be a list of single values, got [['ln']]"),
+        (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN has an effect in sweeps only"),
         (["norms=[none,rms]"], "timing.reference=ln is not one of none, rms"),
         (["norms=[ln,rmss]"], "norm=rmss is not known"),
         (["norms=[ln,rms+p=0.5]"], "norm=rms has no option norm.p"),
@@ -55,6 +60,15 @@ def test_series_and_setting_are_named_as_those_of_runs() -> None:
     assert list(jobs) == ["ln", "prms", "prms+p=0.5"]
     assert {job.setting for job in jobs.values()} == {"small+optim.lr=0.1"}
     assert [getattr(job.norm, "p", None) for job in jobs.values()] == [None, 0.0625, 0.5]
+
+
+def test_a_norm_of_your_own_can_be_timed(tmp_path: Path) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\neps: 0.5\n")
+    for flag in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"], ["-cd", str(tmp_path)]):
+        _, jobs = timing.parse(["norms=[ln,own]", *flag, "impl=[eager,fused]"])
+        assert list(jobs) == ["ln", "own", "ln+impl=fused", "own+impl=fused"]
+        assert jobs["own"].norm.eps == 0.5
 
 
 def test_several_implementations_need_labels() -> None:

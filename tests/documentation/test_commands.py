@@ -79,7 +79,7 @@ def check_runs(words: Sequence[str]) -> None:
     if words == ["--help"]:
         assert app.help_text()
         return
-    arguments = app.get_args_parser().parse_intermixed_args([config.expand_home(word) for word in words])
+    arguments = app.parse([config.expand_home(word) for word in words])
     runs, sweep = app.expand(arguments.overrides, arguments.multirun, arguments.config_dir)
     assert (sweep is not None) == arguments.multirun
     norms = config.options("norm", arguments.config_dir)

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -239,6 +239,28 @@ OUTSIDE = ("--config-dir", "DIR")
         (["rms"], "'rms' is no GROUP=CHOICE and no KEY=VALUE ("),
         (["a=b=c"], "'a=b=c' is no GROUP=CHOICE and no KEY=VALUE ("),
         (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
+        (["--config-dir", ""], "--config-dir  is not a folder"),
+        (["-cn", "x"], "--config-name is not supported; --config-dir DIR adds a folder of configs"),
+        (["--config-path", "/x"], "--config-path is not supported; --config-dir DIR adds a folder of configs"),
+        (["--experimental-rerun", "x"], "--experimental-rerun is not supported"),
+        (["-p", "norm"], "--package and --resolve have an effect together with --cfg only"),
+        (["-m", "--resolve"], "--package and --resolve have an effect together with --cfg only"),
+        (["-m", "-c", "job"], "-m does not go with --run, --cfg and --info, which are about one run"),
+        (["--cfg"], "argument -c/--cfg: expected one argument"),
+        (["--cfg", "job", "norm=rmss"], "norm=rmss is not known; did you mean rms?"),
+        (["--cfg", "job", "sede=1"], "sede is not known; did you mean seed?"),
+        (["--shell-completion"], "Hydra refuses this command line (ValueError: Expecting one subcommand"),
+        (["--nothing"], "unrecognized arguments: --nothing"),
+        (["seed=" + "9" * 100_000], "is too long (at most 4000 characters, and 20 brackets in each other)"),
+        (["-m", "seed=range(0,0)"], "seed=range(0,0) has no values"),
+        (["-m", "seed=range(0,3,0)"], "seed=range(0,3,0): write the values with commas between them"),
+        (["-m", "seed=range(0,1000000000)"], "seed=range(0,1000000000) has too many values"),
+        (["-m", "seed=range(0,9000)", "norm=ln,rms"], "these are 18000 runs; a sweep has at most 10000"),
+        (["-m", "hydra.job.chdir=true"], "hydra.job.chdir=true would change the folder"),
+        (["-m", "hydra.sweeper.params.seed=1"], "Unexpected type for root: NoneType"),
+        (["hydra.verbose=true"], "hydra.verbose=true has an effect in sweeps only: python -m rmsexp -m"),
+        (["+logger.wandb.api_key=secret"], "logger.wandb.api_key is not known"),
+        (["model.init=???"], "model.init has no value"),
         (
             [*OUTSIDE, "norm=missing"],
             "norm=missing: _target_ nowhere.Missing cannot be imported (No module named 'nowhere')",
@@ -251,12 +273,27 @@ OUTSIDE = ("--config-dir", "DIR")
         ([*OUTSIDE, "norm=a_list"], "the norm's file names no class"),
         ([*OUTSIDE, "norm=broken"], "norm/broken.yaml"),
     ],
-    ids=lambda value: None if isinstance(value, str) else " ".join(value),
+    ids=lambda value: None if isinstance(value, str) else " ".join(value)[:40],
 )
 def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, bench: Bench, tmp_path: Path) -> None:
     outside = str(config_dir(tmp_path))
     done = bench(*(outside if word == "DIR" else word for word in words))
     done.assert_refused(message)
+    assert not bench.results.exists()
+
+
+@pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])
+def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench: Bench) -> None:
+    launcher = ["hydra/launcher=joblib"] if "launcher" in word else []
+    bench("-m", *launcher, word, "norm=rms,ln").assert_refused("Hydra refuses this command line (")
+    assert not list(record.find_runs(bench.results))
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--hel",), ("norm=ln", "-h"), ("-m", "--help", "seed=0,1")])
+def test_help_may_be_abbreviated_and_stand_anywhere(words: Sequence[str], bench: Bench) -> None:
+    done = bench(*words)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(app.help_text())
     assert not bench.results.exists()
 
 

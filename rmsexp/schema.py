@@ -1,0 +1,292 @@
+"""Schemas of configs: their keys and types, and how a config becomes typed values. Torch is imported when needed.
+
+A task's schema is the class ``Config`` in its module; a norm's is the class that its config names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from rmsexp.checks import at_least, choice, nearest, not_empty
+from rmsexp.command_line import LONGEST_MESSAGE, ReportedError
+
+LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
+MOST_THREADS = 1024  # many thousands of threads crash PyTorch
+
+
+class ConfigError(ReportedError, ValueError):
+    """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
+
+    exit_status = 2
+    longest = LONGEST_MESSAGE
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with ``~`` or ``~user`` at its beginning replaced by the home folder.
+
+    Raises: ConfigError if there is no such home folder, as for a user id without an entry in /etc/passwd.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        hint = "set HOME, or write the folder without ~, as in data.root=/data"
+        raise ConfigError(f"{path}: there is no such home folder; {hint}") from None
+
+
+@dataclass
+class DataConfig:
+    """The key below ``data`` that every task has. ``root``: folder of all data sets and of what is made from them."""
+
+    root: str = "~/.cache/rmsexp"
+
+    def __post_init__(self) -> None:
+        not_empty("data.root", self.root)
+
+    @property
+    def root_folder(self) -> Path:
+        return expanded(self.root)
+
+
+@dataclass
+class WandbConfig:
+    """Options of Weights & Biases. ``mode``: offline, online or disabled. ``project``: the project's name."""
+
+    mode: str = "offline"
+    project: str = "rmsexp"
+
+    def __post_init__(self) -> None:
+        choice("logger.wandb.mode", self.mode, ("offline", "online", "disabled"))
+
+
+@dataclass
+class TensorBoardConfig:
+    """Options of TensorBoard, of which there are none."""
+
+
+@dataclass
+class LoggerConfig:
+    """The loggers of a run. None: the run does not use this logger."""
+
+    wandb: WandbConfig | None = None
+    tensorboard: TensorBoardConfig | None = None
+
+
+@dataclass
+class RunConfig:
+    """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
+
+    ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
+
+    Raises: ValueError for invalid values.
+    """
+
+    task: str = MISSING
+    scale: str = MISSING
+    norm: Any = MISSING
+    seed: int = MISSING
+    max_steps: int = MISSING
+    device: str = MISSING
+    threads: int | None = None
+    precision: str = MISSING
+    norm_eps: float = 1e-5
+    deterministic: bool = MISSING
+    compile: bool = MISSING
+    results: str = MISSING
+    force: bool = MISSING
+    log_every: int = MISSING
+    eval_every: int = MISSING
+    checkpoint_every: int = MISSING
+    data: DataConfig = field(default_factory=DataConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+    def __post_init__(self) -> None:
+        choice("precision", self.precision, ("float32", "bfloat16"))
+        choice("device", self.device, ("auto", "cpu", "cuda"))
+        for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
+            at_least(key, getattr(self, key), 1)
+        at_least("seed", self.seed, 0, LARGEST_SEED)
+        not_empty("results", self.results)
+        if self.threads is not None:
+            at_least("threads", self.threads, 1, MOST_THREADS)
+
+
+def instances(resolved: dict[str, Any], find_class: Callable[[str], type]) -> tuple[Any, Any]:
+    """Return a resolved config as an instance of its task's schema, and the norm that the config describes.
+
+    ``find_class``: returns the norm's class for its ``_target_``. Raises: ConfigError.
+    """
+    try:
+        content = OmegaConf.create(resolved)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from None
+    check_missing(content)
+    return fit(task_module(content.get("task")).Config, content, ""), norm_from(content.get("norm"), find_class)
+
+
+def task_module(name: object) -> ModuleType:
+    """Return the module of a task, ``rmsexp.tasks.<name>``. It is imported only when needed, because it imports torch.
+
+    Raises: ConfigError if there is no such task.
+    """
+    module = f"rmsexp.tasks.{name}"
+    try:
+        found = importlib.import_module(module) if str(name).isidentifier() else None
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the task's module exists, but something that it imports does not
+            raise
+        found = None
+    if not hasattr(found, "Task"):
+        raise ConfigError(f"task={name} has no module {module} with a class Task")
+    return cast("ModuleType", found)
+
+
+def norm_from(content: Any, find_class: Callable[[str], type]) -> Any:
+    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options.
+
+    ``find_class``: returns the class for its ``_target_``. Raises: ConfigError.
+    """
+    if not isinstance(content, DictConfig) or "_target_" not in content:
+        raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
+    values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
+    try:
+        options_class = find_class(str(content["_target_"]))
+    except ConfigError as error:
+        raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
+    return fit(options_class, values, "norm.")
+
+
+def norm_class(target: str) -> type:
+    """Return the class of a norm by its path, such as ``rmsexp.norms.RMS``, after importing its module.
+
+    Importing a module runs its code, so ``target`` must come from the user's command line or own configs.
+
+    Raises: ConfigError if there is no such class, or if it is not a norm's.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # the module of a norm is any program
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise ConfigError(f"{target} cannot be imported ({kind}{error})") from None
+    if not _is_norm_class(found):
+        raise ConfigError(f"{target} is not a dataclass derived from rmsexp.norms.Norm")
+    return cast("type", found)
+
+
+def loaded_norm_class(target: str) -> type:
+    """Return the class of a norm by its path without importing anything but the package's own norms.
+
+    A norm that is not of this package is found if the process has imported its module already.
+
+    Raises: ConfigError if no such class is loaded.
+    """
+    importlib.import_module("rmsexp.norms")
+    module, _, name = target.rpartition(".")
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # getattr might import a module
+    if not _is_norm_class(found):
+        raise ConfigError(
+            f"{target} is not a class of rmsexp.norms, and a recorded config may not import others; "
+            "if you trust this class, name it with --norm-class"
+        )
+    return cast("type", found)
+
+
+def _is_norm_class(value: object) -> bool:
+    return isinstance(value, type) and is_dataclass(value) and hasattr(value, "linear")
+
+
+def check_missing(content: DictConfig) -> None:
+    """Raise ConfigError for a value that is missing; OmegaConf would take the default of the schema instead."""
+    if missing := sorted(OmegaConf.missing_keys(content)):
+        raise ConfigError(f"{missing[0]} has no value (??? stands for a missing one)")
+
+
+def normalised(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a resolved config with its values as the schemas of its task and norm have them.
+
+    Different spellings of a value thus become one: on is True, 1 is 1.0 if the schema has a float, and -0.0 is 0.0.
+
+    Raises: ConfigError for unknown keys and for values of another type.
+    """
+    options = {key: value for key, value in content["norm"].items() if key != "_target_"}
+    norm = _merge(norm_class(content["norm"]["_target_"]), OmegaConf.create(options), "norm.")
+    typed = _merge(task_module(content["task"]).Config, OmegaConf.create(content), "")
+    return _values_of(content, _container(typed) | {"norm": content["norm"] | _container(norm)})
+
+
+def _container(typed: DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(typed)  # type: ignore[return-value]
+
+
+def _values_of(keys: Any, values: Any) -> Any:
+    """Return ``values`` without the keys that the nested dicts ``keys`` do not have, and without minus zero."""
+    if isinstance(keys, dict) and isinstance(values, dict):
+        return {key: _values_of(keys[key], values[key]) for key in keys}
+    return values + 0.0 if isinstance(values, float) else values
+
+
+def fit(schema: type, content: DictConfig, prefix: str) -> Any:
+    """Return an instance of a dataclass from a config, after checking types and values. Raises: ConfigError."""
+    merged = _merge(schema, content, prefix)
+    try:
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
+    """Return a config with the keys and types of a dataclass, and with the values of ``content``.
+
+    Raises: ConfigError for unknown keys and for values of another type.
+    """
+    typed = OmegaConf.structured(schema)
+    for name, value in typed.items_ex(resolve=False):
+        if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
+            keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
+            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+    try:
+        merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
+    except ConfigKeyError as error:
+        key = f"{prefix}{error.full_key}"
+        known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
+        raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
+    for name, value in flatten(_container(merged)).items():
+        if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
+            raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
+    return merged
+
+
+def plain_values(composed: DictConfig) -> dict[str, Any]:
+    """Return a composed config as nested dicts, with references such as ``${seed}`` resolved. Raises: ConfigError."""
+    try:
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {_first_line(error)}") from None
+
+
+def _first_line(error: OmegaConfBaseException) -> str:
+    return str(error.msg or error).partition("\n")[0]
+
+
+def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested dict as a flat dict with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if hasattr(value, "items") and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,179 @@
+"""Values on the command line: spellings of one value, missing values, limits, and words that are too long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rmsexp import config, timing
+from rmsexp.readers import read_yaml
+from rmsexp.schema import flatten
+
+REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]
+
+
+# --- spellings
+
+
+@pytest.mark.parametrize(
+    ("key", "spellings", "folder"),
+    [
+        ("deterministic", ("true", "on", "yes", "1", "TRUE", "'true'"), "demo/rms/seed0"),
+        ("deterministic", ("false", "off", "no", "0"), "demo+deterministic=False/rms/seed0"),
+        ("optim.lr", ("1", "1.0", "+1", "1e0", "'1'"), "demo+optim.lr=1.0/rms/seed0"),
+        ("optim.lr", ("0.003", "3e-3", "'0.003'"), "demo/rms/seed0"),
+        ("model.dropout", ("0", "0.0", "-0.0"), "demo+model.dropout=0.0/rms/seed0"),
+        ("batch_size", ("8", "'8'", "+8"), "demo+batch_size=8/rms/seed0"),
+        ("seed", ("7", "'7'", "07"), "demo/rms/seed7"),
+        ("norm.eps_inside", ("false", "off"), "demo/rms+eps_inside=False/seed0"),
+        ("norm.eps", ("1", "1.0"), "demo/rms+eps=1.0/seed0"),
+        ("norm.axes", ("[1,2,3]", "['1',2,3]", "[ 1, 2, 3 ]"), "demo/rms+axes=1-2-3/seed0"),
+    ],
+)
+def test_spellings_of_a_value_are_one_setting_and_one_config(key: str, spellings: Sequence[str], folder: str) -> None:
+    jobs = [config.job([f"{key}={spelling}"]) for spelling in spellings]
+    assert {job.folder for job in jobs} == {Path("results/cifar10", folder)}
+    assert len({json.dumps(job.resolved) for job in jobs}) == 1
+
+
+def test_spellings_in_config_files_do_not_count_either(tmp_path: Path) -> None:
+    files = {
+        "scale/mine": "# @package _global_\nscale: mine\ndeterministic: 'on'\nschedule: {steps: 5, period: 5}\n",
+        "recipe/cifar10/mine": "# @package _global_\noptim: {lr: 1}\n",
+    }
+    for name, content in files.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    words = ["scale=mine", "optim.lr=1.0", "deterministic=true"]
+    assert config.job(words, str(tmp_path)).setting == config.job(words[:1], str(tmp_path)).setting == "mine"
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.relative_to(REFERENCE).as_posix())
+def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
+    """The words in the names of its folders give the run's folder, and the values in its record."""
+    task, setting, series, seed = run.parts[-4:]
+    scale, *options = setting.split("+")
+    norm, *norm_options = series.split("+")
+    words = [f"task={task}", f"scale={scale}", *options, f"norm={norm}", *(f"norm.{word}" for word in norm_options)]
+    job = config.job([*words, f"seed={seed.removeprefix('seed')}"])
+    assert job.folder.parts[-4:] == run.parts[-4:]
+    recorded = flatten(read_yaml(run / "config.yaml"))  # without the keys that did not exist yet
+    changed = config.differences(job.resolved, read_yaml(run / "config.yaml"))
+    assert not changed.keys() & recorded.keys()
+
+
+# --- missing values
+
+
+@pytest.mark.parametrize("key", ["model.init", "optim.lr", "threads", "norm.eps", "norm.axes", "data.root", "results"])
+def test_a_missing_value_is_refused(key: str) -> None:
+    with pytest.raises(config.ConfigError, match=rf"^{key} has no value"):
+        config.job([f"{key}=???"])
+
+
+def test_a_missing_element_of_a_list_is_refused() -> None:
+    with pytest.raises(config.ConfigError, match=r"^norm.axes\[1\] has no value"):
+        config.job(["norm.axes=[2,???]"])
+
+
+@pytest.mark.parametrize("word", ["timing.budget=???", "norms=???", "timing.reference=???"])
+def test_a_missing_option_of_timing_is_refused(word: str) -> None:
+    with pytest.raises(config.ConfigError, match=f"^{word.partition('=')[0]} has no value"):
+        timing.parse([word])
+
+
+def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\neps: ???\n")
+    with pytest.raises(config.ConfigError, match=r"^norm\.eps has no value"):
+        config.job(["norm=own"], str(tmp_path))
+    assert config.job(["norm=own", "norm.eps=0.5"], str(tmp_path)).series == "own+eps=0.5"
+
+
+# --- limits
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("threads=100000", "threads must be at most 1024, got 100000"),
+        ("seed=9223372036854775808", "seed must be at most 9223372036854775807, got 9223372036854775808"),
+        ("max_steps=10000000000000", "max_steps must be at most 1000000000000, got 10000000000000"),
+        ("batch_size=10000000000000", "batch_size must be at most 1000000000000"),
+        ("schedule.period=1000000000000000000000", "schedule.period must be at most 1000000000000"),
+        ("model.width=1e9", "model.width must be at most 10000, got 1000000000.0"),
+        ("task=rnnsearch model.hidden=10000000", "model.hidden must be at most 1000000, got 10000000"),
+        ("task=rnnsearch model.init_center=nan", "model.init_center must be a finite number, got nan"),
+        ("task=rnnsearch decoding.beam=1000000000", "decoding.beam must be at most 1000"),
+        ("task=rnnsearch decoding.beyond_source=1000000000000000000000", "decoding.beyond_source must be at most"),
+        ("task=rnnsearch data.vocabulary=1", "data.vocabulary must be at least 4, got 1"),
+        ("task=transformer model.layers=100000000", "model.layers must be at most 10000"),
+        ("task=attentive_reader model.width=100000000000", "model.width must be at most 1000000"),
+        ("task=order_embedding model.embedding=1000000000000000", "model.embedding must be at most 1000000"),
+    ],
+)
+def test_a_value_that_works_on_no_machine_is_refused(word: str, message: str) -> None:
+    with pytest.raises(config.ConfigError) as error:
+        config.job(word.split())
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 100_000, "[" * 5000, "[" * 30 + "]" * 30, "{a:" * 30 + "1" + "}" * 30, "(" * 100, "x" * 4000]
+)
+@pytest.mark.parametrize("key", ["seed", "timing.reference"])
+def test_a_word_that_is_too_long_is_refused(key: str, value: str) -> None:
+    with pytest.raises(config.ConfigError, match="at most 4000 characters, and 20 brackets in each other"):
+        timing.parse([f"{key}={value}"])
+
+
+def test_a_number_of_4000_digits_is_refused() -> None:
+    with pytest.raises(config.ConfigError, match="seed must be at most"):
+        config.job([f"seed={'9' * 3900}"])
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["norms=[[ln]]"], "norms"), (["impl=[[eager]]"], "impl"), (["norms=[ln]", "norm.axes=[[2,3]]"], "norm.axes")],
+)
+def test_a_list_in_a_list_is_refused(words: list[str], key: str) -> None:
+    with pytest.raises(config.ConfigError, match=f"^{key} must be a list of single values"):
+        timing.parse(words)
+
+
+@pytest.mark.parametrize("target", ["..", ".", "''", "rmsexp.norms.", "a" + ".a" * 1000, "rmsexp.norms.base.Norm.name"])
+def test_a_path_that_is_no_class_is_refused(target: str) -> None:
+    with pytest.raises(config.ConfigError, match=r"^norm=rms: _target_ .*cannot be imported"):
+        config.job([f"norm._target_={target}"])
+
+
+def test_a_module_that_is_no_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "not_python.py").write_text("class Mine(\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(config.ConfigError, match=r"_target_ not_python\.Mine cannot be imported \(SyntaxError: "):
+        config.job(["norm._target_=not_python.Mine"])
+
+
+@pytest.mark.parametrize(
+    "word", ["hydra.verbose=true", "hydra/launcher=joblib", "sweep=lr", "+hydra.sweeper.params.seed=1"]
+)
+def test_a_word_about_sweeps_is_refused_where_it_has_no_effect(word: str) -> None:
+    with pytest.raises(config.ConfigError, match="has an effect in sweeps only"):
+        config.job([word])
+
+
+def test_a_reference_to_an_unknown_key_is_refused_with_its_key() -> None:
+    with pytest.raises(config.ConfigError, match=r"^optim\.lr: Interpolation key 'nothing' not found"):
+        config.job(["optim.lr=${nothing}"])
+    with pytest.raises(config.ConfigError, match=r"^norms: Interpolation key 'nothing' not found"):
+        timing.parse(["norms=${nothing}"])
+
+
+def test_a_value_that_refers_to_itself_is_refused_with_its_key() -> None:
+    with pytest.raises(config.ConfigError, match=r"^optim\.lr: Recursive interpolation"):
+        config.job(["optim.lr=${optim.lr}"])
