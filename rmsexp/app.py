@@ -253,7 +253,9 @@ def _hydra(words: Sequence[str]) -> int:
     except RuntimeError as error:  # such as a worker of joblib that was killed
         raise ReportedError(f"{type(error).__name__}: {error}") from None
     except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
-        raise config.ConfigError(f"Hydra refuses this command line ({type(error).__name__}: {error})") from None
+        raise config.ConfigError(
+            f"Hydra refuses its own options and keys, hydra.… ({type(error).__name__}: {error})"
+        ) from None
     return 0
 
 

@@ -143,7 +143,7 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
     sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
     parts = [f"# {what}", "\n".join(f"- {line}" for line in [*notes, f"`{content['command']}`"])]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
-    record.write_atomic(folder / "bench.md", "\n\n".join(parts) + "\n")
+    record.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):
         panels = [case for case in measured if case.stored["passes"] == passes]
         canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))

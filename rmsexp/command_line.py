@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ class ReportedError(Exception):
     """
 
     exit_status = 1
-    longest = 1000  # enough for the path of a run, the address of a data set, and a command that can be copied
+    longest = LONGEST_MESSAGE
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,23 +91,39 @@ def report(message: object) -> None:
 def brief(message: object) -> str:
     """Return a message, or that of an error, in at most two lines and ``LONGEST_MESSAGE`` characters.
 
-    If it is longer, its long words (values and paths) lose their middle, the longest first, and then the message does.
-    A ReportedError has a limit of its own, ``longest``.
+    If it is longer, its long words (values and paths) lose their middle, the longest first; then words are left out,
+    paths last. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
     """
     longest = getattr(message, "longest", LONGEST_MESSAGE)
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
-    text = f"{first}\n{' '.join(others)}" if others else first
+    text = "\n".join("".join(map(_printable, line)) for line in ([first, " ".join(others)] if others else [first]))
     for word in sorted(set(text.split()), key=len, reverse=True):
         if len(text) > longest:
             text = text.replace(word, _without_middle(word, max(SHORTENED_WORD, len(word) + longest - len(text))))
-    return _without_middle(text, longest)
+    return _without_words(_without_middle(text, 10 * longest), longest)
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _without_middle(text: str, length: int) -> str:
+    """Return a text of at most this length. A path keeps the name of its file, unless that is very long."""
     if len(text) <= length:
         return text
-    end = length // 2
+    name = len(text.rpartition("/")[2]) if "/" in text else 0
+    end = min(max(length // 2, name), length - length // 4)
     return f"{text[: length - end - 1]}…{text[-end:]}"
+
+
+def _without_words(text: str, length: int) -> str:
+    """Return a text of at most this length, from which words are left out, those near the middle first, paths last."""
+    words = text.split(" ")
+    for index in sorted(range(len(words)), key=lambda index: ("/" in words[index], abs(2 * index - len(words)))):
+        if len(text) > length:
+            words[index] = "…"
+            text = re.sub("…( …)+", "…", " ".join(words))
+    return text
 
 
 def documentation(file: str) -> str:

@@ -58,7 +58,7 @@ NOT_IDENTITY = {
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
-DEEPEST_WORD = 20  # largest number of brackets in each other; a few hundred are too deep for Hydra
+DEEPEST_WORD = 20  # largest number of levels of brackets; Hydra fails at a few hundred
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _check_size(word: str) -> None:
     """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
     depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in word), default=0)
     if len(word) > LONGEST_WORD or depth > DEEPEST_WORD:
-        limits = f"at most {LONGEST_WORD} characters, and {DEEPEST_WORD} brackets in each other"
+        limits = f"at most {LONGEST_WORD} characters and {DEEPEST_WORD} levels of brackets"
         raise ConfigError(f"{word} is too long ({limits})")
 
 

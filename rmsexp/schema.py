@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
-from rmsexp.command_line import LONGEST_MESSAGE, ReportedError
+from rmsexp.command_line import ReportedError
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
@@ -27,7 +27,6 @@ class ConfigError(ReportedError, ValueError):
     """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
 
     exit_status = 2
-    longest = LONGEST_MESSAGE
 
 
 def expanded(path: str | Path) -> Path:

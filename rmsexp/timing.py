@@ -112,13 +112,14 @@ def _show(folder: Path) -> None:
 
     from rmsexp.compare.plots import canvas
     from rmsexp.compare.plots import timing as timing_plot
+    from rmsexp.compare.tables import markup
     from rmsexp.compare.tables import timing as timing_table
 
     rows = pd.DataFrame(
         timing_records.rows(record.read_json(folder / timing_records.FILE), str(folder)),
         columns=list(timing_records.COLUMNS),
     )
-    record.write_atomic(folder / "timing.csv", rows.to_csv(index=False))
+    record.write_atomic(folder / "timing.csv", markup.csv(rows))
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")

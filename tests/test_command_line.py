@@ -14,7 +14,7 @@ import pytest
 from rmsexp import app
 from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, entry_point
 from rmsexp.config import ConfigError
-from rmsexp.data import DataError
+from rmsexp.data import DataError, UnavailableError
 
 NUMBERS = ", ".join(map(str, range(1000)))
 
@@ -32,7 +32,7 @@ NUMBERS = ", ".join(map(str, range(1000)))
             f"{'u' * 100} {'v' * 29}…{'v' * 30} {'w' * 68}…{'w' * 69}",
             id="the longest word first, and not more than needed",
         ),
-        pytest.param(NUMBERS, f"{NUMBERS[:149]}…{NUMBERS[-150:]}", id="many short words"),
+        pytest.param("word " * 1000, f"{'word ' * 30}… {'word ' * 28}word", id="many short words"),
     ],
 )
 def test_a_message_has_at_most_two_lines_and_300_characters(message: object, expected: str) -> None:
@@ -41,10 +41,24 @@ def test_a_message_has_at_most_two_lines_and_300_characters(message: object, exp
     assert expected.count("\n") <= 1
 
 
-def test_a_message_about_data_keeps_its_address_and_command() -> None:
-    text = "in" + " a folder" * 20 + "\nrun" + " a command" * 40
-    assert brief(DataError(text)) == text
-    assert len(brief(DataError("w" * 5000))) == DataError.longest
+def test_a_message_about_a_download_keeps_its_address_and_command() -> None:
+    text = "from" + " an address" * 20 + "\nrun" + " a command" * 40
+    assert brief(UnavailableError(text)) == text
+    assert len(brief(UnavailableError("w" * 5000))) == UnavailableError.longest
+
+
+@pytest.mark.parametrize("words_before", [0, 20, 200])
+@pytest.mark.parametrize("words_after", [0, 20, 200])
+@pytest.mark.parametrize("name", ["last.pt", "n" * 40])
+def test_a_message_that_is_too_long_keeps_the_name_of_its_file(words_before: int, words_after: int, name: str) -> None:
+    path = f"/{'folder/' * 50}{name}:12:"
+    message = brief(" ".join(["word"] * words_before + [path] + ["word"] * words_after))
+    assert len(message) <= LONGEST_MESSAGE
+    assert f"{name}:12:" in message
+
+
+def test_characters_that_cannot_be_printed_are_escaped() -> None:
+    assert brief("a \x1b[31m \udce9 é ❌ \t \0") == r"a \x1b[31m \udce9 é ❌ \t \x00"
 
 
 @pytest.mark.parametrize(

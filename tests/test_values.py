@@ -128,7 +128,7 @@ def test_a_value_that_works_on_no_machine_is_refused(word: str, message: str) ->
 )
 @pytest.mark.parametrize("key", ["seed", "timing.reference"])
 def test_a_word_that_is_too_long_is_refused(key: str, value: str) -> None:
-    with pytest.raises(config.ConfigError, match="at most 4000 characters, and 20 brackets in each other"):
+    with pytest.raises(config.ConfigError, match="at most 4000 characters and 20 levels of brackets"):
         timing.parse([f"{key}={value}"])
 
 

@@ -11,6 +11,7 @@ from rmsexp.compare.plots import setting_curves
 from rmsexp.compare.records import statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import markup
 from rmsexp.compare.tables import summary as summary_table
 
 
@@ -30,7 +31,7 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
     comparison.mkdir(exist_ok=True)
     table = summary_table.table(records, *records.names) if summary is None else summary
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
-    record.write_atomic(comparison / "summary.csv", table.to_csv(index=False))
+    record.write_atomic(comparison / "summary.csv", markup.csv(table))
     record.write_atomic(comparison / "summary.md", text)
     setting_curves.save(records, comparison)
     return comparison

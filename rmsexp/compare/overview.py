@@ -11,6 +11,7 @@ from rmsexp import record
 from rmsexp.compare.page import html, markdown
 from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
+from rmsexp.compare.tables import markup
 
 
 def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Sequence[str], folder: Path) -> list[Path]:
@@ -35,7 +36,7 @@ def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Seq
     texts = {
         "report.html": html.page(reports),
         "report.md": markdown.overview(reports, problems, savings, paper, folder),
-        "summary.csv": summary(reports).to_csv(index=False),
+        "summary.csv": markup.csv(summary(reports)),
         "tables.tex": "\n".join(map(markdown.latex, reports)),
     }
     for name, text in texts.items():

@@ -23,7 +23,7 @@ from rmsexp.compare.plots import savings as savings_plot
 from rmsexp.compare.records import statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import findings, learning_rates, seed_tests, time_to_target, versus_paper
+from rmsexp.compare.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
 from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
@@ -91,7 +91,7 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         figures={FIGURES[name]: str(report.folder / f"{name}.png") for name in figures},
     )
     for part in parts:
-        record.write_atomic(report.folder / f"{part.name}.csv", part.numbers.to_csv(index=False))
+        record.write_atomic(report.folder / f"{part.name}.csv", markup.csv(part.numbers))
     record.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
     record.write_atomic(report.folder / "tables.tex", markdown.latex(report))
     return WrittenReport(report, pool.submit(_draw, records, numbers, folder))

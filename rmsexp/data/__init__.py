@@ -21,6 +21,12 @@ class DataError(ReportedError):
     """
 
 
+class UnavailableError(DataError):
+    """Raised if data is missing and could not be downloaded. The message has an address and a command to copy."""
+
+    longest = 1000
+
+
 @dataclass(frozen=True)
 class Images:
     """Labelled colour images in two splits.

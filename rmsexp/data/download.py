@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, UnavailableError
 
 TIMEOUT_SECONDS = 30  # longest wait for the connection, and for each further part of the response
 
@@ -37,14 +37,14 @@ def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256
             yield path
 
 
-def unavailable(name: str, folder: Path, files: str, source: str, error: object, prepare: str) -> DataError:
+def unavailable(name: str, folder: Path, files: str, source: str, error: object, prepare: str) -> UnavailableError:
     """Return the error for data that is not in ``folder`` and that could not be downloaded from ``source``.
 
     ``name`` is the data set. ``source`` is a URL or the name of another source. ``error`` says why the download failed.
     ``files`` describes the files that belong in ``folder``. ``prepare`` holds the arguments with which
     ``python -m rmsexp.prepare`` downloads them.
     """
-    return DataError(
+    return UnavailableError(
         f"{name} is not in {folder}, and the download from {source} failed ({error}).\n"
         f"Run `python -m rmsexp.prepare {prepare}` where there is a network, or put an existing copy of {files} there; "
         "scale=demo needs no data."

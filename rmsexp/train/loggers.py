@@ -30,9 +30,7 @@ def check(options: LoggerConfig) -> None:
         raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'")
 
 
-def make(
-    options: LoggerConfig, folder: Path, config: Mapping[str, Any], step: int, failures: Failures
-) -> list[Logger]:
+def make(options: LoggerConfig, folder: Path, config: Mapping[str, Any], step: int, failures: Failures) -> list[Logger]:
     """Return the loggers that a config chooses.
 
     ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.

@@ -30,7 +30,7 @@ def overview(
     parts += [setting(report, to, level=2) for report in reports]
     if paper:
         parts += ["## Curves of the paper, in its own setting", *map(_image, paper)]
-    return "\n\n".join(parts) + "\n"
+    return markup.document(parts)
 
 
 def setting(report: SettingReport, to: Path, level: int = 1) -> str:
@@ -44,7 +44,7 @@ def setting(report: SettingReport, to: Path, level: int = 1) -> str:
     for title, table in report.tables.items():
         parts += [f"{heading}# {title}", markup.markdown(table)]
     parts.append(_list([*report.notes, *report.records.problems]))
-    return "\n\n".join(parts) + "\n"
+    return markup.document(parts)
 
 
 def _list(lines: Sequence[str]) -> str:

@@ -1,14 +1,37 @@
-"""Write a table of text as Markdown and as LaTeX."""
+"""Write tables as CSV, Markdown and LaTeX. Names in them may come from somebody else's records."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 import pandas as pd
+
+FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins with one of these for a formula
 
 
 def markdown(table: pd.DataFrame) -> str:
     """Return a Markdown table. In cells, "|" is escaped."""
     lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def document(parts: Iterable[str]) -> str:
+    """Return a Markdown text of paragraphs, headings and tables. A browser will show HTML in it as text."""
+    return re.sub("<(?=[A-Za-z/!?])", "&lt;", "\n\n".join(parts)) + "\n"
+
+
+def csv(table: pd.DataFrame) -> str:
+    """Return a table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    texts = table.select_dtypes(exclude="number")
+    return table.assign(**{str(name): texts[name].map(_no_formula) for name in texts}).to_csv(index=False)
+
+
+def _no_formula(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", " ")  # pandas would write it as the end of a row
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:

@@ -128,7 +128,7 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
         markup.markdown(cells),
         "\n".join(f"- {line}" for line in caveats),
     ]
-    return "\n\n".join(parts) + "\n"
+    return markup.document(parts)
 
 
 def for_terminal(table: pd.DataFrame) -> Table:
