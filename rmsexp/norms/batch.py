@@ -235,19 +235,27 @@ class BatchNorm(Normaliser):
             unbiased: For each time step, the ratio of unbiased to biased variance.
             enough: For each time step, whether it has enough examples. The others are not updated.
         """
-        steps, momentum = span or range(1), self.options.momentum
-        rows, shape, dtype = slice(steps.start, steps.stop), (len(steps), -1), compute_dtype(self.running_mean.dtype)
-        updated = torch.tensor(enough, device=mean.device)
-        weight = torch.full(updated.shape, momentum, dtype=dtype, device=mean.device).masked_fill(~updated, 0.0)
+        steps, dtype = span or range(1), compute_dtype(self.running_mean.dtype)
+        rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
+        weight: float | Tensor = self.options.momentum
+        factor: float | Tensor = unbiased[0]
+        updated: int | Tensor = 1
         if span is not None:
-            weight = weight.masked_fill(updated & (self.count[rows] == 0), 1.0)
-        weight = weight.unsqueeze(-1)
-        factor = torch.tensor(unbiased, dtype=dtype, device=mean.device).unsqueeze(-1)
-        for running, new in (
-            (self.running_mean[rows], mean.to(dtype).view(shape)),
-            (self.running_var[rows], var.to(dtype).view(shape) * factor),
-        ):  # not lerp_, because with running statistics in float16 the new ones may overflow
-            running.copy_(running.to(dtype).lerp(new, weight))
+            first = (self.count[rows] == 0).unsqueeze(-1)
+            weight = torch.full(first.shape, self.options.momentum, dtype=dtype, device=mean.device).masked_fill(
+                first, 1.0
+            )
+        if len(steps) > 1:
+            factor = torch.tensor(unbiased, dtype=dtype, device=mean.device).unsqueeze(-1)
+        if not all(enough):
+            updated = torch.tensor(enough, device=mean.device)
+            weight = updated.unsqueeze(-1) * weight
+        for running, new in ((self.running_mean[rows], mean), (self.running_var[rows], var.to(dtype) * factor)):
+            new_row = new.to(dtype).view(shape)
+            if running.dtype == dtype:
+                running.lerp_(new_row, weight)
+            else:  # running statistics in float16, in which the new ones may overflow before the mean is taken
+                running.copy_(running.to(dtype).lerp(new_row, weight))
         self.count[rows] += updated
 
     def _grow(self, steps: int) -> None:
