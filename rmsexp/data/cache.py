@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report
 from rmsexp.record import sync_folder
 
@@ -51,7 +52,7 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
         return _checked(folder, read)
     except DAMAGE as error:
         if os.path.lexists(folder):
-            report(f"{folder} is damaged ({error}); its content is computed again")
+            report(brief(f"{folder} is damaged ({error}); its content is computed again"))
     with staging(folder) as temporary:
         with suppress(*DAMAGE):
             return _checked(folder, read)  # another process made it while this one waited

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rmsexp import checks, record
+from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_float32
 
@@ -120,7 +121,7 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
         if recorded not in (None, content):
             raise ValueError("their digest does not fit")
     except (OSError, ValueError) as error:
-        report(f"{target}: these features cannot be used ({error}); they are computed again")
+        report(brief(f"{target}: these features cannot be used ({error}); they are computed again"))
         return False
     if recorded is None:  # an older version stored the features
         report(f"{target}: these features have no digest, so they could not be checked for damage")

@@ -148,6 +148,15 @@ def test_every_other_change_of_a_folder_is_repaired(damage: Callable[[Path], Non
     assert cached(folder, read, make, pytest.fail) == "made 2"
 
 
+def test_the_line_about_damage_is_short(tmp_path: Path) -> None:
+    folder, reports = tmp_path / ("a" * 200) / "entry", []
+    cached(folder, read, Maker(), print)
+    _further_file(folder)
+    (folder / ("b" * 200)).mkdir()
+    cached(folder, read, Maker(), reports.append)
+    assert len(reports[0]) <= 300
+
+
 def test_a_file_that_the_disk_cannot_read_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, make, reports = tmp_path / "entry", Maker(), []
     cached(folder, read, make, print)
