@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ WEIGHTS = {  # how often a fault is drawn, relative to the others
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EFBIG")
 RUNS = ("norm=none,ln,rms,prms,bn,wn", "seed=0,1")  # twelve runs
 FAULTS_PER_CYCLE = 10
-STEPS = (4, 40)  # least and greatest number of steps, warm-up included, after which a process is stopped
+STEPS = (3, 30)  # least and greatest number of steps, warm-up included, after which a process is stopped
 REPAIRS = 3  # repetitions of an undisturbed sweep in which failed runs are moved aside and done anew
 # Reads lines from standard input and ends after some of them, so that whoever writes there gets an error.
 LISTENER = "import os, sys; n = int(sys.argv[1])\nwhile n > 0: n -= max(os.read(0, 1000).count(b'\\n'), 1)"
@@ -91,7 +91,7 @@ def write_text(folder: Path) -> None:
 def words(root: Path, text: Path, runs: Sequence[str]) -> list[str]:
     """Return the command line of the sweep, with results and data in ``root``. ``runs``: what is swept."""
     return [
-        *("-m", "task=rnnsearch", *runs, "schedule.steps=16", "log_every=2"),
+        *("-m", "task=rnnsearch", *runs, "schedule.steps=12", "log_every=2"),
         *("eval_every=6", "checkpoint_every=3", "threads=1", "batch_size=10", "pool=3", "model.embedding=8"),
         *("model.hidden=12", "decoding.max_length=6", "decoding.beam=2", "decoding.valid_beam=1", "data.name=files"),
         *(f"data.{split}={text / split}" for split in ("train", "valid", "test")),
@@ -100,68 +100,73 @@ def words(root: Path, text: Path, runs: Sequence[str]) -> list[str]:
 
 
 def launch(command: Sequence[str], log: Path, fault: str, rng: random.Random) -> End:
-    """Run the sweep in a process, with the fault ``fault``; after some steps, stop it with a signal.
+    """Run the sweep in a child of this process, with the fault ``fault``; after some steps, stop it with a signal.
 
-    ``fault``: the name of a signal; or what happens in the process, which is stopped later with SIGTERM; "none": the
-    process is not disturbed.
+    ``fault``: the name of a signal; or what happens in the child, which is stopped later with SIGTERM; "none": the
+    child is not disturbed. A child is a copy of this process, because starting Python and importing PyTorch takes
+    longer than the steps.
     """
+    errors = (rng.choice(ERRORS), rng.randint(1, 60), rng.randint(1, 6)) if fault == "full disk" else ("ENOSPC", 0, 0)
+    limit = rng.randint(*STEPS) if fault != "none" else sys.maxsize
     reading, writing = os.pipe()
-    errors = f"{rng.choice(ERRORS)}:{rng.randint(1, 60)}:{rng.randint(1, 6)}" if fault == "full disk" else "none:0:0"
-    child = [sys.executable, __file__, f"{writing}:{errors}", *command]
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
     with log.open("ab") as file:
-        error, close, listener = _display(fault, file.fileno(), rng)
-        process = subprocess.Popen(
-            child,
-            stdout=error,
-            stderr=error,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=[writing],
-            preexec_fn=close,
-        )
-        if error != file.fileno():
-            os.close(error)
+        display, listener = _display(fault, file.fileno(), rng)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.close(reading)
+                _set_streams(display, fault == "closed stderr")
+                status = be_child(writing, *errors, command)
+            finally:
+                os._exit(status)
+        if display != file.fileno():
+            os.close(display)
     os.close(writing)
-    limit, steps = rng.randint(*STEPS) if fault != "none" else sys.maxsize, 0
+    steps = 0
     with os.fdopen(reading) as lines:
         for _ in lines:
             steps += 1
             if steps == limit:
                 time.sleep(rng.uniform(0, 0.1))
-                process.send_signal(SIGNALS.get(fault, signal.SIGTERM))
-    end = End(process.wait(), steps)
+                os.kill(child, SIGNALS.get(fault, signal.SIGTERM))
+    _, status = os.waitpid(child, 0)
     if listener is not None:
         listener.wait()
-    return end
+    return End(os.waitstatus_to_exitcode(status), steps)
 
 
-def _display(
-    fault: str, log: int, rng: random.Random
-) -> tuple[int, Callable[[], None] | None, subprocess.Popen[bytes] | None]:
-    """Return where a process prints, what it does before it starts, and the process that reads what it prints."""
-    if fault == "closed stderr":
-        return log, lambda: os.close(2), None
+def _display(fault: str, log: int, rng: random.Random) -> tuple[int, subprocess.Popen[bytes] | None]:
+    """Return the descriptor to which a child prints, and the process that reads what it prints (None: the log)."""
     if fault not in ("closed pipe", "closed terminal"):
-        return log, None, None
+        return log, None
     reading, writing = os.pipe() if fault == "closed pipe" else pty.openpty()
     lines = str(rng.randint(1, 40))
     listener = subprocess.Popen([sys.executable, "-SEc", LISTENER, lines], stdin=reading)
     os.close(reading)
-    return writing, None, listener
+    return writing, listener
 
 
-def be_child(fault: str, command: Sequence[str]) -> int:
-    """Run the command line, and write a line for each step to a descriptor.
+def _set_streams(display: int, close_stderr: bool) -> None:
+    """Make ``display`` the standard output and standard error of this process; standard error can be closed."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(display, 1)
+    os.dup2(display, 2)
+    if close_stderr:
+        os.close(2)
+        sys.stderr = None  # type: ignore[assignment]  # as in a process that is started without it
 
-    ``fault`` is DESCRIPTOR:ERROR:FIRST:COUNT. From the FIRST time on that the process waits for a file to be written
-    through to the disk, COUNT such calls fail with the error ERROR, such as ENOSPC.
+
+def be_child(descriptor: int, error: str, first: int, count: int, command: Sequence[str]) -> int:
+    """Run the command line, write a line for each step to ``descriptor``, and return the exit status.
+
+    From the ``first`` time on that the process waits for a file to be written through to the disk, ``count`` such calls
+    fail with the error ``error``, such as ENOSPC.
     """
     from rmsexp import app
     from rmsexp.train import loop
 
-    descriptor, error, *numbers = fault.split(":")
-    remaining, failures = map(int, numbers)
+    remaining, failures = first, count
     original_fsync, original_update = os.fsync, loop.Trainer._update
 
     def fsync(file: int) -> None:
@@ -174,11 +179,10 @@ def be_child(fault: str, command: Sequence[str]) -> int:
         original_fsync(file)
 
     def update(self: loop.Trainer, *arguments: Any) -> Any:
-        os.write(int(descriptor), b"step\n")
+        os.write(descriptor, b"step\n")
         return original_update(self, *arguments)
 
-    if error != "none":
-        os.fsync = fsync  # type: ignore[assignment]
+    os.fsync = fsync  # type: ignore[assignment]
     loop.Trainer._update = update  # type: ignore[method-assign]
     app.draw = lambda _: None  # figures take longer than these runs
     return app.main(command)
@@ -256,7 +260,11 @@ def check(root: Path, reference: dict[str, dict[str, Any]], command: Sequence[st
 
 def disturb(faults: int, root: Path, seed: int, runs: Sequence[str] = RUNS) -> Report:
     """Do the sweep ``runs`` without faults, then with ``faults`` faults; print a line for each. ``root``: a folder."""
+    from rmsexp import config
+
     rng, report, log = random.Random(seed), Report(), root / "log.txt"
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads do not spin: faster on a shared machine
+    config.job(["task=rnnsearch"])  # imports what the children need, and finds Hydra's plugins
     write_text(root / "text")
     print(f"undisturbed: {launch(words(root / 'reference', root / 'text', runs), log, 'none', rng)}", flush=True)
     reference = contents(root / "reference")
@@ -308,7 +316,3 @@ def disturb_and_report(faults: int, root: Path, seed: int) -> list[str]:
         print(f"{count:4}  {cause[:300]}")
     print("\n".join(report.errors) or "no run was lost, none was silently different")
     return report.errors
-
-
-if __name__ == "__main__":
-    sys.exit(be_child(sys.argv[1], sys.argv[2:]))

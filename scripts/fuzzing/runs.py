@@ -111,8 +111,11 @@ def load_checkpoint(place: Path) -> object:
 
 
 def right_checkpoints(place: Path) -> list[object]:
-    """Return what :func:`load_checkpoint` may return: the newest checkpoint, the one before it, or none."""
-    names = checkpoint.LAST, checkpoint.PREVIOUS
+    """Return what :func:`load_checkpoint` may return: none, or one of the checkpoints, also of another file's name.
+
+    The best one lacks the progress of the run; only the trainer refuses it (see :func:`continue_run`).
+    """
+    names = checkpoint.LAST, checkpoint.PREVIOUS, checkpoint.BEST
     return [plain(None), *(plain(checkpoint.read(place / "checkpoints" / name)) for name in names)]
 
 
