@@ -40,7 +40,7 @@ class Earlier:
                 return read()
             except FileNotFoundError:
                 return None
-            except ValueError as error:
+            except (ValueError, IsADirectoryError) as error:
                 damaged[path] = str(error)
                 return None
 

@@ -18,6 +18,7 @@ from fuzzing.inputs import once, only, plain, put, silent
 from fuzzing.workers import Broken, Reader
 from rmsexp.data import DataError, Images, authors_files, cifar10, download, parallel, translation, unpickle, whitening
 from rmsexp.data.synthetic import phrases
+from rmsexp.kernels import build
 
 
 def make_pickle(folder: Path) -> None:
@@ -141,6 +142,17 @@ def load_whitened(folder: Path) -> object:
     return plain(whitening.whitened(images, 1e-3, folder, silent))
 
 
+def load_kernels(folder: Path) -> object:
+    """Return the content of the library of kernels in the folder's cache; a text stands for what is compiled."""
+
+    def compile_text(_: object, __: object, library: Path) -> None:
+        library.write_bytes(b"the kernels\n" * 20)
+        library.with_name(f"{library.name}.sha256").write_text(hashlib.sha256(library.read_bytes()).hexdigest())
+
+    with mock.patch.multiple(build, CACHE=folder / "kernels", _compile=compile_text, _print=silent):
+        return build._library().read_bytes()
+
+
 def make_download(folder: Path) -> None:
     put(folder / "served/file.txt", b"the content of a file\n" * 20)
 
@@ -167,6 +179,7 @@ READERS = (
     Reader("cache of features", datasets.make_karpathy, karpathy, ERRORS, once(karpathy), only("coco/features/*")),
     Reader("cache of questions", datasets.make_lambada, lambada, ERRORS, once(lambada), only("cloze/*")),
     Reader("cache of whitened images", load_whitened, load_whitened, ERRORS, once(load_whitened)),
+    Reader("cache of kernels", load_kernels, load_kernels, (OSError, build.BuildError), once(load_kernels)),
     Reader("cache of sentencepiece", sentencepiece, sentencepiece, ERRORS, once(sentencepiece)),
     Reader("cache of BPE", moses, moses, ERRORS, once(moses)),
 )

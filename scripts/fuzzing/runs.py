@@ -177,7 +177,7 @@ READERS = (
     Reader("status of a run", make_reading, read_status, (OSError, ValueError)),
     Reader("metrics of a run", make_reading, read_metrics, (OSError, ValueError)),
     Reader("checkpoints", make_checkpoints, load_checkpoint, (checkpoint.CheckpointError,), right_checkpoints),
-    Reader("continued run", make_reading, continue_run, (Refused,), once(continue_run), weight=10),
+    Reader("continued run", make_reading, continue_run, (Refused, OSError), once(continue_run), weight=10),
     Reader("records", make_records, load_records),
     Reader("timing records", make_records, load_timings),
     Reader("trained model", make_translation, load_trained, LOADING, once(load_trained)),

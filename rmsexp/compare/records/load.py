@@ -209,10 +209,13 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _description(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``."""
+    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``.
+
+    Raises: ValueError for a value of another type than runs write.
+    """
     target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
-    return {key: stored[key] for key in identity} | {
+    row = {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack this key; their losses are in nats
         "recipe_steps": _number(stored["recipe_steps"]),
@@ -224,6 +227,16 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "torch": session.get("versions", {}).get("torch"),
         "time_state": _time_state(stored["sessions"]),
     }
+    for key, value in row.items():
+        if key == "seed":
+            valid = type(value) is int
+        elif key in identity or key.startswith("target_"):
+            valid = isinstance(value, str)
+        else:
+            valid = not isinstance(value, dict | list)
+        if not valid:
+            raise ValueError(f"its {key} is {value!r:.40}")
+    return row
 
 
 def _time_state(sessions: list[dict[str, Any]]) -> str:

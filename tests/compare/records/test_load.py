@@ -59,6 +59,18 @@ def test_a_damaged_file_is_listed_and_the_run_is_loaded(results: Path, name: str
     assert summary(results).loc["rms", "seeds"] == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("setting", {"a": 1}), ("series", 3), ("seed", "0"), ("recipe_steps", [1]), ("target", "loss")]
+)
+def test_a_value_of_another_type_in_the_description_is_listed(results: Path, key: str, value: object) -> None:
+    path = results / "cifar10/demo/rms/seed0" / record.RUN
+    record.write_json(path, record.read_json(path) | {key: value})
+    records = load(results)
+    assert len(records.runs) == 11
+    assert len(records.problems) == (0 if key == "recipe_steps" else 1)
+    assert summary(results).loc["rms", "seeds"] == 2
+
+
 def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
     for setting in ("demo", "demo+optim.lr=0.01"):
         (write_run(tmp_path, setting=setting) / record.STATUS).unlink()
