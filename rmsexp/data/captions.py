@@ -166,12 +166,14 @@ def read_features(path: Path, images: int) -> np.ndarray:
     Raises: DataError if the file cannot be read, has another shape or type, or has a row whose norm is not 1.
     """
     try:
-        features = np.lib.format.open_memmap(path, mode="r")
+        shape, dtype = _header(path)  # first, because mapping items of zero bytes divides by zero
+        valid = dtype == np.float32 and len(shape) == 2 and shape[0] == images
+        features = np.lib.format.open_memmap(path, mode="r") if valid else np.empty(0)
     except Exception as error:  # a damaged header may raise any exception
         raise unreadable(path, error, "Replace or delete the file.") from None
-    if features.dtype != np.float32 or features.ndim != 2 or len(features) != images:
+    if not valid:
         raise DataError(
-            f"{path} holds {features.dtype} of shape {features.shape}, not float32 of shape ({images}, size): "
+            f"{path} holds {dtype} of shape {shape}, not float32 of shape ({images}, size): "
             "a row of features for each image.\nReplace the file."
         )
     for start in range(0, images, BLOCK):
@@ -182,3 +184,12 @@ def read_features(path: Path, images: int) -> np.ndarray:
                 "A row must have finite numbers, scaled to a norm of 1; replace the file."
             )
     return features
+
+
+def _header(path: Path) -> tuple[tuple[int, ...], np.dtype]:
+    """Return the shape and the type of the array in a .npy file."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype

@@ -61,6 +61,6 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _messages(text: str) -> list[str]:
-    """Return the messages of errors in what a command printed to standard error, each up to the next one."""
+    """Return the messages of errors in what a command printed to standard error, without the command's name."""
     ends = [*(match.start() for match in MESSAGE.finditer(text)), len(text)]
-    return [text[start:stop].rstrip("\n") for start, stop in pairwise(ends)]
+    return [MESSAGE.sub("", text[start:stop], count=1).rstrip("\n") for start, stop in pairwise(ends)]

@@ -23,7 +23,7 @@ from rmsexp.command_line import LONGEST_MESSAGE, brief
 
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 5, 60, 2**30, 2**28  # limits of one input
 MORE_MEMORY_BYTES = 8 * 2**30  # for inputs that asked for more than MEMORY_BYTES, but may take less
-MOST_LINES = 2  # of the message with which an input is refused
+MOST_LINES = 2  # of a message; most messages also have a limit of LONGEST_MESSAGE characters
 MEMORY = re.compile(r"MemoryError|not enough memory|can't allocate|Unable to allocate|std::bad_alloc")
 FAULTS = ("traceback", "crash", "slow", "big", "silent", "message")  # the verdicts that are findings
 VERDICTS = ("refused", "accepted", *FAULTS)
@@ -260,8 +260,8 @@ def _judge(reader: Reader, place: Path, right: Sequence[object], memory: bool = 
     except reader.raises as error:
         if memory and _took_memory(error):
             return "big", _place(error)
-        text = brief(error).replace(str(place), ".")
-        if len(text) > LONGEST_MESSAGE or text.count("\n") >= MOST_LINES or not text.strip():
+        text = (str(error) if isinstance(error, Refused) else brief(error)).replace(str(place), ".")
+        if len(text) > getattr(error, "longest", LONGEST_MESSAGE) or text.count("\n") >= MOST_LINES or not text.strip():
             return (
                 "message",
                 f"{_origin(error)}: {len(text)} characters, {text.count(chr(10)) + 1} lines: {text[:150]!r}",

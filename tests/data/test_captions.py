@@ -109,13 +109,17 @@ def test_length_may_differ_by_a_thousandth(tmp_path: Path) -> None:
     assert len(read_features(tmp_path / "a.npy", 4)) == 4
 
 
+EMPTY_ITEMS = b"{'descr': '|S0', 'fortran_order': False, 'shape': (-1,)}\n"  # numpy divides by their size
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
         (rows(4), r"float32 of shape \(4, 3\), not float32 of shape \(5, size\)"),
         (rows(5).astype(np.float64), "holds float64"),
         (rows(5)[0], r"shape \(3,\)"),
-        (np.array([{}], dtype=object), "cannot be read"),
+        (np.array([{}], dtype=object), "holds object"),
+        (b"\x93NUMPY\1\0" + bytes([len(EMPTY_ITEMS), 0]) + EMPTY_ITEMS, r"holds \|S0"),
         (b"not an array", "cannot be read"),
         (b"", "cannot be read"),
         (None, "cannot be read"),
