@@ -35,6 +35,7 @@ from rmsexp.schema import expanded as expanded
 from rmsexp.schema import loaded_norm_class as loaded_norm_class
 from rmsexp.schema import norm_class as norm_class
 from rmsexp.schema import norm_from as norm_from
+from rmsexp.schema import respelled as respelled
 from rmsexp.schema import task_module as task_module
 
 _HERE = Path(__file__).parent
@@ -96,15 +97,27 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
             raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
     composed = plain_values(compose(overrides, config_dir))
     config, norm = instances(composed, norm_class)
-    resolved = normalised(composed)
-    base = normalised(plain_values(compose(_choices(overrides), config_dir)))
+    resolved = normalised(composed, norm_class)
+    chosen = plain_values(compose(_choices(overrides), config_dir))
+    setting, series = _names(resolved, normalised(chosen, norm_class))
+    older_setting, older_series = _names(composed, chosen)
+    folder = expanded(config.results) / config.task
+    setting = older_setting if (folder / older_setting).is_dir() else setting
+    series = older_series if (folder / setting / older_series).is_dir() else series
+    return Job(tuple(overrides), config, norm, resolved, setting, series)
+
+
+def _names(resolved: dict[str, Any], base: dict[str, Any]) -> tuple[str, str]:
+    """Return the names of setting and series, by the changes from ``base`` to ``resolved``.
+
+    Older versions named them by values as they were spelled, such as optim.lr=1 for optim.lr=1.0. Their folders remain.
+    """
     changed = differences(resolved, base)
     if "norm.name" in changed:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
     norm_changes = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
     setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
-    setting, series = resolved["scale"] + _suffix(setting_changes), resolved["norm"]["name"] + _suffix(norm_changes)
-    return Job(tuple(overrides), config, norm, resolved, setting, series)
+    return resolved["scale"] + _suffix(setting_changes), resolved["norm"]["name"] + _suffix(norm_changes)
 
 
 def is_for_sweeps(word: str) -> bool:

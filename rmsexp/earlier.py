@@ -72,7 +72,7 @@ class Earlier:
 
     def refuse_other_config(self, job: config.Job) -> None:
         """Raise RefusedError if the run was begun with another config: if a key of the run's identity differs."""
-        changed = config.differences(job.resolved, self.resolved) if self.resolved is not None else {}
+        changed = config.differences(job.resolved, config.respelled(self.resolved)) if self.resolved is not None else {}
         if changed:
             key, value = next(iter(changed.items()))
             count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""

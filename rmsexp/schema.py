@@ -209,7 +209,7 @@ def check_missing(content: DictConfig) -> None:
         raise ConfigError(f"{missing[0]} has no value (??? stands for a missing one)")
 
 
-def normalised(content: dict[str, Any]) -> dict[str, Any]:
+def normalised(content: dict[str, Any], find_class: Callable[[str], type]) -> dict[str, Any]:
     """Return a resolved config with its values as the schemas of its task and norm have them.
 
     Different spellings of a value thus become one: on is True, 1 is 1.0 if the schema has a float, and -0.0 is 0.0.
@@ -217,9 +217,17 @@ def normalised(content: dict[str, Any]) -> dict[str, Any]:
     Raises: ConfigError for unknown keys and for values of another type.
     """
     options = {key: value for key, value in content["norm"].items() if key != "_target_"}
-    norm = _merge(norm_class(content["norm"]["_target_"]), OmegaConf.create(options), "norm.")
+    norm = _merge(find_class(content["norm"]["_target_"]), OmegaConf.create(options), "norm.")
     typed = _merge(task_module(content["task"]).Config, OmegaConf.create(content), "")
     return _values_of(content, _container(typed) | {"norm": content["norm"] | _container(norm)})
+
+
+def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded config with its values normalised, or unchanged if it does not fit today's schemas."""
+    try:
+        return normalised(recorded, loaded_norm_class)
+    except (ConfigError, OmegaConfBaseException, LookupError, AttributeError, TypeError):
+        return recorded
 
 
 def _container(typed: DictConfig) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
-from rmsexp import config, timing
+from rmsexp import config, record, timing
+from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.readers import read_yaml
 from rmsexp.schema import flatten
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
-RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]
+ALL_RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]
+RUNS = list({path.parts[-4:-1]: path for path in ALL_RUNS}.values())  # one seed of each series
 
 
 # --- spellings
@@ -65,6 +68,37 @@ def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
     recorded = flatten(read_yaml(run / "config.yaml"))  # without the keys that did not exist yet
     changed = config.differences(job.resolved, read_yaml(run / "config.yaml"))
     assert not changed.keys() & recorded.keys()
+
+
+@pytest.mark.parametrize(
+    ("word", "setting", "series", "older"),
+    [
+        ("optim.lr=1", "demo+optim.lr=1.0", "rms", "demo+optim.lr=1/rms"),
+        ("deterministic=on", "demo", "rms", "demo+deterministic=on/rms"),
+        ("norm.eps=1", "demo", "rms+eps=1.0", "demo/rms+eps=1"),
+    ],
+)
+def test_a_run_in_a_folder_that_an_older_version_named_is_continued(
+    word: str, setting: str, series: str, older: str, tmp_path: Path
+) -> None:
+    words = [word, f"results={tmp_path}", "seed=3"]
+    job = config.job(words)
+    assert (job.setting, job.series) == (setting, series)
+    (tmp_path / "cifar10" / older / "seed0").mkdir(parents=True)
+    job = config.job(words)
+    assert job.folder == tmp_path / "cifar10" / older / "seed3"
+    job.folder.mkdir()
+    recorded = config.plain_values(config.compose(words))  # as older versions recorded it
+    (job.folder / record.CONFIG).write_text(yaml.safe_dump(recorded))
+    Earlier.read(record.RunFolder(job.folder)).refuse_other_config(job)
+    (job.folder / record.CONFIG).write_text(yaml.safe_dump(recorded | {"batch_size": 7}))
+    with pytest.raises(RefusedError, match="batch_size is now"):
+        Earlier.read(record.RunFolder(job.folder)).refuse_other_config(job)
+
+
+@pytest.mark.parametrize("content", [{}, {"norm": 1}, {"norm": {}}, {"norm": {"_target_": "os.system"}, "task": "x"}])
+def test_a_damaged_recorded_config_is_compared_as_it_is(content: dict[str, object]) -> None:
+    assert config.respelled(content) == content
 
 
 # --- missing values
