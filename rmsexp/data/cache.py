@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from rmsexp.record import sync_folder
 T = TypeVar("T")
 
 DIGEST = "digest"  # the name of the file with the digest
-BLOCK = 1 << 22  # bytes that are hashed at a time
+BLOCK = 1 << 22  # bytes of a block
 DAMAGE = (OSError, ValueError, EOFError)  # what reading a missing or damaged folder raises
 
 
@@ -84,18 +85,19 @@ def _folder_digest(folder: Path, place: Path) -> str:
 
 
 def content_digest(files: Iterable[Path]) -> str:
-    """Return a SHA-256, in hexadecimal, of the names, sizes and contents of files in any order.
+    """Return a digest of the names, sizes and contents of files in any order: it shows damage, not forgery.
 
-    The files are hashed in blocks, several at a time. A gigabyte takes about a second on one core.
+    It is the SHA-256, in hexadecimal, of names, sizes and the CRC-32 of each block. Several blocks are read at a time. A
+    gigabyte takes about 0.2 seconds on one core, where its SHA-256 would take a second at the start of every run.
 
     Raises: OSError if a file cannot be read; ValueError if it is not a regular file.
     """
     sizes = {path: _size_bytes(path) for path in sorted(files)}
     blocks = [(path, start) for path, size in sizes.items() for start in range(0, max(size, 1), BLOCK)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        digests = list(pool.map(_block_digest, blocks))
+        checksums = list(pool.map(_checksum, blocks))
     listing = [(path.name, size) for path, size in sizes.items()]
-    return hashlib.sha256(repr((listing, digests)).encode()).hexdigest()
+    return hashlib.sha256(repr((listing, checksums)).encode()).hexdigest()
 
 
 def _size_bytes(path: Path) -> int:
@@ -105,11 +107,11 @@ def _size_bytes(path: Path) -> int:
     return status.st_size
 
 
-def _block_digest(block: tuple[Path, int]) -> str:
+def _checksum(block: tuple[Path, int]) -> int:
     path, start = block
     with path.open("rb", buffering=0) as file:
         file.seek(start)
-        return hashlib.sha256(file.read(BLOCK)).hexdigest()
+        return zlib.crc32(file.read(BLOCK))
 
 
 def remove(path: Path) -> None:

@@ -78,8 +78,11 @@ def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> Data
 
     ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
     """
-    listed = ", ".join(str(path.relative_to(folder)) for path in paths)
-    return DataError(f"{name} is incomplete: in {folder} there is no {listed}.\n{origin} scale=demo needs no data.")
+    first, *others = [path.relative_to(folder) for path in paths]
+    more = f", nor {len(others)} other files" if others else ""
+    return DataError(
+        f"{name} is incomplete: in {folder} there is no {first}{more}.\n{origin} scale=demo needs no data."
+    )
 
 
 def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the file.") -> DataError:

@@ -166,7 +166,7 @@ def test_a_file_that_the_disk_cannot_read_is_replaced(tmp_path: Path, monkeypatc
             raise OSError(errno.EIO, "Input/output error")
         return "0"
 
-    monkeypatch.setattr(cache, "_block_digest", fail_in_folder)
+    monkeypatch.setattr(cache, "_checksum", fail_in_folder)
     assert cached(folder, read, make, reports.append) == "made 2"
     assert reports == [f"{folder} is damaged ([Errno 5] Input/output error); its content is computed again"]
 
