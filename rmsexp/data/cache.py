@@ -87,8 +87,8 @@ def _folder_digest(folder: Path, place: Path) -> str:
 def content_digest(files: Iterable[Path]) -> str:
     """Return a digest of the names, sizes and contents of files in any order: it shows damage, not forgery.
 
-    It is the SHA-256, in hexadecimal, of names, sizes and the CRC-32 of each block. Several blocks are read at a time. A
-    gigabyte takes about 0.2 seconds on one core, where its SHA-256 would take a second at the start of every run.
+    It is the SHA-256, in hexadecimal, of names, sizes and the CRC-32 of each block. Several blocks are read at a time.
+    A gigabyte takes about 0.2 seconds on one core. The SHA-256 of the contents would add a second to each run's start.
 
     Raises: OSError if a file cannot be read; ValueError if it is not a regular file.
     """
