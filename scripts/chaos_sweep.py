@@ -118,6 +118,8 @@ def launch(command: Sequence[str], log: Path, fault: str, rng: random.Random) ->
                 os.close(reading)
                 _set_streams(display, fault == "closed stderr")
                 status = be_child(writing, *errors, command)
+            except SystemExit as end:  # a signal stopped the sweep
+                status = int(end.code or 0)
             finally:
                 os._exit(status)
         if display != file.fileno():
