@@ -171,8 +171,11 @@ def run_content(results: Path) -> dict[str, Any]:
 
 
 def content(folder: record.RunFolder) -> dict[str, Any]:
-    """Return the content of a finished run, without times and file sizes, which differ in repetitions."""
-    import torch
+    """Return the content of a finished run, without times and file sizes, which differ in repetitions.
+
+    The content of a damaged checkpoint is the message with which it is refused.
+    """
+    from rmsexp.train import checkpoint
 
     rows, warning = folder.read_metrics()
     status = folder.read_status()
@@ -182,7 +185,11 @@ def content(folder: record.RunFolder) -> dict[str, Any]:
         "metrics": [row | {"seconds": None} for row in rows],
     }
     for path in folder.checkpoints.glob("*.pt"):
-        result[path.name] = torch.load(path, weights_only=True)
+        try:
+            result[path.name] = checkpoint.read(path)
+        except checkpoint.CheckpointError as error:
+            result[path.name] = str(error)
+            continue
         result[path.name].pop("clock", None)
         for key in ("metrics_bytes", "metrics_digest"):
             result[path.name].get("state", {}).pop(key, None)

@@ -232,10 +232,27 @@ def contents(root: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
+def refusal(folder: Path) -> str | None:
+    """Return why ``best.pt`` of a run is refused whenever it is read, or None if it is not. Training only writes it."""
+    from rmsexp import config
+    from rmsexp.readers import read_yaml
+    from rmsexp.train import checkpoint
+
+    files = record.RunFolder(folder)
+    resolved = read_yaml(files.config_path)
+    identity = checkpoint.Identity(resolved["seed"], config.digest(resolved), files.read_run()["dataset"]["digest"])
+    try:
+        checkpoint.read(files.checkpoints / checkpoint.BEST, identity)
+    except checkpoint.CheckpointError as error:
+        return str(error)
+    return None
+
+
 def check(root: Path, reference: dict[str, dict[str, Any]], command: Sequence[str], log: Path, report: Report) -> None:
     """Repeat the sweep until all runs have finished, and compare them with the reference.
 
-    A run that does not finish must be named in what the sweep prints, with a cause. It is moved aside.
+    A run that does not finish must be named in what the sweep prints, with a cause. It is moved aside. A best
+    checkpoint that was damaged must be refused when it is read.
     """
     import chaos
 
@@ -256,7 +273,12 @@ def check(root: Path, reference: dict[str, dict[str, Any]], command: Sequence[st
         if results.keys() >= reference.keys():
             break
     for folder, content in reference.items():
-        different = chaos.differences(content, results[folder]) if folder in results else ["it did not finish"]
+        found = results.get(folder, {})
+        changed = found and chaos.differences(content.get("best.pt"), found.get("best.pt"))
+        if changed and (cause := refusal(root / folder)):
+            report.causes.append(cause.replace(f"{root}/", ""))
+            found["best.pt"] = content["best.pt"]
+        different = chaos.differences(content, found) if found else ["it did not finish"]
         report.identical += not different
         report.errors += [f"different: {folder}: {line}" for line in different[:1]]
 
