@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 MOST = 10**12  # largest integer that an option may have by default: no machine does so many steps in a lifetime
+LARGEST_FLOAT = 3e38  # PyTorch cannot convert much larger numbers to float32
 LARGEST_WIDTH = 10**6  # of a layer: a square weight of this width has 4 terabytes
 LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
 
@@ -25,7 +26,7 @@ def choice(key: str, value: str, options: Sequence[str]) -> None:
         raise ValueError(f"{key}={value} is not known{nearest(str(value), options)} (one of {', '.join(options)})")
 
 
-def positive(key: str, value: float, most: float = math.inf) -> None:
+def positive(key: str, value: float, most: float = LARGEST_FLOAT) -> None:
     if not 0 < value < math.inf:
         raise ValueError(f"{key} must be a finite number greater than 0, got {value}")
     if value > most:
@@ -33,12 +34,13 @@ def positive(key: str, value: float, most: float = math.inf) -> None:
 
 
 def at_least(key: str, value: float, least: float, most: int = MOST) -> None:
-    """Check that a number is at least ``least``, and an integer at most ``most``."""
+    """Check that a number is at least ``least``, an integer at most ``most``, and a float in the range of float32."""
     if not least <= value < math.inf:
         kind = "" if isinstance(value, int) else "a finite number of "
         raise ValueError(f"{key} must be {kind}at least {least}, got {value}")
-    if isinstance(value, int) and value > most:
-        raise ValueError(f"{key} must be at most {most}, got {value}")
+    largest = most if isinstance(value, int) else LARGEST_FLOAT
+    if value > largest:
+        raise ValueError(f"{key} must be at most {largest}, got {value}")
 
 
 def finite(key: str, value: float) -> None:

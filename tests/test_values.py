@@ -140,6 +140,8 @@ def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> 
         ("max_steps=10000000000000", "max_steps must be at most 1000000000000, got 10000000000000"),
         ("batch_size=10000000000000", "batch_size must be at most 1000000000000"),
         ("schedule.period=1000000000000000000000", "schedule.period must be at most 1000000000000"),
+        ("optim.lr=1e39", "optim.lr must be at most 3e+38, got 1e+39"),
+        ("model.noise=1e308", "model.noise must be at most 3e+38, got 1e+308"),
         ("model.width=1e9", "model.width must be at most 10000, got 1000000000.0"),
         ("task=rnnsearch model.hidden=10000000", "model.hidden must be at most 1000000, got 10000000"),
         ("task=rnnsearch model.init_center=nan", "model.init_center must be a finite number, got nan"),
