@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -294,13 +295,18 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
 def _numbers(values: tuple[Any, ...]) -> Numbers:
     """Return the values as floats, with NaN for each that is not a finite number; records store inf and NaN as null."""
     if set(map(type, values)) <= {int, float, NoneType}:
-        numbers = np.array(values, dtype=float)
-        return np.where(np.isfinite(numbers), numbers, math.nan)
+        with suppress(OverflowError):
+            numbers = np.array(values, dtype=float)
+            return np.where(np.isfinite(numbers), numbers, math.nan)
     return np.array([_number(value) for value in values], dtype=float)
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _problem(path: Path, error: Exception) -> str:

@@ -71,6 +71,16 @@ def test_a_value_of_another_type_in_the_description_is_listed(results: Path, key
     assert summary(results).loc["rms", "seeds"] == 2
 
 
+def test_a_number_beyond_the_range_of_floats_is_nan(results: Path) -> None:
+    folder = results / "cifar10/demo/rms/seed0"
+    record.write_json(folder / record.RUN, record.read_json(folder / record.RUN) | {"recipe_steps": 10**400})
+    path = folder / record.METRICS
+    path.write_text(f'{{"step": 4, "split": "train", "loss": {10**400}}}\n' + path.read_text())
+    records = load(results)
+    assert math.isnan(records.metrics.query("series == 'rms' and seed == 0")["loss"].iloc[0])
+    assert math.isnan(records.runs.query("series == 'rms' and seed == 0")["recipe_steps"].iloc[0])
+
+
 def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
     for setting in ("demo", "demo+optim.lr=0.01"):
         (write_run(tmp_path, setting=setting) / record.STATUS).unlink()
