@@ -283,7 +283,7 @@ def _is_row(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -294,7 +294,7 @@ def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str,
 @pytest.mark.parametrize(
     "content",
     [{}, {"status": "done", "step": 1}, {"status": ["running"], "step": 1}, {"status": "failed"}]
-    + [{"status": "failed", "step": step} for step in (-1, 1.5, "1", None, True)],
+    + [{"status": "failed", "step": step} for step in (-1, 1.5, "1", None, True, 10**400)],
 )
 def test_a_status_of_an_older_version_with_impossible_values_is_refused(
     folder: record.RunFolder, content: dict[str, object]
