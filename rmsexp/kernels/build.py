@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
 
@@ -165,16 +165,20 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
     Raises: BuildError if a command fails.
     """
     running: list[subprocess.Popen[str]] = []
+    jobs: list[Future[str]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(_output, command, running) for command in commands]
         try:
+            for command in commands:
+                jobs.append(pool.submit(_output, command, running))
             for job in jobs:
                 job.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+            while not all(job.done() for job in jobs):  # one of them may be about to start its process
+                for process in running:
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                wait(jobs, timeout=0.05)
             raise
 
 
