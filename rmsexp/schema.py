@@ -270,6 +270,10 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
+    except OverflowError:
+        values = flatten(_container(content)).items()
+        key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)
+        raise ConfigError(f"{prefix}{key} is beyond the range of floats") from None
     for name, value in flatten(_container(merged)).items():
         if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
             raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")

@@ -269,3 +269,9 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None
         )
         assert [list(run) for run in batch] == runs
+
+
+@pytest.mark.parametrize("key", ["optim.beta2", "norm.eps"])
+def test_an_integer_beyond_the_range_of_floats_is_refused(key: str) -> None:
+    with pytest.raises(config.ConfigError, match=f"{key} is beyond the range of floats"):
+        config.job([f"{key}={'9' * 400}"])
