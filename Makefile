@@ -42,7 +42,7 @@ test-full: test ## run make test, then the numerical tests with each set of vect
 	  done; \
 	done
 
-sanitize: setup ## test the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer (four minutes)
+sanitize: setup ## test the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer (five minutes)
 	$(BIN)/python scripts/sanitize.py
 
 lint: setup ## run ruff and clang-format, and check the import contracts

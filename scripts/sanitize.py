@@ -1,4 +1,4 @@
-"""Test the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer (g++ on Linux; four minutes on two cores).
+"""Test the C++ kernels with AddressSanitizer and UndefinedBehaviorSanitizer (g++ on Linux; five minutes on two cores).
 
     python scripts/sanitize.py
 
