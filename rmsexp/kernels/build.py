@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -176,8 +177,9 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
             pool.shutdown(wait=False, cancel_futures=True)
             while not all(job.done() for job in jobs):  # one of them may be about to start its process
                 for process in running:
-                    if process.poll() is None:
-                        os.killpg(process.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it has ended, and its thread has not yet noted that
+                        if process.poll() is None:
+                            os.killpg(process.pid, signal.SIGKILL)
                 wait(jobs, timeout=0.05)
             raise
 
