@@ -27,9 +27,9 @@ import torch
 from rmsexp import record
 from rmsexp.command_line import brief
 from rmsexp.kernels.forms import Kind
+from rmsexp.private import belongs_to_user, private_folder
 
 CACHE = Path("~/.cache/rmsexp/kernels")
-WRITABLE_BY_OTHERS = 0o022  # bits of a file's mode: writable by its group or by everybody
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math: it would make NaN undefined and, in some compilers, flush denormals in the whole process.
 FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trapping-math -w"
@@ -93,26 +93,16 @@ def _folder(key: str) -> Path:
     problems = []
     for place in (CACHE / key, Path(tempfile.gettempdir(), f"rmsexp-kernels-{os.geteuid()}-{key}")):
         try:
-            folder = place.expanduser()
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _belongs_to_user(folder):
-                return folder
-            problems.append(f"other users can change {folder}: remove it")
+            return private_folder(place.expanduser())
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
             problems.append(str(error))
     raise BuildError("; ".join(problems))
 
 
-def _belongs_to_user(path: Path) -> bool:
-    """Return whether this user owns a file or folder, and nobody else can write to it."""
-    status = path.lstat()
-    return status.st_uid == os.geteuid() and not status.st_mode & WRITABLE_BY_OTHERS
-
-
 def _is_intact(library: Path) -> bool:
     """Return whether a library has the digest that was stored when it was built, and nobody else can write to it."""
     try:
-        return _belongs_to_user(library) and _digest(library) == _digest_path(library).read_text()
+        return belongs_to_user(library) and _digest(library) == _digest_path(library).read_text()
     except (OSError, ValueError):
         return False
 
