@@ -19,6 +19,7 @@ from rmsexp import config, process, record, tasks
 from rmsexp.command_line import brief, memory_message
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
+from rmsexp.machine_lock import Pause
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import CheckpointError, Identity
 from rmsexp.train.contention import Contention
@@ -98,10 +99,10 @@ class RunFile:
                 self.write()
 
 
-def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
+def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
-    ``n_jobs``: the number of runs that share the machine.
+    ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
 
     Raises: record.RunLockedError if another process writes this run.
     """
@@ -124,7 +125,7 @@ def execute(job: config.Job, n_jobs: int = 1) -> Outcome:
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.remove_temporaries()
         with process.safe_output():
-            return _run_and_report(job, earlier, warnings, n_jobs)
+            return _run_and_report(job, earlier, warnings, n_jobs, pause)
 
 
 def _already(earlier: Earlier) -> Outcome:
@@ -134,7 +135,9 @@ def _already(earlier: Earlier) -> Outcome:
     return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(earlier.notices))
 
 
-def _run_and_report(job: config.Job, earlier: Earlier, warnings: Sequence[str], n_jobs: int) -> Outcome:
+def _run_and_report(
+    job: config.Job, earlier: Earlier, warnings: Sequence[str], n_jobs: int, pause: Pause | None
+) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
     Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over.
@@ -146,7 +149,7 @@ def _run_and_report(job: config.Job, earlier: Earlier, warnings: Sequence[str], 
     try:
         with interrupt.install():
             status.write("running")
-            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs)
+            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs, pause)
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
@@ -175,6 +178,7 @@ def _run(
     status: StatusFile,
     interrupt: Interrupt,
     n_jobs: int,
+    pause: Pause | None,
 ) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, folder, failures = job.config, status.folder, Failures()
@@ -208,7 +212,7 @@ def _run(
         record.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
         views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
-        trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record)
+        trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record, pause)
         try:
             return _train(trainer, views, status)
         finally:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.machine_lock import measuring
 
 # Runs in both checkouts, so it uses only what older commits have, too. They may lack train.device and tasks.make.
 WORKER = """
@@ -91,10 +92,11 @@ def main() -> None:
         contestant.take(0, WARMUP_STEPS)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     order, step = random.Random(0), WARMUP_STEPS
-    for _ in range(arguments.rounds):
-        for contestant in order.sample(contestants, len(contestants)):
-            seconds[contestant.name].append(contestant.take(step, arguments.steps))
-        step += arguments.steps
+    with measuring(print):
+        for _ in range(arguments.rounds):
+            for contestant in order.sample(contestants, len(contestants)):
+                seconds[contestant.name].append(contestant.take(step, arguments.steps))
+            step += arguments.steps
     for contestant in contestants:
         contestant.process.terminate()
     print_table(seconds, "before, eager")

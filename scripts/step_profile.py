@@ -20,6 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rmsexp import config
+from rmsexp.machine_lock import measuring
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
@@ -53,10 +54,11 @@ def main() -> None:
     device = set_up_device(job.config)
     stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
 
-    for step in range(WARMUP_STEPS):
-        part_seconds(stepper, step)
     steps = range(WARMUP_STEPS, WARMUP_STEPS + arguments.steps)
-    samples = [part_seconds(stepper, step) for step in steps]
+    with measuring(lambda text: print(text, file=sys.stderr)):
+        for step in range(WARMUP_STEPS):
+            part_seconds(stepper, step)
+        samples = [part_seconds(stepper, step) for step in steps]
     medians = {part: 1000 * statistics.median(sample[part] for sample in samples) for part in samples[0]}
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for step in steps:

@@ -9,10 +9,13 @@ second model idles after each step for a share of that step's time, and no inter
 
 import argparse
 import json
+import sys
 import time
+from functools import partial
 from typing import Any
 
 from rmsexp import config
+from rmsexp.machine_lock import measuring
 from rmsexp.measure import steps
 from rmsexp.measure.interleaved import Contestant
 from rmsexp.measure.options import TimingConfig
@@ -60,6 +63,7 @@ def main() -> None:
         summarise([trial for trial in trials if trial["kind"] == kind], contain_one)
 
 
+@measuring(partial(print, file=sys.stderr))
 def run_trial(seed: int, share: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Time two models, the second slowed by ``share``.
 

@@ -21,6 +21,7 @@ import torch
 from scipy.stats import bootstrap
 
 from rmsexp import config, tasks
+from rmsexp.machine_lock import measuring
 from rmsexp.record import RunFolder
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
@@ -69,9 +70,10 @@ def main() -> None:
         return bare_loop.train(model, lambda step: task.batches(step)[0], cfg.optim.lr, steps, WARMUP_STEPS)
 
     loops, pairs = [trainer_seconds, bare_seconds], []
-    for number in range(arguments.pairs + 1):
-        seconds = {index: loops[index]() for index in random.Random(number).sample([0, 1], 2)}
-        pairs.append((seconds[0], seconds[1]))
+    with measuring(print):
+        for number in range(arguments.pairs + 1):
+            seconds = {index: loops[index]() for index in random.Random(number).sample([0, 1], 2)}
+            pairs.append((seconds[0], seconds[1]))
     trainer, bare = np.array(pairs[1:]).T  # the first pair is the warm-up
     ratios = trainer / bare
     interval = bootstrap((ratios,), np.median, confidence_level=0.95, rng=0).confidence_interval

@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from rmsexp import config
+from rmsexp.machine_lock import measuring
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS
@@ -27,12 +28,13 @@ def main() -> None:
     device = set_up_device(job.config)
     stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
     tokens, seconds = [], []
-    for step in range(WARMUP_STEPS + STEPS):
-        start = time.perf_counter()
-        batches = stepper.task.batches(step)
-        stepper.take(step, batches)
-        seconds.append(time.perf_counter() - start)
-        tokens.append(sum(len(batch.real) for batch in batches))
+    with measuring(print):
+        for step in range(WARMUP_STEPS + STEPS):
+            start = time.perf_counter()
+            batches = stepper.task.batches(step)
+            stepper.take(step, batches)
+            seconds.append(time.perf_counter() - start)
+            tokens.append(sum(len(batch.real) for batch in batches))
     tokens, seconds = tokens[WARMUP_STEPS:], seconds[WARMUP_STEPS:]
     low, median, high = np.quantile(np.divide(tokens, seconds), [0.1, 0.5, 0.9])
     print(f"{sum(tokens) / sum(seconds):.0f} target tokens per second over {STEPS} steps", end=" ")

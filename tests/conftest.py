@@ -38,6 +38,16 @@ def threads_of_torch() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests that measure from waiting for, and pausing, campaign workers and measurements on this machine."""
+    from rmsexp import machine_lock
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_lock, "FOLDER", tmp_path_factory.mktemp("machine"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a ``data.root`` that contains the demo's whitened images, so that runs do not compute them (8 s).

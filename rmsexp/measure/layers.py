@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import norms
+from rmsexp.machine_lock import measuring
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.models import recurrent
@@ -70,13 +71,16 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
+    Meanwhile campaign workers on this machine pause, and other measurements wait.
+
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
     ``FEWEST_BENCH_ROUNDS`` rounds.
     """
-    for number, shape in enumerate(shapes, 1):
-        for case in CASES[what](shape, dtype, device):
-            report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
-            yield {"shape": shape, **_measure_case(case, budget, device)}
+    with measuring(report):
+        for number, shape in enumerate(shapes, 1):
+            for case in CASES[what](shape, dtype, device):
+                report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
+                yield {"shape": shape, **_measure_case(case, budget, device)}
 
 
 def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, Any]:

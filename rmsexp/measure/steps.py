@@ -13,6 +13,7 @@ import torch
 from rmsexp import tasks
 from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.config import Job
+from rmsexp.machine_lock import measuring
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
@@ -51,6 +52,8 @@ class Measurement(NamedTuple):
 def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> dict[str, Any]:
     """Time the jobs and return the content of the record. ``jobs``: by series, the norm with its changed options.
 
+    Meanwhile campaign workers on this machine pause, and other measurements wait.
+
     Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
     has none; data.DataError if data are missing or damaged.
     """
@@ -60,10 +63,11 @@ def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> d
     device = set_up_device(cfg)
     report(f"timing task={cfg.task} scale={job.setting}: {', '.join(jobs)}")
     timer, jobs, dataset = make_contestants(jobs, options, device, report)
-    timer.warm_up()
-    session = provenance.session(device, 0)
-    measurement = measure_ratios(timer, list(jobs), options, report)
-    series = _series(timer, jobs, measurement.rounds)
+    with measuring(report):
+        timer.warm_up()
+        session = provenance.session(device, 0)
+        measurement = measure_ratios(timer, list(jobs), options, report)
+        series = _series(timer, jobs, measurement.rounds)
     return {
         "format": 1,
         **{key: getattr(cfg, key) for key in ("task", "scale", "seed", "precision")},

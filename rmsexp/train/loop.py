@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rmsexp import record
+from rmsexp.machine_lock import Pause
 from rmsexp.train import checkpoint
 from rmsexp.train.clock import Clock
 from rmsexp.train.contention import Contention
@@ -103,7 +104,10 @@ def _seconds(clock: Any) -> dict[str, float]:
 
 
 class Trainer:
-    """Trains a model on a task, from a :class:`Start` on. ``after_checkpoint`` is called after each checkpoint."""
+    """Trains a model on a task, from a :class:`Start` on.
+
+    ``after_checkpoint`` is called after each checkpoint. ``pause``: when to pause between two steps; None: never.
+    """
 
     def __init__(
         self,
@@ -115,12 +119,14 @@ class Trainer:
         loggers: Sequence[Logger],
         display: ProgressDisplay,
         after_checkpoint: Callable[[], None],
+        pause: Pause | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.settings, self.state, self.clock = stepper.settings, start.state, start.clock
         self._identity = start.identity._asdict() if start.identity else None
         self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
+        self._pause = pause
         self._first_step, self._first_seconds = self.state.step, self.clock.time
         self._recent: list[tuple[Tensor, int, int]] = []  # per step: values (on the device), predictions, examples
 
@@ -144,6 +150,8 @@ class Trainer:
                     self._checkpoint()
                 if done:
                     return
+                if self._pause is not None and self._pause.is_due():
+                    self._pause.wait(self._display.report)
                 self._train_to(self._next_edge())
         except Interrupted as stop:
             if not stop.torn:
@@ -173,10 +181,13 @@ class Trainer:
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Train up to step ``edge``, then fetch the values of these steps. The host waits for the device only then."""
-        state = self.state
+        """Train up to step ``edge``, or up to a pause; then fetch the values of these steps.
+
+        The host waits for the device only then, so that the device is idle in a pause.
+        """
+        state, pause = self.state, self._pause
         with self._contention.watch():
-            while state.step < edge:
+            while state.step < edge and not (pause is not None and pause.is_due()):
                 with self._interrupt.deferred():
                     with self.clock.bucket("data"):
                         batches = self.task.batches(state.step)

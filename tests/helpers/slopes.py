@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import record
+from rmsexp.machine_lock import Pause
 from rmsexp.models.noise import Noise
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
@@ -57,6 +58,7 @@ def slopes_trainer(
     clip: float | None = None,
     clipping: str = "global",
     display: Any = None,
+    pause: Pause | None = None,
 ) -> tuple[Trainer, record.RunFolder]:
     """Return a trainer of ``model`` by gradient descent with rate 1, and its folder, which may hold a checkpoint.
 
@@ -69,4 +71,5 @@ def slopes_trainer(
     stepper = Stepper(task, model, torch.optim.SGD(model.parameters(), lr=1.0), Constant(10), settings)
     files, contention = record.RunFolder(folder), Contention(settings.device)
     display = display or ProgressDisplay("slopes", len(slopes))
-    return Trainer(stepper, restore(stepper, files), files, Interrupt(), contention, [], display, lambda: None), files
+    start, interrupt = restore(stepper, files), Interrupt()
+    return Trainer(stepper, start, files, interrupt, contention, [], display, lambda: None, pause), files

@@ -1,0 +1,288 @@
+"""The machine's lock: workers pause while one process measures, and a process that dies frees its locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import pytest
+import torch
+from helpers.slopes import slopes_trainer
+from torch import nn
+
+from rmsexp import config, machine_lock, record
+from rmsexp.machine_lock import Pause, measuring, working
+from rmsexp.measure import layers, steps
+from rmsexp.measure.options import TimingConfig
+from rmsexp.train import clock
+from rmsexp.train.interrupt import Interrupted
+from rmsexp.train.loop import Trainer
+
+SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a new folder for the locks and poll 50 times as often."""
+    monkeypatch.setattr(machine_lock, "FOLDER", tmp_path / "locks")
+    monkeypatch.setattr(machine_lock, "POLL_SECONDS", 0.002)
+    return tmp_path / "locks"
+
+
+class Measurer:
+    """A thread that measures until :meth:`end` is called. ``lines``: what it reported."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.started, self._ending = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+        self._thread.start()
+
+    def _measure(self) -> None:
+        with measuring(self.lines.append):
+            self.started.set()
+            self._ending.wait(60)
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def wait_until_locked(name: str) -> None:
+    """Wait until somebody holds the lock of a file in the folder."""
+    with (machine_lock.FOLDER / name).open("a") as file:
+        while machine_lock._try_to_lock(file, fcntl.LOCK_SH):
+            fcntl.flock(file, fcntl.LOCK_UN)
+            threading.Event().wait(0.001)
+
+
+def test_a_worker_pauses_while_somebody_measures(folder: Path) -> None:
+    lines: list[str] = []
+    with working(lines.append) as pause:
+        assert not pause.is_due()
+        measurer = Measurer()
+        wait_until_locked("measuring.lock")
+        assert pause.is_due()
+        assert not measurer.started.is_set()  # it waits for the worker
+
+        def end() -> None:
+            measurer.started.wait(60)
+            measurer.end()
+
+        ender = threading.Thread(target=end)
+        ender.start()
+        pause.wait(lines.append)
+        assert measurer.started.is_set()
+        ender.join()
+        assert not pause.is_due()
+    assert lines == [f"paused while process {os.getpid()} measures on this machine", "going on after the pause"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with measuring(lines.append):  # the worker's lock is free again
+        pass
+
+
+def test_several_workers_train_at_the_same_time() -> None:
+    with working(pytest.fail) as first, working(pytest.fail) as second:
+        assert (first.is_due(), second.is_due()) == (False, False)
+
+
+def test_a_second_measurer_waits_and_reports_who_measures() -> None:
+    first = Measurer()
+    assert first.started.wait(60)
+    second = Measurer()
+    while not second.lines:
+        threading.Event().wait(0.001)
+    assert not second.started.is_set()
+    first.end()
+    assert second.started.wait(60)
+    second.end()
+    assert (first.lines, second.lines) == ([], [f"waiting until process {os.getpid()} has measured"])
+
+
+def test_a_measurer_reports_that_it_waits_for_workers() -> None:
+    with working(pytest.fail):
+        measurer = Measurer()
+        while not measurer.lines:
+            threading.Event().wait(0.001)
+        assert not measurer.started.is_set()
+    assert measurer.started.wait(60)
+    measurer.end()
+    assert measurer.lines == ["waiting until the campaign workers on this machine pause"]
+
+
+MEASURE = """
+import sys, time
+from pathlib import Path
+from rmsexp import machine_lock
+machine_lock.FOLDER = Path(sys.argv[1])
+with machine_lock.measuring(print):
+    print("measuring", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", MEASURE, folder], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "measuring\n"
+        lines: list[str] = []
+
+        def kill(text: str) -> None:
+            lines.append(text)
+            process.kill()
+
+        with working(kill) as pause:
+            assert not pause.is_due()
+    assert lines == [f"paused while process {process.pid} measures on this machine", "going on after the pause"]
+
+
+@pytest.mark.parametrize("name", ["measuring.lock", "working.lock"])
+def test_a_worker_locks_new_files_when_the_old_were_deleted(folder: Path, name: str) -> None:
+    with working(pytest.fail) as pause:
+        (folder / name).unlink()
+        assert pause.is_due()
+        pause.wait(pytest.fail)
+        assert not pause.is_due()
+        measurer = Measurer()
+        wait_until_locked("measuring.lock")
+        assert pause.is_due()
+        assert not measurer.started.is_set()
+    assert measurer.started.wait(60)
+    measurer.end()
+
+
+def test_without_locks_a_line_says_so_and_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    lines: list[str] = []
+    with working(lines.append) as pause:
+        assert not pause.is_due()
+    with measuring(lines.append):
+        pass
+    reason = "([Errno 37] No locks available)"
+    assert lines == [
+        f"warning: this worker does not pause while others measure on this machine {reason}",
+        f"warning: campaign workers on this machine do not pause for this measurement {reason}",
+    ]
+
+
+def test_a_folder_that_others_can_change_is_not_used(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    lines: list[str] = []
+    with working(lines.append), measuring(lines.append):
+        pass
+    assert [f"(other users can change {folder}: remove it)" in line for line in lines] == [True, True]
+
+
+# --- measurements
+
+
+def test_benchmarks_take_the_lock() -> None:
+    """The generator measures at each of its items, and between them the lock is held, too."""
+    cases = layers.measure("norms", ["2x8"], torch.float32, 0.001, torch.device("cpu"), lambda _: None)
+    next(cases)
+    with (machine_lock.FOLDER / "measuring.lock").open() as file:
+        assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+        cases.close()
+        assert machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+
+
+def test_timing_takes_the_lock_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Warming(Exception):
+        """Raised in place of the first step."""
+
+    def warm_up() -> NoReturn:
+        with (machine_lock.FOLDER / "measuring.lock").open() as file:
+            assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+        raise Warming
+
+    timer = SimpleNamespace(warm_up=warm_up)
+    monkeypatch.setattr(steps, "make_contestants", lambda *_: steps.Contestants(timer, {}, None))
+    with pytest.raises(Warming):
+        steps.measure({"rms": config.job([])}, TimingConfig(), lambda _: None)
+
+
+# --- the trainer
+
+
+@pytest.fixture
+def measurers() -> Iterator[list[Measurer]]:
+    """Return a list of measurers, which end after the test."""
+    started: list[Measurer] = []
+    yield started
+    for measurer in started:
+        measurer.end()
+
+
+def trainer_that_is_measured(
+    folder: Path, pause: Pause, measurers: list[Measurer], report: Callable[[str], None]
+) -> tuple[Trainer, record.RunFolder]:
+    """Return a trainer of four steps and its folder; in its second step somebody begins to measure.
+
+    ``report``: gets the lines of its display.
+    """
+    display = SimpleNamespace(update=lambda *_: None, report_evaluation=lambda _: None, report=report)
+    trainer, files = slopes_trainer(SLOPES, folder, nn.Linear(3, 1), display=display, pause=pause)
+    batches = trainer.task.batches
+
+    def measured(step: int) -> object:
+        if step == 1 and not measurers:
+            measurers.append(Measurer())
+            wait_until_locked("measuring.lock")
+        return batches(step)
+
+    trainer.task.batches = measured
+    return trainer, files
+
+
+def test_a_run_pauses_within_a_step_and_its_clock_excludes_the_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measurers: list[Measurer]
+) -> None:
+    reading = [0.0]
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: reading[0]))
+    steps: list[int] = []
+    lines: list[str] = []
+
+    def report(text: str) -> None:
+        """End the measuring, an hour later, when the run has paused."""
+        lines.append(text)
+        if text.startswith("paused"):
+            assert measurers[0].started.wait(60)
+            steps.append(trainer.state.step)
+            reading[0] += 3600
+            measurers[0].end()
+
+    with working(pytest.fail) as pause:
+        trainer, files = trainer_that_is_measured(tmp_path / "run", pause, measurers, report)
+        trainer.run()
+    assert (steps, trainer.state.step) == ([2], 4)
+    assert lines == [f"paused while process {os.getpid()} measures on this machine", "going on after the pause"]
+    assert trainer.clock.seconds == dict.fromkeys(record.BUCKETS, 0.0)
+    rows, damage = files.read_metrics()
+    assert ([row["step"] for row in rows if row["split"] == "train"], damage) == ([1, 2, 3, 4], None)
+
+
+def test_a_signal_ends_a_paused_run_with_its_checkpoint(tmp_path: Path, measurers: list[Measurer]) -> None:
+    def report(_: str) -> None:
+        """Send a signal, which another thread receives while the run waits."""
+        threading.Timer(0.05, signal.raise_signal, [signal.SIGTERM]).start()
+
+    with working(pytest.fail) as pause:
+        trainer, _ = trainer_that_is_measured(tmp_path / "run", pause, measurers, report)
+        with pytest.raises(Interrupted, match="SIGTERM"), trainer._interrupt.install():
+            trainer.run()
+        assert measurers[0].started.wait(60)  # only the signal ended the pause
+    assert slopes_trainer(SLOPES, tmp_path / "run", nn.Linear(3, 1))[0].state.step == 2
