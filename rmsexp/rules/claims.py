@@ -1,0 +1,260 @@
+"""Claims that one norm is as good as, better than, or not worse than another, and how they are decided.
+
+d is the score of a minus the score of b at the same seed, oriented so that positive means that a is better. A claim
+states bounds for its mean: -margin < d < margin (equivalence), d > 0 (superiority), d > -margin (non-inferiority).
+
+supported     the interval lies wholly within the bounds of the claim
+refuted       the interval lies wholly outside them
+inconclusive  the rest
+
+The interval is the two-sided t-interval at level 1 - 2 alpha, alpha = 0.05 for a claim without a family. So "supported"
+is the outcome of the one-sided test (equivalence: of two) at level alpha. Claims of a family are corrected together by
+Holm's method: alpha is that of the step at which Holm's method decided the claim, which for all claims that are not
+supported is the step at which it stopped. So outcome and interval always agree.
+
+Diverged runs:
+
+- A pair of which both runs diverged does not count.
+- If only one run of a pair diverged, equivalence is inconclusive. Superiority is decided by an exact sign-flip test of
+  ranks, in which the diverged runs are last; it has no interval. Non-inferiority is decided by the finished pairs, but
+  without a lower bound of the interval if a diverged, so that it is never supported, and without an upper bound if b
+  diverged, so that it is never refuted.
+
+A claim is tested once, when all its runs are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rmsexp import checks
+from rmsexp.rules import significance
+from rmsexp.rules.pairs import Pairs, Scores, pair
+
+ALPHA = 0.05
+SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
+EQUIVALENCE, SUPERIORITY, NONINFERIORITY = TESTS = ("equivalence", "superiority", "noninferiority")
+MIN_PAIRS = 2  # fewest finished pairs for an interval
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim about the norms ``a`` and ``b``.
+
+    Attributes:
+        claim: the claim in words.
+        test: "equivalence", "superiority" or "noninferiority".
+        margin: the largest difference that does not matter, in the unit of the scores; None for superiority.
+        family: claims of the same family are corrected together; None stands for no correction.
+        seeds: the claim is tested on this number of seeds; None stands for all.
+
+    Raises: ValueError for a value that does not fit.
+    """
+
+    claim: str
+    test: str
+    a: str
+    b: str
+    margin: float | None = None
+    family: str | None = None
+    seeds: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.choice("test", self.test, TESTS)
+        if self.a == self.b:
+            raise ValueError(f"the claim {self.claim!r} compares {self.a} with itself; a and b must differ")
+        if self.test == SUPERIORITY:
+            if self.margin is not None:
+                raise ValueError(f"the claim {self.claim!r} must not have a margin: superiority means better than 0")
+        elif self.margin is None:
+            raise ValueError(f"the claim {self.claim!r} needs a margin, because its test is {self.test}")
+        else:
+            checks.positive(f"margin of the claim {self.claim!r}", self.margin)
+        if self.seeds is not None:
+            checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The bounds between which the claim states the mean difference to lie."""
+        if self.margin is None:
+            return 0.0, math.inf
+        return -self.margin, self.margin if self.test == EQUIVALENCE else math.inf
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a claim. Differences are oriented: positive means that a is better.
+
+    Attributes:
+        outcome: "supported", "refuted" or "inconclusive".
+        difference: the mean difference of the finished pairs; NaN if there is none.
+        low, high: the interval; an end is infinite where diverged runs leave no bound; NaN if there is no interval.
+        level: the confidence level of the interval, for example 0.9; with Holm's correction it is higher.
+        p, adjusted_p: the p-value of the test, before and after Holm's correction; 1 if the claim cannot be supported.
+        pairs: the number of pairs that were tested.
+        seeds: the seeds of these pairs.
+        diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
+        missing: the number of pairs of which a run is missing.
+        reason: the reason for the outcome in words.
+    """
+
+    claim: Claim
+    outcome: str
+    difference: float
+    low: float
+    high: float
+    level: float
+    p: float
+    adjusted_p: float
+    pairs: int
+    seeds: tuple[int, ...]
+    diverged_a: int
+    diverged_b: int
+    diverged_both: int
+    missing: int
+    reason: str
+
+
+class Joint(NamedTuple):
+    """The outcome of a claim on every task. ``p``: the largest p-value of its verdicts, not corrected."""
+
+    outcome: str
+    p: float
+    reason: str
+
+
+class _Evidence(NamedTuple):
+    claim: Claim
+    pairs: Pairs
+    by_ranks: bool
+    p: float
+
+
+def decide(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int]) -> list[Verdict]:
+    """Return the verdicts of the claims, in their order. Families are corrected within ``claims``.
+
+    Args:
+        claims: all claims of a campaign.
+        scores: the scores of the final runs, by norm and seed, in the unit of the margins. NaN stands for a run that
+            diverged. A norm that diverged at all rates has NaN at all seeds.
+        mode: "min" or "max", the better direction of the score.
+        seeds: the seeds of the final runs. A claim with a number of seeds uses the first ones.
+    """
+    evidence = []
+    for claim in claims:
+        pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds[: claim.seeds], mode)
+        diverged = bool(pairs.diverged_a or pairs.diverged_b)
+        by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
+        evidence.append(_Evidence(claim, pairs, by_ranks, _p(claim, pairs, by_ranks)))
+    families: dict[str | int, list[int]] = {}
+    for number, claim in enumerate(claims):
+        families.setdefault(number if claim.family is None else claim.family, []).append(number)
+    verdicts: dict[int, Verdict] = {}
+    for members in families.values():
+        decided = significance.holm([evidence[number].p for number in members], ALPHA)
+        for number, (adjusted, alpha) in zip(members, decided, strict=True):
+            verdicts[number] = _verdict(evidence[number], adjusted, alpha)
+    return [verdicts[number] for number in range(len(claims))]
+
+
+def every(verdicts: Sequence[Verdict]) -> Joint:
+    """Return the outcome of a claim on every task, from its verdicts in several campaigns.
+
+    It is supported if all verdicts are, and refuted if one is. This is an intersection-union test: its level is that of
+    each verdict, without a correction. Raises: ValueError if there is no verdict.
+    """
+    if not verdicts:
+        raise ValueError("a claim on every task needs at least one verdict")
+    counts = {outcome: [verdict.outcome for verdict in verdicts].count(outcome) for outcome in (SUPPORTED, REFUTED)}
+    without_refuted = SUPPORTED if counts[SUPPORTED] == len(verdicts) else INCONCLUSIVE
+    outcome = REFUTED if counts[REFUTED] else without_refuted
+    reason = f"supported on {counts[SUPPORTED]}, refuted on {counts[REFUTED]} of {len(verdicts)} tasks"
+    return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
+
+
+def _p(claim: Claim, pairs: Pairs, by_ranks: bool) -> float:
+    """Return the p-value of a claim; 1 if diverged or missing runs rule out that it is supported."""
+    if pairs.missing:
+        return 1.0
+    if by_ranks:
+        return significance.p_of_ranks(pairs.scores)
+    unbounded = pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE)
+    if unbounded or len(pairs.finished) < MIN_PAIRS:
+        return 1.0
+    return significance.p_between(pairs.differences, *claim.bounds)
+
+
+def _verdict(evidence: _Evidence, adjusted_p: float, alpha: float) -> Verdict:
+    claim, pairs, by_ranks, p = evidence
+    low, high = (math.nan, math.nan) if by_ranks else _interval(claim, pairs, alpha)
+    outcome = _outcome_of_ranks(evidence, alpha) if by_ranks else _outcome(claim, low, high)
+    used = pairs.finished + (pairs.diverged_a + pairs.diverged_b if by_ranks else ())
+    return Verdict(
+        claim=claim,
+        outcome=outcome,
+        difference=float(np.mean(pairs.differences)) if pairs.finished else math.nan,
+        low=low,
+        high=high,
+        level=1 - 2 * alpha,
+        p=p,
+        adjusted_p=adjusted_p,
+        pairs=len(used),
+        seeds=tuple(sorted(used)),
+        diverged_a=len(pairs.diverged_a),
+        diverged_b=len(pairs.diverged_b),
+        diverged_both=len(pairs.diverged_both),
+        missing=len(pairs.missing),
+        reason="; ".join([_reason(evidence, outcome, low, alpha), *_diverged(claim, pairs)]),
+    )
+
+
+def _interval(claim: Claim, pairs: Pairs, alpha: float) -> tuple[float, float]:
+    """Return the interval of a claim that is not decided by ranks; NaN if there are too few pairs or one is missing."""
+    if pairs.missing or len(pairs.finished) < MIN_PAIRS:
+        return math.nan, math.nan
+    low, high = significance.interval(pairs.differences, alpha)
+    either = bool(pairs.diverged_a or pairs.diverged_b) and claim.test == EQUIVALENCE
+    return (-math.inf if pairs.diverged_a or either else low), (math.inf if pairs.diverged_b or either else high)
+
+
+def _outcome(claim: Claim, low: float, high: float) -> str:
+    lower, upper = claim.bounds
+    if low > lower and (high < upper or upper == math.inf):
+        return SUPPORTED
+    return REFUTED if high < lower or low > upper else INCONCLUSIVE
+
+
+def _outcome_of_ranks(evidence: _Evidence, alpha: float) -> str:
+    if evidence.p < alpha:
+        return SUPPORTED
+    opposite = significance.p_of_ranks(evidence.pairs.scores[:, ::-1])
+    return REFUTED if opposite < alpha else INCONCLUSIVE
+
+
+def _reason(evidence: _Evidence, outcome: str, low: float, alpha: float) -> str:
+    claim, pairs, by_ranks, p = evidence
+    if pairs.missing:
+        return f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
+    if by_ranks:
+        return f"exact sign-flip test of ranks with diverged runs last, p {p:.3g} at level {alpha:.3g}, no interval"
+    if math.isnan(low):
+        return f"{len(pairs.finished)} finished pairs; an interval needs {MIN_PAIRS}"
+    name = f"the {100 * (1 - 2 * alpha):.3g} % interval"
+    bound = {EQUIVALENCE: "±{:g}", SUPERIORITY: "0", NONINFERIORITY: "-{:g}"}[claim.test].format(claim.margin)
+    inside, outside = ("within", "beyond") if claim.test == EQUIVALENCE else ("above", "below")
+    where = {SUPPORTED: f"wholly {inside}", REFUTED: f"wholly {outside}"}
+    return f"{name} lies {where.get(outcome, f'neither {inside} nor {outside}')} {bound}"
+
+
+def _diverged(claim: Claim, pairs: Pairs) -> list[str]:
+    counts = {
+        f"only {claim.a} diverged": pairs.diverged_a,
+        f"only {claim.b} diverged": pairs.diverged_b,
+        "both runs diverged (does not count)": pairs.diverged_both,
+    }
+    return [f"pairs of which {what}: {len(seeds)}" for what, seeds in counts.items() if seeds]

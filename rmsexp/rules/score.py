@@ -1,0 +1,41 @@
+"""When a run is evaluated, and what its score is.
+
+A run with ``evaluation=scored`` or ``evaluation=validation`` is evaluated at ``EVALUATIONS`` equally spaced steps. At
+each of them the first ``INTERIM_EXAMPLES`` validation examples are evaluated, greedily where there is a search. At the
+last ``SCORED`` steps the whole validation split is evaluated, too, and with ``evaluation=scored`` the test splits.
+
+This module imports only the standard library, because the trainer imports it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+EVALUATIONS = 20
+SCORED = 3  # number of the last evaluations whose mean is the score
+INTERIM = "interim"  # the split of the evaluations on the first validation examples
+INTERIM_EXAMPLES = 256
+
+
+def steps(total: int) -> list[int]:
+    """Return the steps at which a run of ``total`` steps is evaluated: round(i total / 20) for i = 1, …, 20.
+
+    The last ``SCORED`` of them are the scored ones. Raises: ValueError if there are fewer steps than evaluations.
+    """
+    if total < EVALUATIONS:
+        raise ValueError(
+            f"schedule.steps={total} is too few for {EVALUATIONS} evaluations; "
+            f"use at least {EVALUATIONS} steps, or another evaluation than scored and validation"
+        )
+    return [round(number * total / EVALUATIONS) for number in range(1, EVALUATIONS + 1)]
+
+
+def score(values: Sequence[float]) -> float:
+    """Return the score of a run: the mean of a metric at the ``SCORED`` last evaluations; NaN if one of them is NaN.
+
+    Raises: ValueError for another number of values.
+    """
+    if len(values) != SCORED:
+        raise ValueError(f"a score is the mean of {SCORED} evaluations, not of {len(values)}")
+    return math.fsum(values) / SCORED

@@ -1,0 +1,67 @@
+"""How many seeds the claims of a campaign need, from the spread of the differences at its first look.
+
+The claims are tested once, with the number of seeds that is decided here. The decision uses the standard deviation of
+the differences alone, not their mean, so it does not depend on which norm is ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special, stats
+
+from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim
+from rmsexp.rules.pairs import Scores, pair
+
+POWER = 0.9  # chance of supporting a claim whose true difference is 0
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int], most: int) -> int:
+    """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
+
+    Claims of equivalence and non-inferiority without a number of seeds count, if at least two pairs are finished. Their
+    power is computed for a true difference of 0 and the standard deviation of the differences at these seeds. A claim
+    of a family of m is taken at level alpha / m, the strictest of Holm's method.
+
+    Args:
+        claims, scores, mode: as for :func:`rmsexp.rules.claims.decide`.
+        seeds: the seeds of the first look.
+        most: the largest number of seeds.
+    """
+    sizes = Counter(claim.family for claim in claims)
+    count = len(seeds)
+    for claim in claims:
+        differences = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode).differences
+        if claim.test == SUPERIORITY or claim.seeds is not None or len(differences) < MIN_PAIRS:
+            continue
+        sd = float(np.std(differences, ddof=1))
+        alpha = ALPHA / (1 if claim.family is None else sizes[claim.family])
+        while count < most and power(claim, sd, count, alpha) < POWER:
+            count += 1
+    return count
+
+
+def power(claim: Claim, sd: float, count: int, alpha: float = ALPHA, difference: float = 0.0) -> float:
+    """Return the probability that a claim is supported.
+
+    With n = ``count`` pairs, true mean difference D and true standard deviation σ the claim lower < D < upper is
+    supported if lower + t s / √n < mean < upper - t s / √n. The mean is normal, and u = s / σ is independent of it with
+    (n - 1) u² chi-squared, n - 1 degrees of freedom. So the power is the integral over u of the density of u times
+    Φ((upper - D) √n / σ - t u) - Φ((lower - D) √n / σ + t u), up to the u at which this is 0. It is computed by
+    Gauss-Legendre quadrature.
+    """
+    low, high = (bound - difference for bound in claim.bounds)
+    if sd == 0:
+        return float(low < 0 < high)
+    freedom = count - 1
+    t = special.stdtrit(freedom, 1 - alpha)
+    low, high = (bound * math.sqrt(count) / sd for bound in (low, high))
+    end = min(math.sqrt(special.chdtri(freedom, 1e-14) / freedom), (high - low) / (2 * t))
+    u = end * (NODES + 1) / 2
+    density = 2 * freedom * u * stats.chi2.pdf(freedom * u**2, freedom)
+    inside = special.ndtr(high - t * u) - special.ndtr(low + t * u)
+    return float(end / 2 * np.sum(WEIGHTS * density * inside))

@@ -1,0 +1,238 @@
+"""How the learning rate of each norm is chosen: which runs it takes, and the choice.
+
+1. Every norm is run once at every rate of the grid, with the first tuning seed.
+2. Where the best rate of a norm is at an edge of the grid, the grid is extended by an octave on that side, for every
+   norm, and 1 is repeated. A norm that diverged at every rate counts as best at the lowest.
+3. The two best rates of each norm are run with the other tuning seeds, too. A rate that diverges there is replaced by
+   the norm's next best.
+4. The rate of a norm is the one of these with the best mean over the seeds. Where it is at an edge, the grid is
+   extended as in 2, and the rates that were run with all seeds stay in the choice. The grid is extended at most twice
+   in all; one extension may be at both edges.
+
+A rate at which any seed diverged ranks behind every rate at which none did. Everything is a function of the values so
+far and does not depend on the order in which the runs finish, so any number of workers agree on it.
+
+Values are given by norm, rate and seed. NaN stands for a run that diverged; a run that is not finished has no entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from rmsexp import checks
+from rmsexp.rules.pairs import sign
+
+EXTENSIONS = 2
+FINALISTS = 2  # rates of a norm that are run with all tuning seeds
+LUCK_LEVEL = 0.95  # of the bound of how much better the second rate may be
+
+Seeds = Mapping[int, float]
+Rates = Mapping[float, Seeds]
+Values = Mapping[str, Rates]
+
+
+class Run(NamedTuple):
+    norm: str
+    rate: float
+    seed: int
+
+
+class Plan(NamedTuple):
+    """The grid as extended so far, and the runs that are to be made now. Without a run, tuning is finished."""
+
+    grid: tuple[float, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rate of a norm.
+
+    Attributes:
+        rate: the chosen rate; None if the norm diverged at every rate.
+        mean: the mean of the validation metric over the tuning seeds that did not diverge at this rate.
+        diverged: the number of tuning seeds that diverged at this rate.
+        edge: "lowest" or "highest" if it is at an edge of the extended grid, otherwise None.
+        second: the second best of the rates at which no seed diverged, among those that were run with all seeds.
+        second_mean: its mean; NaN if there is no such rate.
+        luck: how much better the norm would be at ``second``, at most (95 % bound), in the unit of the metric:
+            max(0, t s / sqrt(k) - |mean - second_mean|). k is the number of seeds, s² the variance over seeds of the
+            difference between a norm's two best rates, pooled over the n norms, and t the 95 % quantile of the t
+            distribution with n (k - 1) degrees of freedom. 0 if no second rate remained, NaN if the chosen rate is not
+            known to be stable or there is a single seed.
+    """
+
+    rate: float | None
+    mean: float
+    diverged: int
+    edge: str | None
+    second: float | None
+    second_mean: float
+    luck: float
+
+
+def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> Plan:
+    """Return the extended grid and the runs to be made now, which do not depend on each other.
+
+    Args:
+        grid: the rates that the campaign starts with, ascending, an octave apart.
+        values: the validation metric so far; its keys are all norms.
+        mode: "min" or "max", the better direction of the metric.
+        seeds: the tuning seeds. With a single one, a rate is chosen by one run.
+
+    Raises: ValueError if the rates are not an octave apart or there is no seed.
+    """
+    return _replay(grid, values, mode, seeds)[0]
+
+
+def choose(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> dict[str, Choice]:
+    """Return the choice of each norm. The arguments are those of :func:`next_runs`.
+
+    Raises: ValueError if runs are missing, or as :func:`next_runs`.
+    """
+    (_, runs), norms = _replay(grid, values, mode, seeds)
+    if runs:
+        raise ValueError(f"tuning is not finished: {len(runs)} runs are missing, such as {runs[0]}")
+    leads = [lead for norm in norms.values() if (lead := norm.lead()) is not None]
+    freedom = len(leads) * (len(seeds) - 1)
+    if freedom:
+        deviation = math.sqrt(np.mean(np.var(leads, axis=1, ddof=1)))
+        bound = float(special.stdtrit(freedom, LUCK_LEVEL)) * deviation / math.sqrt(len(seeds))
+    else:
+        bound = math.nan
+    return {name: norm.choice(bound) for name, norm in norms.items()}
+
+
+def luck(a: Choice, b: Choice) -> float:
+    """Return by how much the difference between two norms could be wrong, because a second rate is in truth better.
+
+    The difference a - b is too low by at most the luck of a, and too high by at most that of b. This is the larger one.
+    """
+    return math.nan if math.isnan(a.luck + b.luck) else max(a.luck, b.luck)
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """The tuning runs of one norm.
+
+    Attributes:
+        grid: the rates as extended so far.
+        orientation: 1 if high values are better, otherwise -1.
+        kept: the rates that were run with all seeds before the grid was last extended.
+    """
+
+    tried: Rates
+    grid: tuple[float, ...]
+    seeds: tuple[int, ...]
+    orientation: int
+    kept: tuple[float, ...] = ()
+
+    def by_first_seed(self) -> list[float]:
+        """Return the rates at which the first seed did not diverge, best first; of equal ones the lowest first."""
+        values = {rate: self.orientation * self.tried[rate][self.seeds[0]] for rate in self.grid}
+        return sorted((rate for rate in self.grid if not math.isnan(values[rate])), key=lambda rate: -values[rate])
+
+    def finalists(self) -> list[float]:
+        """Return the rates that are run with all seeds: the two best, those kept, and the next best if they diverge."""
+        best = self.by_first_seed()
+        found = list(dict.fromkeys([*self.kept, *best[:FINALISTS]]))
+        rest = [rate for rate in best if rate not in found]
+        while True:
+            lacking = FINALISTS - sum(self._share_diverged(rate) == 0 for rate in found)
+            unfinished = any(seed not in self.tried[rate] for rate in found for seed in self.seeds)
+            if unfinished or lacking <= 0 or not rest:
+                return found
+            found, rest = found + rest[:lacking], rest[lacking:]
+
+    def ranked(self) -> list[float]:
+        """Return the rates that were run with all seeds, by the share of diverged seeds and then by their mean."""
+        found = self.finalists()
+        return sorted(found, key=lambda rate: (self._share_diverged(rate), -self.orientation * self._mean(rate)))
+
+    def lead(self) -> list[float] | None:
+        """Return the second best rate's values minus the best one's, by seed; None if they are not both stable."""
+        best = self.ranked()[:FINALISTS]
+        if len(best) < FINALISTS or any(map(self._share_diverged, best)):
+            return None
+        return [self.tried[best[1]][seed] - self.tried[best[0]][seed] for seed in self.seeds]
+
+    def choice(self, bound: float) -> Choice:
+        """Return the choice. ``bound``: t s / sqrt(k) of :class:`Choice`."""
+        ranked = self.ranked()
+        if not ranked:
+            return Choice(None, math.nan, 0, None, None, math.nan, math.nan)
+        rate, lead = ranked[0], self.lead()
+        edges = {self.grid[-1]: "highest", self.grid[0]: "lowest"}
+        diverged = sum(math.isnan(self.tried[rate][seed]) for seed in self.seeds)
+        if lead is None:
+            known = len(self.seeds) > 1 and not diverged
+            return Choice(rate, self._mean(rate), diverged, edges.get(rate), None, math.nan, 0.0 if known else math.nan)
+        loss = bound - abs(float(np.mean(lead)))
+        second = (ranked[1], self._mean(ranked[1]))
+        return Choice(
+            rate, self._mean(rate), 0, edges.get(rate), *second, math.nan if math.isnan(loss) else max(0.0, loss)
+        )
+
+    def _share_diverged(self, rate: float) -> float:
+        values = [self.tried[rate][seed] for seed in self.seeds if seed in self.tried[rate]]
+        return sum(map(math.isnan, values)) / len(values)
+
+    def _mean(self, rate: float) -> float:
+        values = [self.tried[rate][seed] for seed in self.seeds if not math.isnan(self.tried[rate][seed])]
+        return math.fsum(values) / len(values)
+
+
+def _replay(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> tuple[Plan, dict[str, _Norm]]:
+    """Return the plan, and the norms with the plan's grid, by going through the steps from the beginning."""
+    rates, extensions = _checked(grid, seeds), EXTENSIONS
+    norms = {name: _Norm(tried, rates, tuple(seeds), sign(mode)) for name, tried in values.items()}
+    while True:
+        if runs := _unfinished(norms, dict.fromkeys(norms, rates), seeds[:1]):
+            return Plan(rates, runs), norms
+        wider = _extended(rates, [norm.by_first_seed() for norm in norms.values()], extensions)
+        if wider == rates:
+            finalists = {name: tuple(norm.finalists()) for name, norm in norms.items()}
+            if runs := _unfinished(norms, finalists, seeds):
+                return Plan(rates, runs), norms
+            wider = _extended(rates, [norm.ranked() for norm in norms.values()], extensions)
+            norms = {name: replace(norm, kept=finalists[name]) for name, norm in norms.items()}
+        if wider == rates:
+            return Plan(rates, ()), norms
+        rates, extensions = wider, extensions - 1
+        norms = {name: replace(norm, grid=rates) for name, norm in norms.items()}
+
+
+def _checked(grid: Sequence[float], seeds: Sequence[int]) -> tuple[float, ...]:
+    if not grid or not seeds:
+        raise ValueError("tuning needs at least one rate and one seed")
+    for low, high in itertools.pairwise(grid):
+        if not math.isclose(high, 2 * low, rel_tol=1e-6):
+            raise ValueError(f"the rates of the grid must be an octave apart: {high:g} does not follow {low:g}")
+    checks.positive("the lowest rate of the grid", grid[0])
+    return tuple(grid)
+
+
+def _unfinished(
+    norms: Mapping[str, _Norm], rates: Mapping[str, Sequence[float]], seeds: Sequence[int]
+) -> tuple[Run, ...]:
+    """Return the runs of each norm at its ``rates``, with all ``seeds``, that are not finished."""
+    runs = (Run(name, *at) for name in norms for at in itertools.product(rates[name], seeds))
+    return tuple(run for run in runs if run.seed not in norms[run.norm].tried.get(run.rate, {}))
+
+
+def _extended(rates: tuple[float, ...], orders: Iterable[Sequence[float]], extensions: int) -> tuple[float, ...]:
+    """Return the grid, wider by an octave at each edge at which a norm is best, if extensions are left.
+
+    ``orders``: of each norm, the rates at which it did not diverge, best first.
+    """
+    best = {order[0] if order else rates[0] for order in orders} if extensions else set()
+    lower = (rates[0] / 2,) if rates[0] in best else ()
+    higher = (2 * rates[-1],) if rates[-1] in best else ()
+    return lower + rates + higher

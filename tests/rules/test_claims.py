@@ -1,0 +1,213 @@
+"""Verdicts on claims, with and without families and diverged runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rmsexp.rules import claims
+from rmsexp.rules.claims import Claim, Verdict, decide
+
+NAN = math.nan
+NOISE = (0.2, -0.1, 0.15, -0.25, 0.1, 0.0, -0.2, 0.1)  # mean 0
+
+
+def claim(test: str, **changes: Any) -> Claim:
+    margin = None if test == "superiority" else 1.0
+    return Claim(**{"claim": "a and b", "test": test, "a": "a", "b": "b", "margin": margin} | changes)
+
+
+def verdict(of: Claim, a: Sequence[float], b: Sequence[float], mode: str = "max") -> Verdict:
+    scores = {"a": dict(enumerate(a)), "b": dict(enumerate(b))}
+    return decide([of], scores, mode, range(len(a)))[0]
+
+
+def runs(difference: float, **changed: float) -> tuple[list[float], list[float]]:
+    """Return the scores of a and b with this mean difference. ``changed``: new scores, such as ``a3=nan``."""
+    b = [10.0 + seed for seed in range(len(NOISE))]
+    scores = {"a": [value + difference + noise for value, noise in zip(b, NOISE, strict=True)], "b": b}
+    for name, value in changed.items():
+        scores[name[0]][int(name[1:])] = value
+    return scores["a"], scores["b"]
+
+
+@pytest.mark.parametrize(
+    ("test", "difference", "outcome"),
+    [
+        *(("equivalence", difference, "supported") for difference in (0, 0.5, -0.5)),
+        *(("equivalence", difference, "inconclusive") for difference in (0.95, -1)),
+        *(("equivalence", difference, "refuted") for difference in (1.5, -1.5)),
+        *(("noninferiority", difference, "supported") for difference in (0, 5)),
+        *(("noninferiority", -1, "inconclusive"), ("noninferiority", -1.5, "refuted")),
+        *(("superiority", 0.5, "supported"), ("superiority", 0, "inconclusive"), ("superiority", -0.5, "refuted")),
+    ],
+)
+def test_outcomes(test: str, difference: float, outcome: str) -> None:
+    found = verdict(claim(test), *runs(difference))
+    a, b = np.array(runs(difference))
+    expected = stats.ttest_rel(a, b).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
+    assert found.outcome == outcome
+    assert found.difference == pytest.approx(difference)
+    assert (found.p < 0.05) == (outcome == "supported")
+    assert (found.p, found.level, found.pairs, found.seeds) == (found.adjusted_p, 0.9, 8, tuple(range(8)))
+
+
+def test_the_better_direction_of_the_metric_counts() -> None:
+    a, b = runs(0.5)
+    assert verdict(claim("superiority"), a, b, "min").outcome == "refuted"
+    assert verdict(claim("superiority"), b, a, "min").outcome == "supported"
+
+
+def test_the_reason_names_interval_and_bound() -> None:
+    assert verdict(claim("equivalence"), *runs(0)).reason == "the 90 % interval lies wholly within ±1"
+    assert verdict(claim("noninferiority"), *runs(-2)).reason == "the 90 % interval lies wholly below -1"
+    assert verdict(claim("superiority"), *runs(0)).reason == "the 90 % interval lies neither above nor below 0"
+
+
+def test_equal_differences() -> None:
+    same = [1.0, 2.0, 3.0]
+    assert verdict(claim("equivalence"), same, same).outcome == "supported"
+    assert verdict(claim("superiority"), same, same).outcome == "inconclusive"
+    assert verdict(claim("superiority"), [2.0, 3.0, 4.0], same).outcome == "supported"
+    assert verdict(claim("equivalence"), [2.0, 3.0, 4.0], same).outcome == "inconclusive"  # exactly the margin
+    assert verdict(claim("equivalence"), [3.0, 4.0, 5.0], same).outcome == "refuted"
+
+
+def test_fewer_than_two_pairs_are_inconclusive() -> None:
+    for test in claims.TESTS:
+        found = verdict(claim(test), [5.0], [5.0])
+        assert (found.outcome, found.p, math.isnan(found.low)) == ("inconclusive", 1, True)
+        assert found.reason == "1 finished pairs; an interval needs 2"
+        assert verdict(claim(test), [NAN, NAN], [NAN, NAN]).outcome == "inconclusive"
+
+
+def test_a_claim_with_missing_runs_is_not_tested() -> None:
+    a, b = (dict(enumerate(values)) for values in runs(5))
+    del a[2]
+    found = decide([claim("superiority")], {"a": a, "b": b}, "max", range(8))[0]
+    assert (found.outcome, found.p, found.missing) == ("inconclusive", 1, 1)
+    assert found.reason == "1 of 8 pairs are not finished; the claim is tested when all are"
+    first_two = decide([claim("superiority", seeds=2)], {"a": a, "b": b}, "max", range(8))[0]
+    assert (first_two.outcome, first_two.seeds) == ("supported", (0, 1))
+    assert decide([claim("superiority")], {"a": a}, "max", range(8))[0].missing == 8
+
+
+@pytest.mark.parametrize("test", claims.TESTS)
+def test_a_pair_that_diverged_on_both_sides_does_not_count(test: str) -> None:
+    a, b = runs(0.5, a3=NAN, b3=NAN)
+    found = verdict(claim(test), a, b)
+    a, b = runs(0.5)
+    rest = verdict(claim(test), a[:3] + a[4:], b[:3] + b[4:])
+    assert (found.outcome, found.p, found.low, found.high) == (rest.outcome, rest.p, rest.low, rest.high)
+    assert (found.pairs, found.diverged_both, found.seeds) == (7, 1, (0, 1, 2, 4, 5, 6, 7))
+    assert found.reason.endswith("; pairs of which both runs diverged (does not count): 1")
+
+
+@pytest.mark.parametrize("difference", [0, 5, -5])
+@pytest.mark.parametrize("side", ["a3", "b3"])
+def test_equivalence_is_inconclusive_if_only_one_run_of_a_pair_diverged(side: str, difference: float) -> None:
+    found = verdict(claim("equivalence"), *runs(difference, **{side: NAN}))
+    assert (found.outcome, found.p, found.low, found.high) == ("inconclusive", 1, -math.inf, math.inf)
+    assert (found.diverged_a, found.diverged_b) == (int(side == "a3"), int(side == "b3"))
+    assert f"pairs of which only {side[0]} diverged: 1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("side", "difference", "outcome"),
+    [
+        *(("a3", 5, "inconclusive"), ("a3", -5, "refuted")),
+        *(("b3", 5, "supported"), ("b3", 0, "supported"), ("b3", -5, "inconclusive")),
+    ],
+)
+def test_noninferiority_with_diverged_runs(side: str, difference: float, outcome: str) -> None:
+    found = verdict(claim("noninferiority"), *runs(difference, **{side: NAN}))
+    assert found.outcome == outcome
+    assert math.isinf(found.low if side == "a3" else found.high)
+    assert not math.isinf(found.high if side == "a3" else found.low)
+
+
+def test_superiority_with_diverged_runs_is_decided_by_ranks() -> None:
+    found = verdict(claim("superiority"), *runs(20, b3=NAN))
+    assert (found.outcome, found.p, found.pairs) == ("supported", 1 / 256, 8)
+    assert math.isnan(found.low)
+    assert found.seeds == tuple(range(8))
+    assert found.difference == pytest.approx(20, abs=0.1)  # of the finished pairs
+    assert found.reason.startswith("exact sign-flip test of ranks with diverged runs last, p 0.00391 at level 0.05")
+    assert verdict(claim("superiority"), *runs(-20, b3=NAN)).outcome == "refuted"  # one of eight changes little
+    assert verdict(claim("superiority"), *runs(-20, b1=NAN, b2=NAN, b3=NAN)).outcome == "inconclusive"
+    assert verdict(claim("superiority"), *runs(-20, a3=NAN)).outcome == "refuted"
+    both = verdict(claim("superiority"), *runs(20, b3=NAN, a4=NAN, b4=NAN))
+    assert (both.p, both.pairs, both.diverged_both) == (1 / 128, 7, 1)
+
+
+def test_a_norm_that_always_diverges_is_worse_than_one_that_trains() -> None:
+    found = verdict(claim("superiority"), runs(0)[0], [NAN] * 8)
+    assert (found.outcome, found.p, math.isnan(found.difference)) == ("supported", 1 / 256, True)
+
+
+def test_claims_of_a_family_are_corrected_together() -> None:
+    noise = np.array(NOISE)
+    scores = {
+        name: dict(enumerate((noise * factor + mean).tolist()))
+        for name, factor, mean in (("zero", 0, 0), ("sure", 1, 1), ("likely", 2, 0.24), ("open", 3, 0.36))
+    }
+    family = [claim("superiority", a=name, b="zero", family="better") for name in ("likely", "sure", "open")]
+    alone = decide([claim("superiority", a="likely", b="zero")], scores, "max", range(8))[0]
+    likely, sure, unsure = decide(family, scores, "max", range(8))
+    assert 0.025 < alone.p < 0.05
+    assert (alone.outcome, sure.outcome) == ("supported", "supported")
+    assert [likely.outcome, unsure.outcome] == ["inconclusive", "inconclusive"]
+    assert sure.level == pytest.approx(1 - 2 * 0.05 / 3)
+    assert likely.level == unsure.level == pytest.approx(1 - 2 * 0.05 / 2)
+    assert likely.adjusted_p == pytest.approx(2 * likely.p)
+    for found in (likely, sure, unsure):
+        assert (found.low > 0) == (found.outcome == "supported")
+        assert found.outcome == "supported" or found.adjusted_p >= 0.05
+
+
+def test_outcome_and_interval_agree_in_random_families() -> None:
+    generator = np.random.default_rng(0)
+    seen = set()
+    for _ in range(200):
+        scores = {name: dict(enumerate(generator.normal(generator.choice([0, 1, 2]), 0.8, 6))) for name in "abcd"}
+        tests = generator.choice(claims.TESTS, 3)
+        family = [claim(test, b=b, family="one") for test, b in zip(tests, "bcd", strict=True)]
+        for found in decide(family, scores, "max", range(6)):
+            lower, upper = found.claim.bounds
+            inside = found.low > lower and found.high < upper
+            outside = found.low > upper or found.high < lower
+            assert found.outcome == ("supported" if inside else "refuted" if outside else "inconclusive")
+            assert inside == (found.adjusted_p < 0.05)
+            seen.add((found.claim.test, found.outcome))
+    assert len(seen) == 9
+
+
+def test_a_claim_on_every_task() -> None:
+    good, bad, unsure = (verdict(claim("equivalence"), *runs(difference)) for difference in (0, 3, 1))
+    assert claims.every([good, good]) == ("supported", good.p, "supported on 2, refuted on 0 of 2 tasks")
+    assert claims.every([good, unsure])[:2] == ("inconclusive", unsure.p)
+    assert claims.every([unsure, bad]).outcome == "refuted"
+    with pytest.raises(ValueError, match="at least one verdict"):
+        claims.every([])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test": "equivalent"}, "test=equivalent is not known; did you mean equivalence"),
+        ({"b": "a"}, "compares a with itself"),
+        ({"margin": None}, "needs a margin"),
+        ({"margin": 0.0}, "must be a finite number greater than 0"),
+        ({"test": "superiority"}, "must not have a margin"),
+        ({"seeds": 1}, "at least 2"),
+    ],
+)
+def test_a_claim_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        claim(**{"test": "equivalence", "margin": 1.0} | changes)

@@ -1,0 +1,73 @@
+"""Power against scipy and simulation, and the number of seeds that it asks for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rmsexp.rules import seeds, significance
+from rmsexp.rules.claims import Claim
+
+EQUIVALENT = Claim("a equals b", "equivalence", "a", "b", margin=1.0)
+NOT_WORSE = Claim("a is not worse than b", "noninferiority", "a", "b", margin=1.0)
+BETTER = Claim("a is better than b", "superiority", "a", "b")
+
+
+@pytest.mark.parametrize(("sd", "count", "difference"), [(0.55, 8, 0), (1.2, 16, -0.3), (3, 2, 0)])
+def test_power_of_one_sided_tests_agrees_with_the_noncentral_t(sd: float, count: int, difference: float) -> None:
+    shift = (1 + difference) * math.sqrt(count) / sd
+    expected = stats.nct.sf(stats.t.ppf(0.95, count - 1), count - 1, shift)
+    assert seeds.power(NOT_WORSE, sd, count, difference=difference) == pytest.approx(expected, abs=1e-6)
+    shift = 0.5 * math.sqrt(count) / sd
+    expected = stats.nct.sf(stats.t.ppf(0.99, count - 1), count - 1, shift)
+    assert seeds.power(BETTER, sd, count, alpha=0.01, difference=0.5) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("sd", "count", "difference"), [(0.55, 8, 0), (0.9, 8, 0.2), (1.1, 16, 0.5), (0.6, 3, 0)])
+def test_power_of_equivalence_agrees_with_simulation(sd: float, count: int, difference: float) -> None:
+    differences = np.random.default_rng(1).normal(difference, sd, (20000, count))
+    supported = np.mean([significance.p_between(row, -1, 1) < 0.05 for row in differences])
+    assert seeds.power(EQUIVALENT, sd, count, difference=difference) == pytest.approx(supported, abs=0.01)
+
+
+def test_power_without_spread() -> None:
+    assert seeds.power(EQUIVALENT, 0, 8) == 1
+    assert seeds.power(EQUIVALENT, 0, 8, difference=1) == 0
+
+
+def test_the_level_of_a_test_at_the_margin_is_at_most_alpha() -> None:
+    assert seeds.power(EQUIVALENT, 0.2, 8, difference=1) == pytest.approx(0.05, abs=1e-6)
+    assert seeds.power(EQUIVALENT, 2, 8, difference=1) < 0.05
+
+
+def scores(sd: float, shift: float = 0) -> dict[str, dict[int, float]]:
+    """Return eight seeds of which the differences a - b have this mean and exactly this standard deviation."""
+    pattern = np.array([1, -1] * 4) / np.std([1, -1] * 4, ddof=1)
+    return {"a": dict(enumerate(shift + sd * pattern)), "b": dict.fromkeys(range(8), 0.0)}
+
+
+def test_the_spread_decides_and_not_the_difference() -> None:
+    found = [seeds.needed([EQUIVALENT], scores(sd), "max", range(8), 16) for sd in (0, 0.55, 0.8, 0.9, 3)]
+    assert found == sorted(found)
+    assert (found[0], found[1], found[-1]) == (8, 8, 16)
+    assert 8 < found[2] < found[3] <= 16
+    for sd, count in ((0.8, found[2]), (0.9, found[3])):
+        assert seeds.power(EQUIVALENT, sd, count) >= 0.9 > seeds.power(EQUIVALENT, sd, count - 1)
+        assert seeds.needed([EQUIVALENT], scores(sd, shift=7), "min", range(8), 16) == count
+
+
+def test_only_claims_with_a_margin_and_without_a_number_of_seeds_count() -> None:
+    fixed = Claim("a equals b", "equivalence", "a", "b", margin=1.0, seeds=8)
+    assert seeds.needed([BETTER, fixed], scores(0.9), "max", range(8), 16) == 8
+    alone = seeds.needed([NOT_WORSE], scores(0.9), "max", range(8), 16)
+    family = Claim("a is not worse than b", "noninferiority", "a", "b", margin=1.0, family="one")
+    assert 8 <= alone < seeds.needed([family, family], scores(0.9), "max", range(8), 16)
+
+
+def test_diverged_runs_have_no_difference() -> None:
+    values = scores(0.5)
+    values["a"] |= dict.fromkeys(range(1, 8), math.nan)
+    assert seeds.needed([EQUIVALENT], values, "max", range(8), 16) == 8

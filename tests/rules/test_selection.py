@@ -1,0 +1,173 @@
+"""The choice of a rate for each norm: the runs that it takes, the extended grid, and the choice."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rmsexp.rules import selection
+from rmsexp.rules.selection import Choice, choose, next_runs
+
+GRID = (1.0, 2.0, 4.0, 8.0)
+SEEDS = (1000, 1001, 1002)
+NAN = math.nan
+Result = Callable[[str, float, int], float]
+Values = dict[str, dict[float, dict[int, float]]]
+
+
+def tuned(result: Result, norms: str = "ab", workers: int = 1, mode: str = "max") -> tuple[Values, tuple[float, ...]]:
+    """Make the runs until none is left, each time a random part of those that can be made now."""
+    values: Values = {norm: {} for norm in norms}
+    while True:
+        grid, runs = next_runs(GRID, values, mode, SEEDS)
+        if not runs:
+            return values, grid
+        for run in random.Random(workers).sample(runs, min(workers, len(runs))):
+            values[run.norm].setdefault(run.rate, {})[run.seed] = result(*run)
+
+
+def peak(**best: float) -> Result:
+    """Return results with a peak at the best rate of each norm, and a little noise."""
+    return lambda norm, rate, seed: -(math.log2(rate / best[norm]) ** 2) + 0.01 * (seed % 3)
+
+
+def made(values: Mapping[float, Mapping[int, float]]) -> dict[float, int]:
+    return {rate: len(values[rate]) for rate in sorted(values)}
+
+
+def test_one_seed_per_rate_and_two_more_for_the_two_best() -> None:
+    first = next_runs(GRID, {"a": {}, "b": {}}, "max", SEEDS)
+    assert first.grid == GRID
+    assert first.runs == tuple((norm, rate, 1000) for norm in "ab" for rate in GRID)
+    values, grid = tuned(peak(a=2.1, b=4.1))
+    assert grid == GRID
+    assert [made(values[norm]) for norm in "ab"] == [{1: 1, 2: 3, 4: 3, 8: 1}, {1: 1, 2: 1, 4: 3, 8: 3}]
+    choices = choose(GRID, values, "max", SEEDS)
+    assert [choices[norm].rate for norm in "ab"] == [2, 4]
+    assert (choices["a"].second, choices["a"].edge, choices["a"].diverged) == (4, None, 0)
+    assert choices["a"].mean == pytest.approx(np.mean(list(values["a"][2].values())))
+
+
+def test_low_values_can_be_better() -> None:
+    values, _ = tuned(lambda *run: -peak(a=2.1, b=4.1)(*run), mode="min")
+    assert [choice.rate for choice in choose(GRID, values, "min", SEEDS).values()] == [2, 4]
+
+
+def test_the_mean_over_seeds_decides() -> None:
+    noise = {(2.0, 1000): 1.5, (2.0, 1001): -2.0, (2.0, 1002): -2.0}
+    values, _ = tuned(lambda norm, rate, seed: peak(a=3.9)(norm, rate, seed) + noise.get((rate, seed), 0), "a")
+    assert values["a"][2][1000] > values["a"][4][1000]
+    assert choose(GRID, values, "max", SEEDS)["a"].rate == 4
+
+
+@pytest.mark.parametrize("workers", [1, 3, 100])
+def test_the_order_of_runs_does_not_matter(workers: int) -> None:
+    def result(norm: str, rate: float, seed: int) -> float:
+        noise = np.random.default_rng([ord(norm), int(16 * rate), seed]).normal(0, 2)
+        return NAN if noise > 2 else peak(a=3.0, b=1.0, c=9.0)(norm, rate, seed) + noise
+
+    assert tuned(result, "abc", workers) == tuned(result, "abc", 2)
+
+
+@pytest.mark.parametrize(
+    ("best", "extended"),
+    [
+        ({"a": 2, "b": 8}, (1, 2, 4, 8, 16)),
+        ({"a": 2, "b": 1}, (0.5, 1, 2, 4, 8)),
+        ({"a": 1, "b": 8}, (0.5, 1, 2, 4, 8, 16)),
+        ({"a": 2, "b": 99}, (1, 2, 4, 8, 16, 32)),
+        ({"a": 0.5, "b": 16}, (0.25, 0.5, 1, 2, 4, 8, 16, 32)),
+    ],
+)
+def test_the_grid_is_extended_for_every_norm(best: dict[str, float], extended: tuple[float, ...]) -> None:
+    values, grid = tuned(peak(**best))
+    assert grid == extended
+    assert all(set(values[norm]) == set(grid) for norm in "ab")
+    choices = choose(GRID, values, "max", SEEDS)
+    assert choices["b"].edge == ("highest" if best["b"] == 99 else None)
+    assert choices["b"].rate == min(best["b"], 32)
+
+
+def test_the_lowest_edge_is_reported() -> None:
+    values, grid = tuned(peak(a=0.01), "a")
+    assert grid == (0.25, 0.5, 1, 2, 4, 8)
+    assert choose(GRID, values, "max", SEEDS)["a"].edge == "lowest"
+
+
+def test_the_edge_is_checked_again_after_the_means() -> None:
+    unlucky = {(8.0, 1000): -1.2}  # the best rate, at the edge, is only second best by the first seed
+    values, grid = tuned(lambda norm, rate, seed: peak(a=8)(norm, rate, seed) + unlucky.get((rate, seed), 0), "a")
+    assert values["a"][4][1000] > values["a"][8][1000]
+    assert grid == (1, 2, 4, 8, 16)
+    assert made(values["a"]) == {1: 1, 2: 1, 4: 3, 8: 3, 16: 3}  # 16 is second best by the first seed
+    assert choose(GRID, values, "max", SEEDS)["a"].rate == 8
+
+
+def test_a_rate_at_which_a_seed_diverged_is_replaced_and_ranks_behind() -> None:
+    def result(norm: str, rate: float, seed: int) -> float:
+        return NAN if (rate, seed) in {(4.0, 1002), (8.0, 1000)} else peak(a=4.1)(norm, rate, seed)
+
+    values, grid = tuned(result, "a")
+    assert grid == GRID
+    choice = choose(GRID, values, "max", SEEDS)["a"]
+    assert made(values["a"]) == {1: 3, 2: 3, 4: 3, 8: 1}
+    assert (choice.rate, choice.second, choice.diverged) == (2, 1, 0)
+
+
+def test_a_rate_that_diverged_at_some_seeds_is_chosen_only_if_all_others_did() -> None:
+    stable = {(1.0, 1000), (1.0, 1001), (2.0, 1000)}
+    values, _ = tuned(lambda _, rate, seed: rate + seed if (rate, seed) in stable else NAN, "a")
+    choice = choose(GRID, values, "max", SEEDS)["a"]
+    assert (choice.rate, choice.diverged, choice.mean) == (1, 1, 1001.5)
+    assert math.isnan(choice.luck)
+
+
+def test_a_norm_that_diverges_everywhere_has_no_rate() -> None:
+    values, grid = tuned(lambda norm, rate, seed: NAN if norm == "b" else peak(a=2.1)(norm, rate, seed))
+    assert grid == (0.25, 0.5, 1, 2, 4, 8)  # it counts as best at the lowest rate
+    assert made(values["b"]) == dict.fromkeys(grid, 1)
+    choices = choose(GRID, values, "max", SEEDS)
+    assert choices["a"].rate == 2
+    assert choices["b"].rate is None
+    assert choices["b"].edge is None
+
+
+def test_luck_is_the_bound_of_the_second_rates_lead() -> None:
+    def result(norm: str, rate: float, seed: int) -> float:
+        lead = {"a": [0.5, 0.1, 0.3], "b": [2.0, 2.5, 1.5]}[norm][SEEDS.index(seed)]
+        return {2.0: 10 + lead, 4.0: 10.0}.get(rate, 0.0)
+
+    values, _ = tuned(result)
+    choices = choose(GRID, values, "max", SEEDS)
+    deviation = math.sqrt((np.var([0.5, 0.1, 0.3], ddof=1) + np.var([2.0, 2.5, 1.5], ddof=1)) / 2)
+    bound = stats.t.ppf(0.95, 4) * deviation / math.sqrt(3)
+    assert choices["a"].luck == pytest.approx(bound - 0.3)
+    assert choices["b"].luck == 0
+    assert selection.luck(choices["a"], choices["b"]) == choices["a"].luck
+    unknown = Choice(2.0, 1.0, 0, None, None, NAN, NAN)
+    assert math.isnan(selection.luck(unknown, choices["a"]))
+    assert math.isnan(selection.luck(choices["a"], unknown))
+
+
+def test_with_a_single_seed_the_best_run_decides() -> None:
+    values = {"a": {rate: {1000: peak(a=2.1)("a", rate, 1000)} for rate in GRID}}
+    assert next_runs(GRID, values, "max", SEEDS[:1]) == (GRID, ())
+    choice = choose(GRID, values, "max", SEEDS[:1])["a"]
+    assert choice.rate == 2
+    assert math.isnan(choice.luck)
+
+
+def test_a_choice_needs_all_runs() -> None:
+    with pytest.raises(ValueError, match="4 runs are missing"):
+        choose(GRID, {"a": {}}, "max", SEEDS)
+
+
+@pytest.mark.parametrize("grid", [(1.0, 3.0), (2.0, 1.0), (1.0, 1.0), (0.0, 0.0), ()])
+def test_rates_that_are_not_an_octave_apart_are_refused(grid: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"octave apart|at least one rate|greater than 0"):
+        next_runs(grid, {"a": {}}, "max", SEEDS)
