@@ -219,12 +219,12 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
     row = {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack this key; their losses are in nats
-        "recipe_steps": _number(stored["recipe_steps"]),
+        "recipe_steps": number(stored["recipe_steps"]),
         "builtin": bool(dataset["builtin"]),
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
-        "threads": _number(session.get("threads")),
+        "threads": number(session.get("threads")),
         "torch": session.get("versions", {}).get("torch"),
         "time_state": _time_state(stored["sessions"]),
     }
@@ -298,15 +298,16 @@ def _numbers(values: tuple[Any, ...]) -> Numbers:
         with suppress(OverflowError):
             numbers = np.array(values, dtype=float)
             return np.where(np.isfinite(numbers), numbers, math.nan)
-    return np.array([_number(value) for value in values], dtype=float)
+    return np.array([number(value) for value in values], dtype=float)
 
 
-def _number(value: object) -> float:
+def number(value: object) -> float:
+    """Return a value of a record as a float; NaN for anything but a finite number."""
     try:
-        number = float(value) if isinstance(value, int | float) else math.nan
+        converted = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:  # an integer beyond the range of floats
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    return converted if math.isfinite(converted) else math.nan
 
 
 def _problem(path: Path, error: Exception) -> str:

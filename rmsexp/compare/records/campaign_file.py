@@ -1,0 +1,232 @@
+"""Read ``campaign.json``, which lists a campaign's runs, claims and rules. It may be damaged, or come from others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+from rmsexp.readers import read_json
+from rmsexp.rules import selection
+from rmsexp.rules.claims import Claim
+
+FILE = "campaign.json"
+FORMAT = 1
+Stage = Literal["pilot", "tune", "final"]
+T = TypeVar("T")
+
+
+class Job(NamedTuple):
+    """A run of a campaign.
+
+    Attributes:
+        stage: "pilot", "tune" or "final".
+        norm: the name of the norm in the campaign, such as "rms" or "prms+p=0.5".
+        rate: the value of the tuned key.
+        seed: the run's seed.
+        folder: its folder below the results, ``<task>/<setting>/<series>/seed<k>``.
+    """
+
+    stage: Stage
+    norm: str
+    rate: float
+    seed: int
+    folder: str
+
+    @property
+    def setting(self) -> str:
+        """The folder of its setting below the results, ``<task>/<setting>``."""
+        return str(PurePosixPath(self.folder).parents[1])
+
+
+class Seeds(NamedTuple):
+    """The tuning seeds, and numbers of final seeds: at the first look, at most, and as chosen there (None: not yet)."""
+
+    tune: tuple[int, ...]
+    look: int
+    most: int
+    needed: int | None
+
+
+class Registered(NamedTuple):
+    """How the campaign's file was when its first final run began.
+
+    Attributes:
+        digest: the digest of the file.
+        commit: the commit of the code; None if it was not known.
+        date: the date.
+        changed: how the file has changed since, in words; None if it has not.
+    """
+
+    digest: str
+    commit: str | None
+    date: str
+    changed: str | None
+
+
+class Metric(NamedTuple):
+    """A metric on a split, such as ("test", "error")."""
+
+    split: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class CampaignFile:
+    """The content of a ``campaign.json``.
+
+    Attributes:
+        path: the file.
+        name, question: the campaign's name, and what it shall answer.
+        runs: the overrides that all runs have.
+        rate: the key that is tuned, such as "optim.lr".
+        mode: "min" or "max", the better direction of both metrics.
+        tuned_by: the metric by which rates are chosen.
+        score: the metric that claims are about.
+        norms: the names of the norms.
+        grid: the rates that tuning starts with, ascending; :mod:`rmsexp.rules.selection` extends them.
+        seeds: the tuning seeds and the numbers of final seeds.
+        claims: the claims; their margins are in the displayed unit, such as percentage points.
+        jobs: the runs planned so far.
+        registered: None before the first final run.
+    """
+
+    path: Path
+    name: str
+    question: str
+    runs: dict[str, Any]
+    rate: str
+    mode: Literal["min", "max"]
+    tuned_by: Metric
+    score: Metric
+    norms: tuple[str, ...]
+    grid: tuple[float, ...]
+    seeds: Seeds
+    claims: tuple[Claim, ...]
+    jobs: tuple[Job, ...]
+    registered: Registered | None
+
+    @property
+    def task(self) -> str:
+        """The task of all runs; "unknown" before there are any."""
+        return next((job.folder.partition("/")[0] for job in self.jobs), str(self.runs.get("task", "unknown")))
+
+
+def find(root: Path) -> Iterator[Path]:
+    """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
+    yield from sorted(root.rglob(f"campaigns/*/{FILE}"))
+
+
+def fields(path: Path) -> dict[str, Any]:
+    """Return the fields of :class:`CampaignFile` from a file.
+
+    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
+    """
+    stored = read_json(path)
+    try:
+        found = _fields(stored)
+        if found["seeds"].tune:
+            selection.next_runs(found["grid"], {}, found["mode"], found["seeds"].tune)  # checks the grid
+        return {"path": path} | found
+    except KeyError as error:
+        raise ValueError(f"{path} has no {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _fields(stored: dict[str, Any]) -> dict[str, Any]:
+    if stored["format"] != FORMAT:
+        raise ValueError(f"its format is {stored['format']!r:.40}, and this version reads {FORMAT}")
+    jobs = tuple(_job(job) for job in _list(stored, "jobs"))
+    if len(tasks := {job.folder.partition("/")[0] for job in jobs}) > 1:
+        raise ValueError(f"its jobs are of several tasks, {', '.join(sorted(tasks))}")
+    norms = tuple(_text(norm, "norms") for norm in _list(stored, "norms"))
+    if unknown := {job.norm for job in jobs} - set(norms):
+        raise ValueError(f"its jobs name {', '.join(sorted(unknown))}, which is not among its norms")
+    return {
+        **{key: _text(stored[key], key) for key in ("name", "question", "rate")},
+        "runs": _typed(stored["runs"], dict, "runs"),
+        "mode": _choice(stored["mode"], ("min", "max"), "mode"),
+        "tuned_by": _metric(stored, "tuned_by"),
+        "score": _metric(stored, "score"),
+        "norms": norms,
+        "grid": tuple(_number(rate, "grid") for rate in _list(stored, "grid")),
+        "seeds": _seeds(stored["seeds"]),
+        "claims": tuple(_claim(claim, norms) for claim in _list(stored, "claims")),
+        "jobs": jobs,
+        "registered": None if stored["registered"] is None else _registered(stored["registered"]),
+    }
+
+
+def _job(stored: dict[str, Any]) -> Job:
+    folder = _text(stored["folder"], "folder")
+    if len(parts := folder.split("/")) != 4 or not all(part.strip(".") for part in parts):
+        raise ValueError(f"the folder {folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
+    return Job(
+        _choice(stored["stage"], get_args(Stage), "stage"),
+        _text(stored["norm"], "norm"),
+        _number(stored["rate"], "rate"),
+        _count(stored["seed"], "seed"),
+        folder,
+    )
+
+
+def _seeds(stored: dict[str, Any]) -> Seeds:
+    needed = None if stored["needed"] is None else _count(stored["needed"], "needed")
+    tune = tuple(_count(seed, "tune") for seed in _list(stored, "tune"))
+    return Seeds(tune, _count(stored["look"], "look"), _count(stored["most"], "most"), needed)
+
+
+def _registered(stored: dict[str, Any]) -> Registered:
+    texts = [stored[key] if stored[key] is None else _text(stored[key], key) for key in Registered._fields]
+    return Registered(str(texts[0]), texts[1], str(texts[2]), texts[3])
+
+
+def _claim(stored: dict[str, Any], norms: tuple[str, ...]) -> Claim:
+    for key in ("a", "b"):
+        _choice(stored[key], norms, key)
+    for key, expected in (("claim", str), ("family", str | None), ("seeds", int | None)):
+        if not isinstance(stored.get(key), expected):
+            raise ValueError(f"the {key} of a claim is {stored.get(key)!r:.40}")
+    return Claim(**stored)
+
+
+def _metric(stored: dict[str, Any], key: str) -> Metric:
+    words = _text(stored[key], key).split()
+    if len(words) != 2:
+        raise ValueError(f"its {key} is {stored[key]!r:.40} instead of a split and a metric, such as 'test error'")
+    return Metric(*words)
+
+
+def _list(stored: dict[str, Any], key: str) -> list[Any]:
+    return _typed(stored[key], list, key)
+
+
+def _typed(value: Any, expected: Callable[..., T], key: str) -> T:
+    if type(value) is not expected:
+        raise ValueError(f"its {key} is {value!r:.40}")
+    return value
+
+
+def _text(value: Any, key: str) -> str:
+    return _typed(value, str, key)
+
+
+def _choice(value: Any, options: tuple[str, ...], key: str) -> Any:
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"its {key} is {value!r:.40} instead of one of {', '.join(options)}")
+    return value
+
+
+def _count(value: Any, key: str) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"its {key} has {value!r:.40} instead of a number of at least 0")
+    return value
+
+
+def _number(value: Any, key: str) -> float:
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ValueError(f"its {key} has {value!r:.40} instead of a number greater than 0")
+    return float(value)

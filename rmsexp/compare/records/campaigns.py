@@ -1,0 +1,195 @@
+"""What the records of a campaign's runs say: their scores, the chosen rates, and the verdicts.
+
+A campaign writes ``<results>/campaigns/<name>/campaign.json`` (:mod:`rmsexp.compare.records.campaign_file`). All else
+is computed here from the records of its runs, by the rules in :mod:`rmsexp.rules`. Scores and differences are in the
+displayed unit, in which campaigns state margins: percent or percentage points for metrics that are stored as fractions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rmsexp import record
+from rmsexp.compare.records import names
+from rmsexp.compare.records.campaign_file import CampaignFile, Job, Metric, fields, find
+from rmsexp.compare.records.load import DAMAGE, number
+from rmsexp.rules import claims, score, selection
+
+
+class Result(NamedTuple):
+    """The result of a run, as far as its record has one.
+
+    Attributes:
+        status: "finished" for a run that counts, because it finished and has the evaluations of its scores; "diverged";
+            "incomplete" for a run that finished without these evaluations; "missing" without a record; or another
+            status of a record, such as "running".
+        validation: the score by which rates are chosen; NaN without its evaluations.
+        test: the score that claims are about; NaN unless the run counts and is a final run.
+        code: the commit of each of its sessions, with "+" if there were uncommitted changes; "unknown" without git.
+    """
+
+    status: str
+    validation: float = math.nan
+    test: float = math.nan
+    code: frozenset[str] = frozenset()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run counts or diverged."""
+        return self.status in record.ENDED
+
+
+Results = Mapping[Job, Result]
+
+
+@dataclass(frozen=True)
+class Campaign(CampaignFile):
+    """A campaign, and what is computed from the results of its runs."""
+
+    @property
+    def root(self) -> Path:
+        """The results folder in which the campaign's file lies."""
+        return self.path.parents[2]
+
+    def results(self, root: Path, problems: list[str] | None = None) -> dict[Job, Result]:
+        """Return the result of every job, from the records below ``root``.
+
+        A damaged record counts as missing; if ``problems`` is given, a line for each is added to it.
+        """
+        return {job: self._result(root, job, [] if problems is None else problems) for job in self.jobs}
+
+    def _result(self, root: Path, job: Job, problems: list[str]) -> Result:
+        files = record.RunFolder(root / job.folder)
+        if not files.run_path.exists():
+            return Result("missing")
+        try:
+            return self._read(files, job, problems)
+        except DAMAGE as error:
+            reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
+            problems.append(reason if str(files.path) in reason else f"{files.path}: {reason}")
+            return Result("missing")
+
+    def _read(self, files: record.RunFolder, job: Job, problems: list[str]) -> Result:
+        run, status = files.read_run(), str(files.read_status()["status"])
+        if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
+            raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
+        code = frozenset(_code(session) for session in run["sessions"])
+        if status != "finished" or job.stage == "pilot":
+            return Result(status, code=code)
+        rows, problem = files.read_metrics()
+        problems += [problem] if problem else []
+        steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
+        validation, test = _score(rows, steps, self.tuned_by), math.nan
+        if job.stage == "final":
+            test = _score(rows, steps, self.score)
+        needed = test if job.stage == "final" else validation
+        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code)
+
+    def undecided(self, results: Results) -> str:
+        """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
+        final = [results[job] for job in self.jobs if job.stage == "final"]
+        ended = sum(result.ended for result in final)
+        if ended < len(final):
+            others = Counter(result.status for result in final if not result.ended and result.status != "missing")
+            return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
+        if not final:
+            tune = [results[job] for job in self.jobs if job.stage == "tune"]
+            return f"no final runs; {sum(result.ended for result in tune)} of {len(tune)} tuning runs"
+        return "" if self.seeds.needed is not None else f"{ended} final runs, but the number of seeds is not chosen"
+
+    def tuning(self, results: Results) -> selection.Plan:
+        """Return the rates of the grid as extended, and the tuning runs that are to be made now, if there are any."""
+        return selection.next_runs(self.grid, self.validation(results), self.mode, self.seeds.tune)
+
+    def choice(self, results: Results) -> dict[str, selection.Choice]:
+        """Return the chosen rate of each norm; none before the tuning is finished."""
+        if not self.seeds.tune or self.tuning(results).runs:
+            return {}
+        return selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune)
+
+    def validation(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
+        """Return the validation scores of the tuning runs that ended, by norm, rate and seed; NaN for diverged runs."""
+        scores: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.norms}
+        for job in self._ended(results, "tune"):
+            scores[job.norm].setdefault(job.rate, {})[job.seed] = results[job].validation
+        return scores
+
+    def scores(self, results: Results) -> dict[str, dict[int, float]]:
+        """Return the test scores of the final runs that ended, by norm and seed; NaN for diverged runs.
+
+        A norm that diverged at every rate has no final runs; its scores are NaN.
+        """
+        scores: dict[str, dict[int, float]] = {norm: {} for norm in self.norms}
+        for job in self._ended(results, "final"):
+            scores[job.norm][job.seed] = results[job].test
+        lost = [norm for norm, choice in self.choice(results).items() if choice.rate is None]
+        return scores | {norm: dict.fromkeys(self.final_seeds, math.nan) for norm in lost}
+
+    @property
+    def final_seeds(self) -> list[int]:
+        """The seeds of the final runs."""
+        return sorted({job.seed for job in self.jobs if job.stage == "final"})
+
+    def _ended(self, results: Results, stage: str) -> list[Job]:
+        return [job for job in self.jobs if job.stage == stage and results[job].ended]
+
+    def verdicts(self, results: Results) -> list[claims.Verdict]:
+        """Return the verdict on each claim, in their order; none while they are undecided, as they are tested once."""
+        if self.undecided(results):
+            return []
+        return claims.decide(self.claims, self.scores(results), self.mode, self.final_seeds)
+
+    def remarks(self, results: Results) -> list[str]:
+        """Return what a reader of the verdicts must know: a file that changed, final runs of several commits."""
+        code = {name for job in self.jobs if job.stage == "final" for name in results[job].code}
+        lines = []
+        if self.registered is None and code:
+            lines.append("not registered: the campaign's file has no digest of the rules at the first final run")
+        if self.registered is not None and self.registered.changed is not None:
+            lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
+        if len(code) > 1:
+            lines.append(f"its final runs come from {len(code)} commits: {', '.join(sorted(map(_short, code)))}")
+        elif self.registered is not None and code and (commit := self.registered.commit) not in code:
+            lines.append(f"its final runs come from commit {_short(*code)}, but {_short(str(commit))} is registered")
+        if any(name.endswith("+") for name in code):
+            lines.append("+: with uncommitted changes")
+        return lines
+
+
+def load(path: Path) -> Campaign:
+    """Return the campaign in a ``campaign.json``.
+
+    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
+    """
+    return Campaign(**fields(path))
+
+
+def load_all(root: Path, problems: list[str]) -> list[Campaign]:
+    """Return the campaigns below ``root``; a line for each damaged file is added to ``problems``."""
+    loaded = []
+    for path in find(root):
+        try:
+            loaded.append(load(path))
+        except (OSError, ValueError) as error:
+            problems.append(f"campaign left out: {error}")
+    return loaded
+
+
+def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> float:
+    """Return the score in the displayed unit; NaN if the metric is not finite, or missing, at one of the steps."""
+    values = {row["step"]: number(row.get(target.metric)) for row in rows if row["split"] == target.split}
+    return names.scale_and_unit(target.metric)[0] * score.score([values.get(step, math.nan) for step in steps])
+
+
+def _code(session: dict[str, Any]) -> str:
+    git = session.get("git") or {}
+    return f"{git.get('commit') or 'unknown'}{'+' if git.get('dirty') else ''}"
+
+
+def _short(commit: str) -> str:
+    return commit[:10] + ("+" if len(commit) > 10 and commit.endswith("+") else "")

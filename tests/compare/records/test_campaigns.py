@@ -1,0 +1,219 @@
+"""Campaigns read from their files, and what is computed from the records of their runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
+
+from rmsexp import record
+from rmsexp.compare.records import campaigns
+from rmsexp.compare.records.campaigns import Result
+
+
+def loaded(root: Path, **changes: Any) -> tuple[campaigns.Campaign, dict[campaigns.Job, Result]]:
+    campaign = campaigns.load(Campaign(**changes).write(root))
+    return campaign, campaign.results(root)
+
+
+def test_scores_are_means_of_the_last_three_evaluations_in_the_displayed_unit(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path)
+    job = next(job for job in campaign.jobs if job.stage == "final")
+    rows, _ = record.RunFolder(tmp_path / job.folder).read_metrics()
+    errors = [row["error"] for row in rows if row["split"] == "test"]
+    assert results[job].status == "finished"
+    assert results[job].test == pytest.approx(100 * sum(errors) / 3)
+    assert results[job].validation != results[job].test
+    tuned = next(job for job in campaign.jobs if job.stage == "tune")
+    assert math.isnan(results[tuned].test)
+    assert results[tuned].validation > 1
+
+
+def test_rates_are_chosen_by_validation(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path)
+    assert {norm: choice.rate for norm, choice in campaign.choice(results).items()} == Campaign().best
+    assert campaign.tuning(results).runs == ()
+
+
+def test_unfinished_tuning_has_no_choice(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    tuned = next(job for job in campaign.jobs if job.stage == "tune")
+    shutil.rmtree(tmp_path / tuned.folder)
+    results = campaign.results(tmp_path)
+    assert campaign.choice(results) == {}
+    assert campaign.tuning(results).runs == ((tuned.norm, tuned.rate, tuned.seed),)
+
+
+def test_verdicts_of_a_finished_campaign(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path)
+    equal, better = campaign.verdicts(results)
+    assert (equal.outcome, better.outcome) == ("supported", "supported")
+    assert equal.difference == pytest.approx(-0.1, abs=0.2)  # positive: RMSNorm is better
+    assert better.difference == pytest.approx(7.9, abs=0.2)
+    assert equal.pairs == 8
+    assert campaign.remarks(results) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gone": {("rms", 2), ("ln", 5)}}, "22 of 24 final runs"),
+        ({"needed": None}, "24 final runs, but the number of seeds is not chosen"),
+        ({"seeds": 0}, "no final runs; 24 of 24 tuning runs"),
+    ],
+)
+def test_an_unfinished_campaign_has_no_verdicts(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    campaign, results = loaded(tmp_path, **changes)
+    assert campaign.undecided(results) == reason
+    assert campaign.verdicts(results) == []
+
+
+def test_runs_that_have_not_ended_are_counted_by_status(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    final = [job for job in campaign.jobs if job.stage == "final"]
+    for job, status in zip(final, ["failed", "failed", "interrupted"], strict=False):
+        record.write_json(tmp_path / job.folder / record.STATUS, {"status": status, "step": 3, "error": "full disk"})
+    assert campaign.undecided(campaign.results(tmp_path)) == "21 of 24 final runs, 2 failed, 1 interrupted"
+
+
+def test_diverged_runs_count_as_diverged(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path, diverged={("rms", 3), ("none", 1)})
+    equal, better = campaign.verdicts(results)
+    assert (equal.outcome, equal.diverged_a, equal.diverged_b) == ("inconclusive", 1, 0)
+    assert (better.diverged_a, better.diverged_b, better.pairs) == (1, 1, 8)
+
+
+def test_a_finished_run_without_its_last_evaluations_does_not_count(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    final = next(job for job in campaign.jobs if job.stage == "final")
+    path = tmp_path / final.folder / record.METRICS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["split"], row["step"]) != ("test", STEPS)))
+    results = campaign.results(tmp_path)
+    assert results[final].status == "incomplete"
+    assert campaign.undecided(results) == "23 of 24 final runs, 1 incomplete"
+
+
+@pytest.mark.parametrize("file", [record.RUN, record.STATUS])
+def test_a_damaged_record_counts_as_missing(tmp_path: Path, file: str) -> None:
+    campaign, _ = loaded(tmp_path)
+    job = campaign.jobs[0]
+    (tmp_path / job.folder / file).write_text("{")
+    problems: list[str] = []
+    results = campaign.results(tmp_path, problems)
+    assert results[job] == Result("missing")
+    assert [str(tmp_path / job.folder / file) in problem for problem in problems] == [True]
+
+
+def test_a_copy_of_another_run_does_not_count(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    first, second = (tmp_path / job.folder for job in [job for job in campaign.jobs if job.stage == "final"][:2])
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    problems: list[str] = []
+    assert campaign.undecided(campaign.results(tmp_path, problems)) == "23 of 24 final runs"
+    assert "does not count" in problems[0]
+
+
+def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path, commits=("abc", "def"))
+    assert campaign.remarks(results) == ["its final runs come from 2 commits: abc, def"]
+    stored = json.loads(campaign.path.read_text())
+    stored["registered"] |= {"changed": "margin 1.0 is 1.5 now"}
+    record.write_json(campaign.path, stored)
+    assert campaigns.load(campaign.path).remarks(results)[0].endswith("first final run: margin 1.0 is 1.5 now")
+    record.write_json(campaign.path, stored | {"registered": None})
+    assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
+
+
+def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
+    path = Campaign(claims=[EQUAL, BETTER]).write(tmp_path)
+    stored = json.loads(path.read_text())
+    lost = [job for job in stored["jobs"] if job["norm"] == "none"]
+    stored["jobs"] = [job for job in stored["jobs"] if job["norm"] != "none" or job["stage"] == "tune"]
+    for job in lost:
+        record.write_json(
+            tmp_path / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "not finite"}
+        )
+    for rate in (0.0005, 0.00025):  # a norm without a best rate extends the grid at its low edge, twice
+        stored["jobs"] += [
+            {"stage": "tune", "norm": norm, "rate": rate, "seed": 1000, "folder": _copied(tmp_path, norm, rate)}
+            for norm in stored["norms"]
+        ]
+    record.write_json(path, stored)
+    campaign = campaigns.load(path)
+    results = campaign.results(tmp_path)
+    assert campaign.choice(results)["none"].rate is None
+    assert campaign.verdicts(results)[1].outcome == "supported"
+    assert campaign.verdicts(results)[1].diverged_b == 8
+
+
+def _copied(root: Path, norm: str, rate: float) -> str:
+    """Copy the run at the lowest rate of the grid to another rate; return its folder."""
+    setting = "cifar10/small+evaluation=validation+optim.lr="
+    folder = f"{setting}{rate:g}/{norm}/seed1000"
+    shutil.copytree(root / f"{setting}0.001/{norm}/seed1000", root / folder)
+    run = json.loads((root / folder / record.RUN).read_text())
+    record.write_json(root / folder / record.RUN, run | {"setting": folder.split("/")[1]})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"format": 2}, "its format is 2"),
+        ({"mode": "best"}, "its mode is 'best'"),
+        ({"score": "error"}, "its score is 'error'"),
+        ({"norms": ["ln", "rms"]}, "none, which is not among its norms"),
+        ({"grid": [0.001, math.nan]}, "its grid has nan"),
+        ({"grid": [0.001, 0.003]}, "octave"),
+        ({"seeds": {"tune": [1], "look": -1, "most": 16, "needed": None}}, "its look has -1"),
+        ({"seeds": {"look": 8, "most": 16, "needed": None}}, "has no 'tune'"),
+        ({"seeds": None}, "NoneType"),
+        ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better is not known"),
+        ({"claims": [{"claim": 1, "test": "superiority", "a": "rms", "b": "ln"}]}, "the claim of a claim is 1"),
+        ({"jobs": [{"stage": "final", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "../../../x"}]}, "'../../../x'"),
+        ({"jobs": [{"stage": "last", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "a/b/c/seed0"}]}, "'last'"),
+        ({"registered": {"digest": "d"}}, "has no 'commit'"),
+    ],
+)
+def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    path = Campaign(changes=changes).write_file(tmp_path)
+    Campaign(name="whole").write_file(tmp_path)
+    problems: list[str] = []
+    assert [campaign.name for campaign in campaigns.load_all(tmp_path, problems)] == ["whole"]
+    assert len(problems) == 1
+    assert problems[0].startswith(f"campaign left out: {path}")
+    assert problem in problems[0]
+    assert "\n" not in problems[0]
+
+
+def test_a_file_that_is_no_json_is_a_problem(tmp_path: Path) -> None:
+    path = Campaign().write_file(tmp_path)
+    path.write_text("{")
+    problems: list[str] = []
+    assert campaigns.load_all(tmp_path, problems) == []
+    assert str(path) in problems[0]
+
+
+def test_campaigns_of_several_results_folders_are_found(tmp_path: Path) -> None:
+    for name in ("amd", "intel"):
+        Campaign().write_file(tmp_path / name)
+    found = campaigns.load_all(tmp_path, [])
+    assert [campaign.root for campaign in found] == [tmp_path / "amd", tmp_path / "intel"]
+
+
+def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
+    states = []
+    for made in three():
+        campaign = campaigns.load(made.write(tmp_path))
+        results = campaign.results(tmp_path)
+        states.append((campaign.task, campaign.undecided(results), len(campaign.verdicts(results))))
+    assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]

@@ -1,0 +1,188 @@
+"""Synthetic campaigns: their files and the records of their runs, for tests of verdicts and of their report."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rmsexp import record
+
+STEPS = 1000
+POINTS = [STEPS * number // 20 for number in range(1, 21)]
+EQUAL = {"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 1.5}
+BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "margin": None}
+NOT_WORSE = {
+    "claim": "pRMSNorm is not worse than RMSNorm",
+    "test": "noninferiority",
+    "a": "prms+p=0.5",
+    "b": "rms",
+    "margin": 1.5,
+}
+
+
+@dataclass
+class Campaign:
+    """A campaign of runs whose scores are chosen by a formula.
+
+    Attributes:
+        name, task, metric, mode: as in ``campaign.json``; scores are on the test split.
+        level: the score of each norm at its best rate, in the displayed unit.
+        best: the best rate of each norm.
+        grid: the rates.
+        seeds: the number of final seeds; ``needed`` that is written, None for a campaign before its first look.
+        gone: (norm, final seed) of runs that were not done.
+        diverged: (norm, final seed) of runs that diverged.
+        changes: keys of ``campaign.json`` that are replaced.
+    """
+
+    name: str = "quality_cifar10"
+    task: str = "cifar10"
+    metric: str = "error"
+    mode: str = "min"
+    level: Mapping[str, float] = field(default_factory=lambda: {"none": 24.0, "ln": 16.0, "rms": 16.1})
+    best: Mapping[str, float] = field(default_factory=lambda: {"none": 0.002, "ln": 0.004, "rms": 0.004})
+    grid: Sequence[float] = (0.001, 0.002, 0.004, 0.008)
+    seeds: int = 8
+    needed: int | None = 8
+    claims: Sequence[dict[str, Any]] = (EQUAL, BETTER)
+    gone: set[tuple[str, int]] = field(default_factory=set)
+    diverged: set[tuple[str, int]] = field(default_factory=set)
+    commits: Sequence[str] = ("abc",)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, root: Path) -> Path:
+        """Write the file and the runs below ``root``; return the file's path."""
+        for job in self._tune():
+            self._write_run(root, job, "finished")
+        for job in self._final():
+            key = job["norm"], job["seed"]
+            if key not in self.gone:
+                self._write_run(root, job, "diverged" if key in self.diverged else "finished")
+        return self.write_file(root)
+
+    def write_file(self, root: Path) -> Path:
+        """Write the file without any runs below ``root``; return its path."""
+        path = root / "campaigns" / self.name / "campaign.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record.write_json(path, self._content([*self._tune(), *self._final()]) | dict(self.changes))
+        return path
+
+    def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+        registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22", "changed": None}
+        return {
+            "format": 1,
+            "name": self.name,
+            "question": f"Does RMSNorm match LayerNorm on {self.task}?",
+            "runs": {"task": self.task, "scale": "small"},
+            "rate": "optim.lr",
+            "mode": self.mode,
+            "tuned_by": f"valid {self.metric}",
+            "score": f"test {self.metric}",
+            "norms": list(self.level),
+            "grid": list(self.grid),
+            "seeds": {"tune": [1000, 1001, 1002], "look": self.seeds, "most": 16, "needed": self.needed},
+            "claims": [{"family": None, "seeds": None} | claim for claim in self.claims],
+            "jobs": jobs,
+            "registered": registered,
+        }
+
+    def _tune(self) -> list[dict[str, Any]]:
+        """One seed a rate, and two more at each norm's two best rates."""
+        jobs = []
+        for norm, best in self.best.items():
+            by_distance = sorted(self.grid, key=lambda rate: abs(math.log2(rate / best)))
+            for rate in self.grid:
+                seeds = 3 if rate in by_distance[:2] else 1
+                jobs += [self._job("tune", norm, rate, 1000 + number) for number in range(seeds)]
+        return jobs
+
+    def _final(self) -> list[dict[str, Any]]:
+        return [self._job("final", norm, rate, seed) for norm, rate in self.best.items() for seed in range(self.seeds)]
+
+    def _job(self, stage: str, norm: str, rate: float, seed: int) -> dict[str, Any]:
+        evaluation = "scored" if stage == "final" else "validation"
+        setting = f"small+evaluation={evaluation}+optim.lr={rate:g}"
+        folder = f"{self.task}/{setting}/{norm}/seed{seed}"
+        return {"stage": stage, "norm": norm, "rate": rate, "seed": seed, "folder": folder}
+
+    def _write_run(self, root: Path, job: dict[str, Any], status: str) -> None:
+        task, setting, series, _ = job["folder"].split("/")
+        evaluation = "scored" if job["stage"] == "final" else "validation"
+        folder = root / job["folder"]
+        folder.mkdir(parents=True, exist_ok=True)
+        session = {
+            "from_step": 0,
+            "git": {"commit": self.commits[job["seed"] % len(self.commits)], "dirty": False},
+            "versions": {"torch": "2.15.0"},
+            "device": "AMD EPYC",
+            "threads": 1,
+            "contention": {"state": "contended"},
+        }
+        identity = {"task": task, "norm": series.split("+")[0], "scale": "small", "seed": job["seed"]}
+        identity |= {"setting": setting, "series": series, "impl": "fused"}
+        content = identity | {
+            "format": 1,
+            "recipe_steps": STEPS,
+            "evaluation": evaluation,
+            "target": {"split": "test", "metric": self.metric, "mode": self.mode, "selection": "valid"},
+            "dataset": {"name": "real data", "digest": "0", "builtin": False},
+            "parameters": {"total": 1, "modules": {}},
+            "sessions": [session],
+        }
+        (folder / record.RUN).write_text(json.dumps(content))  # faster than atomic writes of so many files
+        steps = STEPS if status == "finished" else STEPS // 2
+        (folder / record.STATUS).write_text(json.dumps({"status": status, "step": steps, "error": None}))
+        rows = [row for step in POINTS if step <= steps for row in self._rows(job, step, evaluation)]
+        (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def _rows(self, job: dict[str, Any], step: int, evaluation: str) -> list[record.Row]:
+        splits = ["interim"]
+        if step in POINTS[-3:]:
+            splits += ["valid"] if evaluation == "validation" else ["valid", "test"]
+        seconds = dict.fromkeys(record.BUCKETS, 0.0) | {"train": 0.1 * step, "eval": 0.01 * step}
+        shared = {"step": step, "epoch": step / 500, "examples": 50 * step, "seconds": seconds}
+        loss = 0.4 + 2 * math.exp(-step / 200)
+        rows = [shared | {"split": "train", "loss": loss, "objective": loss, "lr": job["rate"], "grad_norm": 1.0}]
+        return rows + [
+            shared | {"split": split, "loss": loss + 0.1, self.metric: self.value(job, step, split)} for split in splits
+        ]
+
+    def value(self, job: dict[str, Any], step: int, split: str) -> float:
+        """Return the stored metric of a run at a step: its norm's level, worse away from the best rate and early on."""
+        fraction = self.metric not in ("bleu", "loss")
+        scale, sign = (100 if fraction else 1), (1 if self.mode == "min" else -1)
+        distance = math.log2(job["rate"] / self.best[job["norm"]])
+        seed = 0.5 * math.sin(7.0 * job["seed"]) + 0.2 * math.sin(3.0 * job["seed"] + 5 * len(job["norm"]))
+        noise = 0.1 * math.sin(step + job["seed"] + len(split))
+        early = (40 if self.mode == "min" else self.level[job["norm"]]) * math.exp(-step / 150)
+        split_gap = 0.0 if split == "test" else -0.7
+        return (self.level[job["norm"]] + sign * (0.8 * distance**2 + early + split_gap) + seed + noise) / scale
+
+
+def three() -> list[Campaign]:
+    """Return campaigns of three tasks; the last is not finished."""
+    recall = Campaign(
+        name="quality_order_embedding",
+        task="order_embedding",
+        metric="image_recall",
+        mode="max",
+        level={"none": 18.0, "ln": 22.0, "rms": 22.1, "prms+p=0.5": 21.9},
+        best={"none": 0.001, "ln": 0.004, "rms": 0.004, "prms+p=0.5": 0.008},
+        claims=(EQUAL | {"margin": 0.75}, BETTER, NOT_WORSE | {"margin": 0.75}),
+        diverged={("none", 2)},
+    )
+    translation = Campaign(
+        name="quality_rnnsearch",
+        task="rnnsearch",
+        metric="bleu",
+        mode="max",
+        level={"none": 22.0, "ln": 33.0, "rms": 32.7},
+        claims=(EQUAL | {"margin": 1.0}, BETTER),
+        gone={(norm, seed) for norm in ("none", "ln", "rms") for seed in range(4, 8)},
+        needed=None,
+    )
+    return [Campaign(), recall, translation]
