@@ -1,6 +1,6 @@
 """What the records of a campaign's runs say: their scores, the chosen rates, and the verdicts.
 
-A campaign writes ``<results>/campaigns/<name>/campaign.json`` (:mod:`rmsexp.compare.records.campaign_file`). All else
+A campaign writes ``<results>/campaigns/<name>/campaign.json`` (:mod:`rmsexp.campaign_file`). All else
 is computed here from the records of its runs, by the rules in :mod:`rmsexp.rules`. Scores and differences are in the
 displayed unit, in which campaigns state margins: percent or percentage points for metrics that are stored as fractions.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp import record
+from rmsexp.campaign_file import CampaignFile, Job, Metric, fields, find
 from rmsexp.compare.records import names
-from rmsexp.compare.records.campaign_file import CampaignFile, Job, Metric, fields, find
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.rules import claims, score, selection
 
