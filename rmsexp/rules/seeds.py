@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim
 from rmsexp.rules.pairs import Scores, pair
@@ -62,6 +62,7 @@ def power(claim: Claim, sd: float, count: int, alpha: float = ALPHA, difference:
     low, high = (bound * math.sqrt(count) / sd for bound in (low, high))
     end = min(math.sqrt(special.chdtri(freedom, 1e-14) / freedom), (high - low) / (2 * t))
     u = end * (NODES + 1) / 2
-    density = 2 * freedom * u * stats.chi2.pdf(freedom * u**2, freedom)
+    factor = math.log(2) + freedom / 2 * math.log(freedom / 2) - special.gammaln(freedom / 2)
+    density = np.exp(factor + (freedom - 1) * np.log(u) - freedom * u**2 / 2)
     inside = special.ndtr(high - t * u) - special.ndtr(low + t * u)
     return float(end / 2 * np.sum(WEIGHTS * density * inside))

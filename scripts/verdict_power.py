@@ -1,0 +1,237 @@
+"""Test the rules of campaigns (rmsexp.rules) on simulated campaigns with known answers: wrong verdicts and power.
+
+The unit of all differences is the margin. A campaign compares the norms a, b and c. b and c are equally good, and a is
+worse by 0, 1/2, 1 or 2 margins. Its claims: a equals b; a is not worse than b; b is better than a, and c is better than
+a, a family of two. A run's quality falls by the square of the distance, in octaves, of its rate from the norm's best
+one, so an octave costs a margin. Each run has noise, and the runs of a seed have an effect in common. Tuning is done on
+runs and noise of its own.
+
+    python scripts/verdict_power.py                    # 4,000 campaigns per cell: some eight minutes
+    python scripts/verdict_power.py --campaigns 200
+"""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rmsexp.rules import claims, seeds, selection
+from rmsexp.rules.claims import Claim, Verdict
+
+DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, in margins
+SLASHED = f"{' / '.join(DIFFERENCES.values())} margins"
+GRID = (1.0, 2.0, 4.0, 8.0)
+TUNING = (1000, 1001, 1002)
+LOOK, MOST = 8, 16  # seeds at the first look, and at most
+SEED_EFFECT = 1.0  # standard deviation of what the runs of a seed have in common
+EQUAL = Claim("a equals b", "equivalence", "a", "b", margin=1.0)
+NOT_WORSE = Claim("a is not worse than b", "noninferiority", "a", "b", margin=1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of campaign.
+
+    Attributes:
+        title: the case in words.
+        sd: standard deviation of the difference between two norms at the same seed.
+        best: the best rate of each norm, as its binary logarithm. The grid is 0, 1, 2, 3.
+        tuning: the tuning seeds; without any, the best rates are known.
+        few: number of seeds of the claims of superiority.
+        lost: at how many seeds a run diverged.
+        lost_norms: the norms of these runs. The seeds are drawn at random from the first ``few``; with "?" the norm is
+            drawn, too, from a and b.
+    """
+
+    title: str
+    sd: float = 0.65
+    best: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    tuning: tuple[int, ...] = ()
+    few: int = 5
+    lost: int = 0
+    lost_norms: str = "?"
+
+    @property
+    def better(self) -> list[Claim]:
+        return [Claim(f"{a} is better than a", "superiority", a, "a", family="better", seeds=self.few) for a in "bc"]
+
+
+class Outcome(NamedTuple):
+    """The result of a campaign.
+
+    ``count``: its number of seeds. ``loss``: by how much the difference a - b changes because the chosen rates are not
+    the best of the grid. ``luck``: the bound of this that the rules give.
+    """
+
+    verdicts: list[Verdict]
+    count: int
+    loss: float
+    luck: float
+
+
+Results = Mapping[tuple[Case, float], Sequence[Outcome]]
+TUNED = {"one seed per rate": TUNING[:1], "tuned by the rule": TUNING}
+BEST = {
+    "equal": (1.0, 1.0, 1.0),
+    "two octaves apart": (1.0, 3.0, 3.0),
+    "beyond the grid for b and c": (1.0, 4.0, 4.0),
+    "half an octave off the grid for b and c": (1.0, 1.5, 1.5),
+}
+CASES = [
+    Case("rates known"),
+    Case("rates known, more spread", sd=0.85),
+    *(
+        Case(f"best rates {where}, {name}", best=best, tuning=tuning)
+        for where, best in BEST.items()
+        for name, tuning in TUNED.items()
+    ),
+    Case("best rates equal, tuned by the rule, more spread", sd=0.85, tuning=TUNING),
+    Case("rates known, one run diverged", lost=1),
+    Case("rates known, one run diverged, 8 seeds for superiority", lost=1, few=8),
+    Case("rates known, runs of two seeds diverged", lost=2),
+    Case("rates known, runs of two seeds diverged, 8 seeds for superiority", lost=2, few=8),
+    Case("rates known, both runs of a seed diverged", lost=1, lost_norms="ab"),
+    Case("rates known, both runs of two seeds diverged", lost=2, lost_norms="ab"),
+]
+
+
+class Laboratory:
+    """Makes the runs of a campaign: numbers instead of trained models. Higher is better."""
+
+    def __init__(self, case: Case, difference: float, generator: np.random.Generator) -> None:
+        self._case, self._generator = case, generator
+        self._peaks = {"a": -difference, "b": 0.0, "c": 0.0}
+        self._best = dict(zip("abc", case.best, strict=True))
+        self._effects: dict[int, float] = {}
+
+    def quality(self, norm: str, rate: float) -> float:
+        return self._peaks[norm] - (math.log2(rate) - self._best[norm]) ** 2
+
+    def run(self, norm: str, rate: float, seed: int) -> float:
+        if seed not in self._effects:
+            self._effects[seed] = self._generator.normal(0, SEED_EFFECT)
+        return self.quality(norm, rate) + self._effects[seed] + self._generator.normal(0, self._case.sd / math.sqrt(2))
+
+    def tune(self) -> tuple[dict[str, float], float, float]:
+        """Return the rate of each norm, by how much the choice changes the difference a - b, and the bound of that."""
+        if not self._case.tuning:
+            return {norm: 2.0**best for norm, best in self._best.items()}, 0.0, 0.0
+        values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in "abc"}
+        while (plan := selection.next_runs(GRID, values, "max", self._case.tuning)).runs:
+            for run in plan.runs:
+                values[run.norm].setdefault(run.rate, {})[run.seed] = self.run(*run)
+        choices = selection.choose(GRID, values, "max", self._case.tuning)
+        rates = {norm: choice.rate for norm, choice in choices.items() if choice.rate is not None}
+        lost = {
+            norm: max(self.quality(norm, rate) for rate in plan.grid) - self.quality(norm, rates[norm]) for norm in "ab"
+        }
+        return rates, abs(lost["a"] - lost["b"]), selection.luck(choices["a"], choices["b"])
+
+    def diverged(self) -> list[tuple[str, int]]:
+        """Return the norms and seeds of the final runs that diverge."""
+        drawn = self._generator.choice(self._case.few, self._case.lost, replace=False)
+        sides = [self._case.lost_norms.replace("?", "ab"[self._generator.integers(2)]) for _ in drawn]
+        return [(norm, int(seed)) for seed, side in zip(drawn, sides, strict=True) for norm in side]
+
+
+def campaign(case: Case, difference: float, generator: np.random.Generator) -> Outcome:
+    """Return the result of a simulated campaign in which a is worse by ``difference``."""
+    laboratory = Laboratory(case, difference, generator)
+    rates, loss, luck = laboratory.tune()
+    scores = {norm: {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK)} for norm, rate in rates.items()}
+    for norm, seed in laboratory.diverged():
+        scores[norm][seed] = math.nan
+    tested = [EQUAL, NOT_WORSE, *case.better]
+    count = seeds.needed(tested, scores, "max", range(LOOK), MOST)
+    for norm, rate in rates.items():
+        scores[norm] |= {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK, count)}
+    return Outcome(claims.decide(tested, scores, "max", range(count)), count, loss, luck)
+
+
+def share_wrong(outcomes: Sequence[Outcome], tested: Sequence[Claim], difference: float) -> float:
+    """Return the share of campaigns in which a claim is supported although false, or refuted although true."""
+    return float(np.mean([any(_wrong(found, difference) for found in _of(outcome, tested)) for outcome in outcomes]))
+
+
+def _wrong(found: Verdict, difference: float) -> bool:
+    true = difference > 0 if found.claim.test == claims.SUPERIORITY else difference < 1
+    return found.outcome == (claims.REFUTED if true else claims.SUPPORTED)
+
+
+def share_supported(outcomes: Sequence[Outcome], claim: Claim) -> float:
+    return float(
+        np.mean([found.outcome == claims.SUPPORTED for outcome in outcomes for found in _of(outcome, [claim])])
+    )
+
+
+def _of(outcome: Outcome, tested: Sequence[Claim]) -> list[Verdict]:
+    return [found for found in outcome.verdicts if found.claim in tested]
+
+
+def computed_power(case: Case, outcomes: Sequence[Outcome], claim: Claim, difference: float) -> float:
+    """Return the power that seeds.py computes from the true spread, for the numbers of pairs that were tested."""
+    pairs = Counter(found.pairs for outcome in outcomes for found in _of(outcome, [claim]))
+    powers = {count: seeds.power(claim, case.sd, count, difference=-difference) for count in pairs}
+    return sum(number * powers[count] for count, number in pairs.items()) / len(outcomes)
+
+
+def tables(results: Results) -> Iterator[str]:
+    """Yield the lines of two Markdown tables: shares of wrong verdicts, and power. All shares are in percent."""
+    yield f"| wrong verdicts (%), a worse by {SLASHED} | equivalence | non-inferiority | superiority, family of two |"
+    yield "| --- | --- | --- | --- |"
+    for case in CASES:
+        cells = [
+            " / ".join(f"{100 * share_wrong(results[case, by], tested, by):.1f}" for by in DIFFERENCES)
+            for tested in ([EQUAL], [NOT_WORSE], case.better)
+        ]
+        yield f"| {case.title} | {' | '.join(cells)} |"
+    columns = (
+        *("power (%), found (computed)", "mean number of seeds", "equivalence, a worse by 0", "equivalence, ½"),
+        *(
+            "non-inferiority, 0",
+            "superiority, ½ / 1 / 2",
+            "mean loss by the chosen rates (margins)",
+            "within rate luck",
+        ),
+    )
+    yield ""
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{' --- |' * len(columns)}"
+    for case in CASES:
+        yield f"| {case.title} | {' | '.join(_power_cells(case, {by: results[case, by] for by in DIFFERENCES}))} |"
+
+
+def _power_cells(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> Iterator[str]:
+    yield f"{np.mean([outcome.count for outcome in outcomes[0.0]]):.1f}"
+    for claim, by in ((EQUAL, 0.0), (EQUAL, 0.5), (NOT_WORSE, 0.0)):
+        found = f"{100 * share_supported(outcomes[by], claim):.1f}"
+        one_sided = case.lost and case.lost_norms == "?"
+        yield found if one_sided else f"{found} ({100 * computed_power(case, outcomes[by], claim, by):.1f})"
+    yield " / ".join(f"{100 * share_supported(outcomes[by], case.better[0]):.1f}" for by in (0.5, 1.0, 2.0))
+    everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]
+    yield f"{np.mean([outcome.loss for outcome in everything]):.2f}" if case.tuning else ""
+    covered = np.mean([outcome.loss <= outcome.luck + 1e-9 for outcome in everything])
+    yield f"{100 * covered:.1f} %" if len(case.tuning) > 1 else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--campaigns", type=int, default=4000, help="number of campaigns per case and difference (4000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the simulation (0)")
+    arguments = parser.parse_args()
+    results = {}
+    for number, case in enumerate(CASES):
+        for difference in DIFFERENCES:
+            generator = np.random.default_rng([arguments.seed, number, int(2 * difference)])
+            results[case, difference] = [campaign(case, difference, generator) for _ in range(arguments.campaigns)]
+    print("\n".join(tables(results)))
+
+
+if __name__ == "__main__":
+    main()

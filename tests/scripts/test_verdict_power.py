@@ -1,0 +1,78 @@
+"""The simulation of campaigns: wrong verdicts and power of the rules, with few campaigns."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import verdict_power as simulation  # noqa: E402
+from verdict_power import BEST, EQUAL, NOT_WORSE, TUNING, Case, Outcome  # noqa: E402
+
+KNOWN = Case("rates known")
+MORE_SPREAD = Case("more spread", sd=0.85)
+CAMPAIGNS = 200
+MOST_WRONG = 0.1  # the true share is at most 5 to 6 %; the standard deviation of the observed one is 1.6 %
+
+
+@functools.cache
+def simulated(case: Case, difference: float) -> list[Outcome]:
+    generator = np.random.default_rng(0)
+    return [simulation.campaign(case, difference, generator) for _ in range(CAMPAIGNS)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [KNOWN, MORE_SPREAD, Case("diverged", lost=2, few=8), Case("pairs", lost=1, lost_norms="ab")],
+)
+@pytest.mark.parametrize("difference", simulation.DIFFERENCES)
+def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, difference: float) -> None:
+    outcomes = simulated(case, difference)
+    for tested in ([EQUAL], [NOT_WORSE], case.better):
+        assert simulation.share_wrong(outcomes, tested, difference) <= MOST_WRONG
+
+
+def test_power_is_as_computed() -> None:
+    outcomes = simulated(MORE_SPREAD, 0.5)
+    for claim in (EQUAL, NOT_WORSE):
+        computed = simulation.computed_power(MORE_SPREAD, outcomes, claim, 0.5)
+        assert simulation.share_supported(outcomes, claim) == pytest.approx(computed, abs=0.08)
+    assert simulation.share_supported(simulated(KNOWN, 0), EQUAL) > 0.95
+
+
+def test_three_seeds_for_the_best_rates_are_better_than_one_seed_per_rate() -> None:
+    tuned, hasty = (Case("tuned", best=BEST["two octaves apart"], tuning=seeds) for seeds in (TUNING, TUNING[:1]))
+    power = [simulation.share_supported(simulated(case, 0), EQUAL) for case in (tuned, hasty)]
+    assert power[0] > 0.9 > power[1] + 0.03
+    losses = [np.mean([outcome.loss for outcome in simulated(case, 0)]) for case in (tuned, hasty)]
+    assert losses[0] < losses[1] / 2
+
+
+def test_equivalence_is_never_supported_if_one_run_of_a_pair_diverged() -> None:
+    assert simulation.share_supported(simulated(Case("diverged", lost=1), 0), EQUAL) == 0
+
+
+def test_a_wrong_verdict_is_seen() -> None:
+    outcomes = simulated(KNOWN, 0)
+    assert simulation.share_wrong(outcomes, [EQUAL], difference=2) > 0.9
+    assert simulation.share_wrong(outcomes, KNOWN.better, difference=0.5) < 0.1
+    assert simulation.share_wrong(simulated(KNOWN, 2), KNOWN.better, difference=0) > 0.9
+
+
+def test_the_tables_have_a_row_for_each_case() -> None:
+    generator = np.random.default_rng(0)
+    results = {
+        (case, by): [simulation.campaign(case, by, generator)]
+        for case in simulation.CASES
+        for by in simulation.DIFFERENCES
+    }
+    lines = list(simulation.tables(results))
+    for case in simulation.CASES:
+        assert sum(line.startswith(f"| {case.title} |") for line in lines) == 2
+    widths = {line.count("|") for line in lines if line}
+    assert widths == {5, 9}
