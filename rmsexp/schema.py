@@ -18,6 +18,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
 from rmsexp.command_line import ReportedError
+from rmsexp.rules.score import PLANS
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
@@ -84,6 +85,7 @@ class RunConfig:
     """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
 
     ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
+    ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
 
     Raises: ValueError for invalid values.
     """
@@ -103,12 +105,15 @@ class RunConfig:
     force: bool = MISSING
     log_every: int = MISSING
     eval_every: int = MISSING
+    evaluation: str | None = None
     checkpoint_every: int = MISSING
     data: DataConfig = field(default_factory=DataConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, ("float32", "bfloat16"))
+        if self.evaluation is not None:
+            choice("evaluation", self.evaluation, PLANS)
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
             at_least(key, getattr(self, key), 1)

@@ -78,7 +78,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
         except CheckpointError as error:
             raise ValueError(str(error)) from None
         with autocast(task.config.precision, device):
-            table = hidden_stats(model, task.held_out_batches("valid"))
+            table = hidden_stats(model, task.held_out_batches(task.text.held_out["valid"]))
         title = f"{run}, the model of step {step}, on the validation set"
         text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
         tables.append(Table("hidden_stats", title, table, text, run))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -29,11 +30,11 @@ class UnavailableError(DataError):
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled colour images in two splits.
+    """Labelled colour images in two splits, or three with validation images.
 
     ``train_x`` and ``test_x`` are uint8 of shape (image, 3, height, width); ``train_y`` and ``test_y``, the labels, are
-    int64 of shape (image,). ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true
-    if this package generates the images.
+    int64 of shape (image,); ``valid_x`` and ``valid_y`` are like them, or None. ``digest`` is a SHA-256, in
+    hexadecimal, that identifies the content. ``builtin`` is true if this package generates the images.
     """
 
     train_x: np.ndarray
@@ -43,6 +44,31 @@ class Images:
     name: str
     digest: str
     builtin: bool
+    valid_x: np.ndarray | None = None
+    valid_y: np.ndarray | None = None
+
+    @property
+    def pixels(self) -> dict[str, np.ndarray]:
+        """Return the images of each split, by the names of the fields."""
+        valid = {} if self.valid_x is None else {"valid_x": self.valid_x}
+        return {"train_x": self.train_x, **valid, "test_x": self.test_x}
+
+    def with_validation(self, count: int) -> Images:
+        """Return the data set with the last ``count`` training images as validation images.
+
+        Raises: ValueError if no training image would be left.
+        """
+        rest = len(self.train_y) - count
+        if rest < 1:
+            raise ValueError(f"data.validation={count} leaves none of the {len(self.train_y)} training images")
+        return replace(
+            self,
+            train_x=self.train_x[:rest],
+            train_y=self.train_y[:rest],
+            valid_x=self.train_x[rest:],
+            valid_y=self.train_y[rest:],
+            digest=hashlib.sha256(f"{self.digest}, validation {count}".encode()).hexdigest(),
+        )
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.answers)
 
+    def first(self, count: int | None) -> Examples:
+        """Return the first ``count`` questions, or all if there are fewer or ``count`` is None."""
+        if count is None:
+            return self
+        return Examples(self.passages.first(count), self.questions.first(count), self.answers[:count])
+
 
 @dataclass(frozen=True)
 class Cloze:

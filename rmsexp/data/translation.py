@@ -65,6 +65,13 @@ class HeldOut:
     references: list[str]
     scored: np.ndarray
 
+    def first(self, count: int | None) -> HeldOut:
+        """Return the first ``count`` pairs, or all if there are fewer or ``count`` is None."""
+        if count is None:
+            return self
+        pairs = Encoded(self.pairs.source.first(count), self.pairs.target.first(count))
+        return HeldOut(pairs, self.sources[:count], self.references[:count], self.scored[self.scored < count])
+
 
 @dataclass(frozen=True)
 class Translation:

@@ -1,8 +1,8 @@
 """Whiten images with ZCA, once, and store the result.
 
 Let the row vector x be (pixel - 127.5) / 128 of an image's 3 x height x width pixel values. Let m be the mean and
-C = U diag(s) U' the covariance (normalised by the number of images) of the *training* images. Each training and test
-image becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
+C = U diag(s) U' the covariance (normalised by the number of images) of the *training* images. Each image of each split
+becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ BLOCK = 2048  # images that are computed at a time, to save memory
 class Whitened:
     """Whitened images and their labels.
 
-    ``train_x`` and ``test_x`` are float32 of shape (image, 3, height, width), memory-mapped and read-only. ``train_y``
-    and ``test_y`` are int64 of shape (image,).
+    ``train_x``, ``test_x`` and ``valid_x`` are float32 of shape (image, 3, height, width), memory-mapped and read-only.
+    ``train_y``, ``test_y`` and ``valid_y`` are int64 of shape (image,). Without validation images, ``valid_x`` and
+    ``valid_y`` are None.
     """
 
     train_x: np.ndarray
     train_y: np.ndarray
     test_x: np.ndarray
     test_y: np.ndarray
+    valid_x: np.ndarray | None = None
+    valid_y: np.ndarray | None = None
 
 
 def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened:
@@ -43,12 +46,12 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
     Raises: DataError if the whitened images cannot be stored.
     """
     folder = root / "whitened" / cache.key(__file__, images.digest, eps, FLOAT32.str)
-    size_bytes = (images.train_x.size + images.test_x.size) * FLOAT32.itemsize
+    size_bytes = sum(pixels.size for pixels in images.pixels.values()) * FLOAT32.itemsize
     with cache.storing("The whitened images", folder, size_bytes):
-        train_x, test_x = cache.cached(
+        arrays = cache.cached(
             folder, partial(_read, images=images), partial(_make, images=images, eps=eps, report=report), report
         )
-    return Whitened(train_x, images.train_y, test_x, images.test_y)
+    return Whitened(**arrays, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,25 +74,25 @@ def _scaled(pixels: np.ndarray) -> torch.Tensor:
     return (torch.from_numpy(pixels).flatten(1).double() - 127.5) / 128
 
 
-def _read(folder: Path, images: Images) -> list[np.ndarray]:
-    """Return the stored whitened images, training images first, memory-mapped.
+def _read(folder: Path, images: Images) -> dict[str, np.ndarray]:
+    """Return the stored whitened images by the names in ``images.pixels``, memory-mapped.
 
     Raises: FileNotFoundError, ValueError or EOFError if a file is missing, damaged, or not float32 of the shape of
     ``images``.
     """
-    arrays = []
-    for name, pixels in (("train_x", images.train_x), ("test_x", images.test_x)):
+    arrays = {}
+    for name, pixels in images.pixels.items():
         array = np.load(folder / f"{name}.npy", mmap_mode="r")
         if array.shape != pixels.shape or array.dtype != FLOAT32:
             raise ValueError(f"{name} has another shape or type")
-        arrays.append(array)
+        arrays[name] = array
     return arrays
 
 
 def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
-    report(f"whitening {len(images.train_x) + len(images.test_x):,} images (once; less than a minute)")
+    report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
     mean, matrix = fit(images.train_x, eps)
-    for name, pixels in (("train_x", images.train_x), ("test_x", images.test_x)):
+    for name, pixels in images.pixels.items():
         write_float32(folder / f"{name}.npy", pixels.shape, _whiten(pixels, mean, matrix))
 
 

@@ -44,6 +44,14 @@ def normal(std: float) -> Initialiser:
     return draw
 
 
+def lecun_normal(weight: Tensor, generator: torch.Generator) -> None:
+    """Draw from the normal distribution with mean 0 and standard deviation ``n_in^-0.5``; the weight is (n_out, n_in).
+
+    Source: LeCun et al. 1998, Efficient BackProp, Eq. 16.
+    """
+    normal(weight.shape[1] ** -0.5)(weight, generator)
+
+
 def uniform(bound: float) -> Initialiser:
     """Return an initialiser that draws uniformly from [-bound, bound]."""
 
@@ -70,6 +78,8 @@ def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
 
 # the initialiser of Nematus
 orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))
+# the same with a standard deviation that suits any width; Nematus's 0.01 suits embeddings of 512 and states of 1024
+orthogonal_or_lecun_normal = square_or_not(orthogonal, lecun_normal)
 # the initialiser of the code of Cooijmans et al. 2017
 small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))
 

@@ -26,7 +26,7 @@ from rmsexp.norms.batch import other_statistics
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import Dataset, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 
@@ -167,14 +167,16 @@ class Task:
         sums, objective = _sums(model(batch, noise), batch.answer)
         return Objective(objective / len(batch.answer), sums, len(batch.answer))
 
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return mean loss in nats and error (a fraction) of each held-out split.
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
+        """Return mean loss in nats and error (a fraction) of each held-out split that ``extent`` covers.
 
         With batch norm there are also the metrics with the statistics that ``norm.eval`` does not select:
         ``loss_batch`` and ``error_batch`` if it is "running", ``loss_running`` and ``error_running`` if it is "batch".
         """
         results = {}
-        for name, split in self._held_out().items():
+        held_out = {name: split for name, split in self._held_out().items() if extent.test or name == "valid"}
+        held_out = {extent.valid: held_out.pop("valid").first(extent.examples)} | held_out
+        for name, split in held_out.items():
             results[name] = self._scores(model, split)
             with other_statistics(model) as other:
                 if other is not None:

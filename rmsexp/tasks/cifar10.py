@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from rmsexp.norms import Norm
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
-from rmsexp.train.task import Dataset, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
 CALIBRATION_IMAGES = 500  # number of training images from which model.data_init=true sets gains and biases
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
@@ -62,15 +62,23 @@ class ModelConfig:
 
 @dataclass
 class DataConfig(config.DataConfig):
-    """Options of the images. ``zca_eps``: number added to the eigenvalues of the covariance matrix in ZCA whitening."""
+    """Options of the images.
+
+    ``zca_eps``: number added to the eigenvalues of the covariance matrix in ZCA whitening. ``validation``: number of
+    training images, the last ones, that become validation images; None: there are none, and models are selected by
+    their test error.
+    """
 
     name: str = "cifar10"
     zca_eps: float = 1e-5
+    validation: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.positive("data.zca_eps", self.zca_eps)
+        if self.validation is not None:
+            checks.at_least("data.validation", self.validation, 1)
 
 
 @dataclass
@@ -88,6 +96,8 @@ class Config(config.RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least("batch_size", self.batch_size, 1)
+        if self.evaluation is not None and self.data.validation is None:
+            raise ValueError(f"evaluation={self.evaluation} needs validation images; set data.validation=5000")
 
 
 class Task:
@@ -96,7 +106,7 @@ class Task:
     A batch is whitened images, ``(batch, 3, 32, 32)``, and labels, ``(batch,)``.
     """
 
-    target = Target(split="test", metric="error", mode="min", selection="test")  # there is no validation split
+    target = Target(split="test", metric="error", mode="min", selection="test")  # if there is no validation split
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
 
@@ -104,6 +114,9 @@ class Task:
         self.config, self.device = config, device
         self._root = config.data.root_folder
         self._source = SOURCES[config.data.name](self._root)
+        if config.data.validation is not None:
+            self._source = self._source.with_validation(config.data.validation)
+            self.target = replace(self.target, selection="valid")
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         size = len(self._source.train_y)
         if config.batch_size > size:
@@ -151,15 +164,23 @@ class Task:
         sums = _sums(model(images, noise), labels)
         return Objective(sums["loss"] / len(labels), sums, len(labels))
 
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        labels = self._images.test_y
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
+        data = self._images
+        splits = {}
+        if data.valid_x is not None and data.valid_y is not None:
+            splits[extent.valid] = data.valid_x, data.valid_y[: extent.examples]
+        if extent.test:
+            splits["test"] = (data.test_x, data.test_y)
+        return {name: self._scores(model, *split) for name, split in splits.items()}
+
+    def _scores(self, model: nn.Module, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Return mean loss and error of as many images, the first ones, as there are labels."""
         totals = {"loss": 0.0, "error": 0.0}
         for start in range(0, len(labels), EVALUATION_BATCH):
-            indices = np.arange(start, min(start + EVALUATION_BATCH, len(labels)))
-            images, truth = self._load(self._images.test_x, labels, indices)
+            images, truth = self._load(x, labels, np.arange(start, min(start + EVALUATION_BATCH, len(labels))))
             for name, value in _sums(model(images), truth).items():
                 totals[name] += value.item()
-        return {"test": {name: total / len(labels) for name, total in totals.items()}}
+        return {name: total / len(labels) for name, total in totals.items()}
 
     def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:
         """Return the images, in the model's memory format, and labels at ``indices``, both on the device."""

@@ -27,7 +27,7 @@ from rmsexp.norms import Norm
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import Dataset, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
 ENCODED_AT_ONCE = 500  # number of captions or images per forward pass in evaluation
 CORRECTIONS = ("published", "standard")  # values of optim.bias_correction
@@ -199,11 +199,14 @@ class Task:
         loss = ranking_loss(penalties.float(), self.config.margin)
         return Objective(loss, {"loss": loss}, len(batch.features))
 
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         assert isinstance(model, OrderEmbedding)
-        results = {}
-        for name in ("valid", "test"):
-            captions, images = self._embed(model, self._splits[name])
+        results, valid = {}, self._splits["valid"]
+        splits = {extent.valid: valid if extent.examples is None else _first(valid, extent.examples)}
+        if extent.test:
+            splits["test"] = self._splits["test"]
+        for name, split in splits.items():
+            captions, images = self._embed(model, split)
             fold = self.config.data.fold if name == "test" else None
             results[name] = {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold)}
         return results

@@ -21,25 +21,31 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Objective
 
+# None: as in Nematus
+INITIALISERS = {None: init.orthogonal_or_small_normal, "lecun_normal": init.orthogonal_or_lecun_normal}
+
 
 @dataclass
 class ModelConfig:
     """Options of the model.
 
     ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``dropout``: rate on embeddings and on the
-    input of the output matrix. ``init_center``: number that is added to each initial weight, also of the embeddings
-    (the paper's Figure 4).
+    input of the output matrix. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``.
+    ``init_center``: number that is added to each initial weight, also of the embeddings (the paper's Figure 4).
     """
 
     embedding: int = 512
     hidden: int = 1024
     dropout: float = 0.0
+    init: str | None = None
     init_center: float = 0.0
 
     def __post_init__(self) -> None:
         checks.at_least("model.embedding", self.embedding, 1, checks.LARGEST_WIDTH)
         checks.at_least("model.hidden", self.hidden, 1, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
+        if self.init is not None:
+            checks.choice("model.init", self.init, [name for name in INITIALISERS if name])
         checks.finite("model.init_center", self.init_center)
 
 
@@ -76,7 +82,8 @@ class Task(TranslationTask):
         return model.to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
-        draw = init.centred(init.orthogonal_or_small_normal, self.config.model.init_center)
+        options = self.config.model
+        draw = init.centred(INITIALISERS[options.init], options.init_center)
         init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name))
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:

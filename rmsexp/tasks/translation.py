@@ -26,7 +26,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
 from rmsexp.train.optim import TensorFlowAdamConfig
-from rmsexp.train.task import Dataset, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
 
@@ -218,16 +218,20 @@ class TranslationTask(ABC):
     def examples(self, batch: Batch) -> int:
         return len(batch.source)
 
-    def evaluate(self, model: Any) -> dict[str, dict[str, float]]:
+    def evaluate(self, model: Any, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
+        decoding = self.config.decoding
+        held_out = {extent.valid: self.text.held_out["valid"].first(extent.examples)}
+        beams = {"valid": decoding.valid_beam, "interim": 1}
+        if extent.test:
+            held_out |= {name: self.text.held_out[name] for name in self.config.data.tests}
         results, samples = {}, []
-        for split in ("valid", *self.config.data.tests):
-            held_out, decoding = self.text.held_out[split], self.config.decoding
-            sources = [held_out.pairs.source[i] for i in range(len(held_out.references))]
-            hypotheses = self._search(model, sources, decoding.valid_beam if split == "valid" else decoding.beam)
-            scores, loss = bleu.score(hypotheses, held_out.references), self._cross_entropy(model, split)
+        for name, split in held_out.items():
+            sources = [split.pairs.source[i] for i in range(len(split.references))]
+            hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
+            scores, loss = bleu.score(hypotheses, split.references), self._cross_entropy(model, split)
             perplexity = math.exp(loss) if loss < 700 else math.inf
-            results[split] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
-            samples += _samples(split, held_out.sources, held_out.references, hypotheses)
+            results[name] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
+            samples += _samples(name, split.sources, split.references, hypotheses)
         self.files = {"translations.txt": "\n".join(samples)}
         return results
 
@@ -235,12 +239,12 @@ class TranslationTask(ABC):
         """Return detokenised translations of the lines. The model must be in evaluation mode."""
         return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
 
-    def held_out_batches(self, split: str) -> Iterator[Batch]:
+    def held_out_batches(self, held_out: translation.HeldOut) -> Iterator[Batch]:
         """Yield batches of those pairs of a held-out split that have a loss, in descending order of target length.
 
         These are the pairs in :attr:`rmsexp.data.translation.HeldOut.scored`.
         """
-        held_out, size = self.text.held_out[split], self.config.decoding.batch_size
+        size = self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         for start in range(0, len(order), size):
             yield self._load(held_out.pairs, order[start : start + size])
@@ -262,13 +266,16 @@ class TranslationTask(ABC):
             translations.update(zip(indices, best, strict=True))
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
-    def _cross_entropy(self, model: Model, split: str) -> float:
-        """Return the cross-entropy of :meth:`held_out_batches` without label smoothing, in nats per target token."""
+    def _cross_entropy(self, model: Model, held_out: translation.HeldOut) -> float:
+        """Return the cross-entropy of :meth:`held_out_batches` without label smoothing, in nats per target token.
+
+        It is NaN if there are no such pairs, as may happen in an interim evaluation.
+        """
         total, tokens = 0.0, 0
-        for batch in self.held_out_batches(split):
+        for batch in self.held_out_batches(held_out):
             total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
             tokens += len(batch.real)
-        return total / tokens
+        return total / tokens if tokens else math.nan
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
         """Return the sentence pairs ``indices`` as a batch on the device."""

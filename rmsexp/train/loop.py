@@ -21,6 +21,7 @@ from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
+from rmsexp.train.task import Extent
 
 
 class Diverged(Exception):
@@ -144,8 +145,9 @@ class Trainer:
                 done = state.step >= settings.max_steps
                 if state.pending and (done or state.step % settings.log_every == 0):
                     self._log()
-                if state.evaluated < state.step and (done or state.step % settings.eval_every == 0):
-                    self._evaluate()
+                extents = settings.evaluations.at(state.step, done)
+                if state.evaluated < state.step and extents:
+                    self._evaluate(extents)
                 if done or (state.step and state.step % settings.checkpoint_every == 0):
                     self._checkpoint()
                 if done:
@@ -161,8 +163,9 @@ class Trainer:
             raise
 
     def _next_edge(self) -> int:
-        intervals = (self.settings.log_every, self.settings.eval_every, self.settings.checkpoint_every)
-        return min(self.settings.max_steps, *((self.state.step // every + 1) * every for every in intervals))
+        step, settings = self.state.step, self.settings
+        edges = ((step // every + 1) * every for every in (settings.log_every, settings.checkpoint_every))
+        return min(settings.max_steps, settings.evaluations.after(step), *edges)
 
     def _warm_up(self) -> None:
         """Take the next step a few times, so that times exclude compilation and cold caches; then restore the state."""
@@ -240,13 +243,15 @@ class Trainer:
             steps_per_second = (state.step - self._first_step) / seconds if seconds else 0.0
             self._display.update(row, steps_per_second)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, extents: Sequence[Extent]) -> None:
         """Evaluate the model; write a row per split and the task's files; save the model if it is the best so far."""
+        results: dict[str, dict[str, float]] = {}
         with self.clock.bucket("eval"):
             self.model.eval()
             try:
                 with torch.no_grad(), autocast(self.settings.precision, self.settings.device):
-                    results = self.task.evaluate(self.model)
+                    for extent in extents:
+                        results |= self.task.evaluate(self.model, extent)
             finally:
                 self.model.train()
         with self._interrupt.deferred():
@@ -259,7 +264,8 @@ class Trainer:
                     self._display.report_evaluation(row)
             self.state.evaluated = self.state.step
             target = self.task.target
-            self._save_best(results[target.selection][target.metric])
+            if target.selection in results:
+                self._save_best(results[target.selection][target.metric])
 
     def _save_best(self, value: float) -> None:
         """Save the model if ``value``, the target's metric on the selection split, is finite and the best so far."""

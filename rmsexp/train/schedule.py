@@ -36,16 +36,26 @@ class HoldThenDecay:
 
 @dataclass
 class Constant:
-    """A constant rate. Training has ``steps`` steps."""
+    """A constant rate. Training has ``steps`` steps.
+
+    ``warmup``: number of first steps in which the rate increases linearly; None: there are none. ``decay``: share of
+    the steps, at the end, in which the rate decreases linearly towards zero; None: it does not decrease.
+    """
 
     steps: int
+    warmup: int | None = None
+    decay: float | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("schedule.steps", self.steps, 1)
+        if self.warmup is not None:
+            checks.at_least("schedule.warmup", self.warmup, 1)
+        if self.decay is not None:
+            checks.fraction("schedule.decay", self.decay)
 
-    def at(self, step: int) -> dict[str, float]:  # noqa: ARG002
-        """Return the factor on the learning rate."""
-        return {"lr": 1.0}
+    def at(self, step: int) -> dict[str, float]:
+        """Return the factor on the learning rate at a step (from 0); after the last it stays."""
+        return {"lr": min(1.0, (step + 1) / (self.warmup or 1)) * decayed(step, self.steps, self.decay)}
 
 
 @dataclass
@@ -53,17 +63,29 @@ class WarmUp:
     """A linear increase over ``warmup`` steps, then a decrease with step^-0.5 (Vaswani et al. 2017, section 5.3).
 
     The factor is 1 at its peak, where the rate is ``optim.lr``. In that paper the rate at the peak is
-    ``width^-0.5 * warmup^-0.5``.
+    ``width^-0.5 * warmup^-0.5``. ``decay``: see :class:`Constant`; the linear decrease multiplies the other factor.
     """
 
     steps: int
     warmup: int
+    decay: float | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("schedule.steps", self.steps, 1)
         checks.at_least("schedule.warmup", self.warmup, 1)
+        if self.decay is not None:
+            checks.fraction("schedule.decay", self.decay)
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate at a step (from 0)."""
         number = step + 1
-        return {"lr": min(number / self.warmup, (self.warmup / number) ** 0.5)}
+        factor = min(number / self.warmup, (self.warmup / number) ** 0.5)
+        return {"lr": factor * decayed(step, self.steps, self.decay)}
+
+
+def decayed(step: int, steps: int, decay: float | None) -> float:
+    """Return the factor of a linear decrease over the last ``decay * steps`` of ``steps`` steps, at a step (from 0).
+
+    The factor of the last step is one step's decrease above zero; after the last step it stays.
+    """
+    return 1.0 if decay is None else min(1.0, (steps - min(step, steps - 1)) / (decay * steps))

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from rmsexp.train import evaluations
+from rmsexp.train.evaluations import Evaluations
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import Task
@@ -36,7 +38,7 @@ class Settings:
     clipping: str
     max_steps: int
     log_every: int
-    eval_every: int
+    evaluations: Evaluations
     checkpoint_every: int
     precision: str
     device: torch.device
@@ -46,6 +48,7 @@ class Settings:
         """Return the settings from a task's config, where ``lr``, ``clip`` and ``clipping`` are below ``optim``."""
         optim = config.optim
         values = {"lr": optim.lr, "clip": optim.clip, "clipping": optim.clipping, "device": device}
+        values["evaluations"] = evaluations.of(config)
         names = [field.name for field in dataclasses.fields(cls) if field.name not in values]
         return cls(**values, **{name: getattr(config, name) for name in names})
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp.models.noise import Noise
+from rmsexp.rules import score
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,27 @@ class Target:
     mode: str
     selection: str
     loss_unit: str = "nats"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What an evaluation covers.
+
+    ``examples``: number of validation examples, the first ones, that are evaluated with greedy search; None: all, with
+    the search of the config. ``test``: whether test splits are evaluated, too.
+    """
+
+    examples: int | None = None
+    test: bool = True
+
+    @property
+    def valid(self) -> str:
+        """Return the name of the validation split in the results: "interim" if only a part of it is evaluated."""
+        return "valid" if self.examples is None else "interim"
+
+
+WHOLE = Extent()
+INTERIM = Extent(score.INTERIM_EXAMPLES, test=False)
 
 
 @dataclass(frozen=True)
@@ -83,5 +105,5 @@ class Task(Protocol):
     def objective(self, model: nn.Module, batch: Any, noise: Noise) -> Objective:
         """Return the objective of a micro-batch."""
 
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Return the metrics of each evaluation split, by name. The caller puts the model into evaluation mode."""
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
+        """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode."""

@@ -76,7 +76,7 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str)
     shake(model)
     train(task, model, 2)
     model.eval().double()  # in float64, because without a norm the recurrence amplifies rounding errors
-    batches = list(task.held_out_batches("valid"))
+    batches = list(task.held_out_batches(task.text.held_out["valid"]))
     assert [len(batch.source) for batch in batches] == [6, 6, 4]
     table = hidden_stats.hidden_stats(model, batches)
     assert list(table.columns) == COLUMNS
@@ -86,7 +86,7 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str)
 
 def test_layer_norm_standardises_at_every_position(text_root: Path) -> None:
     task, model = make(text_root, "rnnsearch", "norm=ln", "norm.eps=1e-12")
-    table = hidden_stats.hidden_stats(model.eval(), task.held_out_batches("valid"))
+    table = hidden_stats.hidden_stats(model.eval(), task.held_out_batches(task.text.held_out["valid"]))
     single = table[table["mapping"] != "both"]
     assert len(single) == 10
     assert single["mean"].to_numpy() == pytest.approx(np.zeros(10), abs=1e-5)
@@ -113,9 +113,9 @@ def test_the_command_writes_a_table_per_run_and_one_figure(
             *((mapping, "all") for mapping in ("gates", "candidate", "both")),
         ]
         task, model, _ = trained.load(folder, TranslationTask, torch.device("cpu"), lambda _: None)
-        tokens = sum(len(batch.real) for batch in task.held_out_batches("valid"))
+        tokens = sum(len(batch.real) for batch in task.held_out_batches(task.text.held_out["valid"]))
         assert table["vectors"].to_list() == [16] * 12 + [tokens] * 3
-        assert_close(table, expected_statistics(model, list(task.held_out_batches("valid"))), 1e-4)
+        assert_close(table, expected_statistics(model, list(task.held_out_batches(task.text.held_out["valid"]))), 1e-4)
 
 
 def test_mistakes_are_reported_without_a_traceback(

@@ -62,7 +62,7 @@ def test_an_epoch_has_every_pair_once(text_root: Path, name: str, epoch: int) ->
 @pytest.mark.parametrize("name", TASKS)
 def test_tokens_masks_and_padding_of_a_batch(text_root: Path, name: str) -> None:
     task, _ = make(text_root, name)
-    batches = [*task.batches(0), *task.batches(5), *task.held_out_batches("valid")]
+    batches = [*task.batches(0), *task.batches(5), *task.held_out_batches(task.text.held_out["valid"])]
     for batch in batches:
         for tokens, mask in ((batch.source, batch.source_mask), (batch.target, batch.target_mask)):
             lengths = mask.sum(1)
@@ -73,7 +73,7 @@ def test_tokens_masks_and_padding_of_a_batch(text_root: Path, name: str) -> None
             assert torch.equal((tokens == EOS).nonzero(), torch.stack([torch.arange(len(tokens)), lengths - 1], 1))
         assert torch.equal(batch.real, batch.target_mask.flatten().nonzero().squeeze(1))
         assert len(set(longer_sides(batch))) > 1 or len(batch.source) == 1
-    held_out = [pair for batch in task.held_out_batches("valid") for pair in pairs_of(batch)]
+    held_out = [pair for batch in task.held_out_batches(task.text.held_out["valid"]) for pair in pairs_of(batch)]
     assert len(held_out) == 16
     assert [len(target) for _, target in held_out] == sorted((len(target) for _, target in held_out), reverse=True)
 
