@@ -54,7 +54,7 @@ GROUPS = {
 NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every"),
-    "norm_eps",  # norm.eps, which takes its value from here, is part of the identity
+    *("norm_eps", "keep_scale"),  # the options of norms that take their values from here are part of the identity
 }
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series

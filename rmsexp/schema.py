@@ -18,7 +18,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty
 from rmsexp.command_line import ReportedError
-from rmsexp.rules.score import PLANS
+from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
@@ -84,7 +84,7 @@ class LoggerConfig:
 class RunConfig:
     """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
 
-    ``norm_eps``: the eps of each norm whose config file refers to it (``eps: ${norm_eps}``).
+    ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
     ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
 
     Raises: ValueError for invalid values.
@@ -99,6 +99,7 @@ class RunConfig:
     threads: int | None = None
     precision: str = MISSING
     norm_eps: float = 1e-5
+    keep_scale: bool | None = None
     deterministic: bool = MISSING
     compile: bool = MISSING
     results: str = MISSING
@@ -113,7 +114,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         choice("precision", self.precision, ("float32", "bfloat16"))
         if self.evaluation is not None:
-            choice("evaluation", self.evaluation, PLANS)
+            choice("evaluation", self.evaluation, score.PLANS)
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
             at_least(key, getattr(self, key), 1)

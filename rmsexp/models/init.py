@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp.norms import Linear
+from rmsexp.norms.weight import Gain
 
 Initialiser = Callable[[Tensor, torch.Generator], None]  # overwrites a weight with random values
 
@@ -106,6 +107,8 @@ def initialise(
 ) -> None:
     """Draw, in place, every parameter that contains NaN, the mark of a parameter that has no value yet.
 
+    Then re-parametrisations such as weight normalisation set their gains for these weights.
+
     Args:
         initialiser: draws all parameters that ``others`` does not name.
         stream: returns the random generator for a name. It is called with the name of each such parameter. If a layer's
@@ -120,6 +123,9 @@ def initialise(
         parts = parameter.chunk(blocks.get(name, 1))
         for index, part in enumerate(parts):
             draw(part, stream(name if len(parts) == 1 else f"{name}/{index}"))
+    for module in model.modules():
+        if isinstance(module, Linear) and isinstance(module.reparametrisation, Gain):
+            module.reparametrisation.start_from(module.weight)
 
 
 @torch.no_grad()

@@ -29,6 +29,9 @@ class Gain(nn.Module):
         """Set the gain to 1."""
         self.gain.fill_(1.0)
 
+    def start_from(self, weight: Tensor) -> None:
+        """Set the gain for a weight that has just been drawn; here it stays as it is."""
+
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
@@ -42,16 +45,27 @@ class WeightNorm(Gain):
     Args:
         features: Number of units.
         eps: Added to the squared norm, at least 0; 0 in the paper.
+        keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
     """
 
-    def __init__(self, features: int, eps: float = 0.0) -> None:
+    def __init__(self, features: int, eps: float = 0.0, *, keep_scale: bool = False) -> None:
         checks.at_least("eps", eps, 0)
         super().__init__(features)
-        self.eps = eps
+        self.eps, self.keep_scale = eps, keep_scale
+
+    @torch.no_grad()
+    def start_from(self, weight: Tensor) -> None:
+        """With ``keep_scale``, set ``g_i = sqrt(||v_i||^2 + eps)``, so that ``w_i = v_i``."""
+        if self.keep_scale:
+            self.gain.copy_((self._squares(weight) + self.eps).sqrt())
 
     def forward(self, weight: Tensor) -> Tensor:
-        squares = weight.square().flatten(1).sum(1)
-        return weight * (self.gain * torch.rsqrt(squares + self.eps)).view(-1, *[1] * (weight.dim() - 1))
+        scale = self.gain * torch.rsqrt(self._squares(weight) + self.eps)
+        return weight * scale.view(-1, *[1] * (weight.dim() - 1))
+
+    @staticmethod
+    def _squares(weight: Tensor) -> Tensor:
+        return weight.square().flatten(1).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +84,14 @@ class NoNorm(Norm):
 
 @dataclass(frozen=True, kw_only=True)
 class WN(Norm):
-    """Options of weight normalisation. ``eps``, at least 0, is that of :class:`WeightNorm`."""
+    """Options of weight normalisation. ``eps``, at least 0, is that of :class:`WeightNorm`.
+
+    ``keep_scale``: whether training starts from the drawn weights, as with ``torch.nn.utils.weight_norm``; otherwise
+    the effective weight vector of each unit starts with length 1.
+    """
 
     eps: float = 0.0
+    keep_scale: bool | None = None
 
     impls = IMPLS
 
@@ -81,7 +100,7 @@ class WN(Norm):
         checks.at_least("norm.eps", self.eps, 0)
 
     def reparametrisation(self, site: Site) -> WeightNorm:
-        return WeightNorm(site.features, self.eps)
+        return WeightNorm(site.features, self.eps, keep_scale=bool(self.keep_scale))
 
 
 @dataclass(frozen=True, kw_only=True)

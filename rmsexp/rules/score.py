@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+# Values of the key ``evaluation``. "validation" never evaluates test splits, which tuning must not see.
+PLANS = ("scored", "validation")
 EVALUATIONS = 20
 SCORED = 3  # number of the last evaluations whose mean is the score
 INTERIM = "interim"  # the split of the evaluations on the first validation examples

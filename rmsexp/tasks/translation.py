@@ -25,6 +25,7 @@ from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
+from rmsexp.rules.score import INTERIM
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
@@ -221,7 +222,7 @@ class TranslationTask(ABC):
     def evaluate(self, model: Any, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         decoding = self.config.decoding
         held_out = {extent.valid: self.text.held_out["valid"].first(extent.examples)}
-        beams = {"valid": decoding.valid_beam, "interim": 1}
+        beams = {"valid": decoding.valid_beam, INTERIM: 1}
         if extent.test:
             held_out |= {name: self.text.held_out[name] for name in self.config.data.tests}
         results, samples = {}, []

@@ -51,7 +51,7 @@ class Extent:
     @property
     def valid(self) -> str:
         """Return the name of the validation split in the results: "interim" if only a part of it is evaluated."""
-        return "valid" if self.examples is None else "interim"
+        return "valid" if self.examples is None else score.INTERIM
 
 
 WHOLE = Extent()

@@ -13,12 +13,13 @@ from rmsexp import record
 from rmsexp.machine_lock import Pause
 from rmsexp.models.noise import Noise
 from rmsexp.train.contention import Contention
+from rmsexp.train.evaluations import Every
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.schedule import Constant
 from rmsexp.train.step import Settings, Stepper
-from rmsexp.train.task import Dataset, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
 
 class Slopes:
@@ -46,7 +47,7 @@ class Slopes:
         loss = model(batch).sum()
         return Objective(loss, {"loss": loss}, 1)
 
-    def evaluate(self, model: nn.Module) -> dict[str, dict[str, float]]:  # noqa: ARG002
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:  # noqa: ARG002
         return {"test": {"loss": 0.0}}
 
 
@@ -66,7 +67,7 @@ def slopes_trainer(
     on standard error.
     """
     folder.mkdir(exist_ok=True)
-    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, 10, 10, "float32", torch.device("cpu"))
+    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, Every(10), 10, "float32", torch.device("cpu"))
     task: Any = Slopes(slopes)
     stepper = Stepper(task, model, torch.optim.SGD(model.parameters(), lr=1.0), Constant(10), settings)
     files, contention = record.RunFolder(folder), Contention(settings.device)
