@@ -279,6 +279,7 @@ def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "series": job.series,
         "impl": job.norm.effective_impl,
         "recipe_steps": cfg.schedule.steps,
+        "evaluation": cfg.evaluation,
         "target": asdict(task.target),
         "dataset": asdict(task.dataset),
         "notes": dict(task.notes),

@@ -93,6 +93,7 @@ class RunConfig:
     task: str = MISSING
     scale: str = MISSING
     norm: Any = MISSING
+    schedule: Any = MISSING
     seed: int = MISSING
     max_steps: int = MISSING
     device: str = MISSING
@@ -115,6 +116,7 @@ class RunConfig:
         choice("precision", self.precision, ("float32", "bfloat16"))
         if self.evaluation is not None:
             choice("evaluation", self.evaluation, score.PLANS)
+            score.steps(self.schedule.steps)
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
             at_least(key, getattr(self, key), 1)
