@@ -5,6 +5,7 @@ The analysis only reads records, and does not import torch. A series is a norm w
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from rmsexp.analysis.finding import Finding, Table, built_in, captioned, setting
 from rmsexp.compare import Records
 from rmsexp.compare.plots import canvas, panels, setting_curves, style
 from rmsexp.compare.records import curves, names, statistics
+from rmsexp.compare.tables import formats
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # the task, and what the setting's name must contain
 
@@ -32,9 +34,9 @@ def analyse(results: Path) -> Finding:
         if task != TASK or KEY not in setting or (rows := validation(records)).empty:
             continue
         name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"
-        table = summary(rows)
+        table = summary(rows, records.runs)
         tables.append(Table(name, f"{title}, on the validation set", table, _text(table)))
-        plots[name] = draw(rows, statistics.target(records), title)
+        plots[name] = draw(rows, statistics.target(records), f"{title}{_not_drawn(records.runs)}")
         remarks += records.problems
     if not tables:
         raise ValueError(
@@ -57,27 +59,66 @@ def validation(records: Records) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).sort_values("step", kind="stable")
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per metric and series. ``rows``: the result of :func:`validation`.
+def summary(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per metric and series, also for a series of which all runs diverged or failed.
 
-    Columns: ``metric``; ``series``; ``runs``, their number; ``step``, the last step at which any of them was evaluated;
-    ``last``, ``lowest``, ``highest``, the means over runs of a run's last, lowest and highest value.
+    ``rows``: the result of :func:`validation`; ``runs``: the runs of the setting, as in ``Records.runs``. Columns:
+    ``metric``; ``series``; ``runs``, the number of runs that were evaluated; ``step``, the last step at which any of
+    them was; ``last``, ``lowest``, ``highest``, the means over them of a run's last, lowest and highest value;
+    ``last_interval``, ``lowest_interval``, ``highest_interval``, half of their 95 % t-intervals, NaN below three runs;
+    ``diverged``, ``failed``, the numbers of runs that did so and are not in the means.
     """
-    per_run = rows.groupby(["metric", "series", "folder"], observed=True, sort=False).agg(
-        step=("step", "last"), last=("value", "last"), lowest=("value", "min"), highest=("value", "max")
-    )
-    per_series = per_run.groupby(["metric", "series"], observed=True, sort=False)
-    table = per_series[["last", "lowest", "highest"]].mean()
-    table.insert(0, "step", per_series["step"].max())
-    table.insert(0, "runs", per_series.size())
-    order = [(metric, series) for metric in rows["metric"].unique() for series in names.in_order(rows["series"])]
-    return table.loc[[key for key in order if key in table.index]].reset_index()
+    summaries = []
+    for metric in rows["metric"].unique():
+        for series in names.in_order(runs["series"]):
+            of_series = rows[(rows["metric"] == metric) & (rows["series"] == series)]
+            status = runs.loc[runs["series"] == series, "status"]
+            lost = {name: int((status == name).sum()) for name in statistics.LOST}
+            if len(of_series) or sum(lost.values()):
+                summaries.append({"metric": metric, "series": series} | _over_runs(of_series) | lost)
+    return pd.DataFrame(summaries)
+
+
+def _over_runs(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the columns of :func:`summary` that are computed from the evaluations of one metric and series."""
+    per_run = rows.groupby("folder", observed=True, sort=False)["value"].agg(["last", "min", "max"])
+    means = {
+        name: statistics.estimate(per_run[kind].to_numpy(float))
+        for name, kind in (("last", "last"), ("lowest", "min"), ("highest", "max"))
+    }
+    return {
+        "runs": len(per_run),
+        "step": rows["step"].max(),
+        **{name: found.mean for name, found in means.items()},
+        **{f"{name}_interval": found.interval for name, found in means.items()},
+    }
 
 
 def _text(table: pd.DataFrame) -> pd.DataFrame:
-    named = table.assign(metric=table["metric"].map(names.metric_label), series=table["series"].map(names.label))
-    text = named.rename(columns={"series": "norm"})
-    return text.map(lambda value: value if isinstance(value, str) else f"{value:.4g}")
+    return pd.DataFrame(
+        {
+            "metric": names.metric_label(row["metric"]),
+            "norm": names.label(row["series"]),
+            "runs": f"{row['runs']}",
+            **{name: f"{row[name]}" for name in statistics.LOST},
+            "step": formats.NO_VALUE if math.isnan(row["step"]) else f"{row['step']:.4g}",
+            **{name: _mean(row[name], row[f"{name}_interval"]) for name in ("last", "lowest", "highest")},
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def _mean(mean: float, interval: float) -> str:
+    if math.isnan(mean):
+        return formats.NO_VALUE
+    return f"{mean:.4g}" + ("" if math.isnan(interval) else f" ± {interval:.2g}")
+
+
+def _not_drawn(runs: pd.DataFrame) -> str:
+    """Return a sentence with the number of runs of each series that diverged or failed; empty if none did."""
+    lost = runs.loc[runs["status"].isin(statistics.LOST), "series"]
+    counts = ", ".join(f"{names.label(series)} {(lost == series).sum()}" for series in names.in_order(lost))
+    return f". Runs that diverged or failed, which are not drawn: {counts}" if counts else ""
 
 
 def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:

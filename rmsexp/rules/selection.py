@@ -118,26 +118,39 @@ def luck(a: Choice, b: Choice) -> float:
     return math.nan if math.isnan(a.luck + b.luck) else max(a.luck, b.luck)
 
 
+def ranked(tried: Rates, mode: str) -> list[float]:
+    """Return the rates by the share of seeds that diverged, then by the mean of the others, best first.
+
+    Rates at which no seed finished are left out.
+    """
+    orientation = sign(mode)
+    order = {}
+    for rate, values in tried.items():
+        finished = [value for value in values.values() if not math.isnan(value)]
+        if finished:
+            order[rate] = (1 - len(finished) / len(values), -orientation * math.fsum(finished) / len(finished))
+    return sorted(order, key=lambda rate: order[rate])
+
+
 @dataclass(frozen=True)
 class _Norm:
     """The tuning runs of one norm.
 
     Attributes:
         grid: the rates as extended so far.
-        orientation: 1 if high values are better, otherwise -1.
+        mode: "min" or "max", the better direction of the metric.
         kept: the rates that were run with all seeds before the grid was last extended.
     """
 
     tried: Rates
     grid: tuple[float, ...]
     seeds: tuple[int, ...]
-    orientation: int
+    mode: str
     kept: tuple[float, ...] = ()
 
     def by_first_seed(self) -> list[float]:
         """Return the rates at which the first seed did not diverge, best first; of equal ones the lowest first."""
-        values = {rate: self.orientation * self.tried[rate][self.seeds[0]] for rate in self.grid}
-        return sorted((rate for rate in self.grid if not math.isnan(values[rate])), key=lambda rate: -values[rate])
+        return ranked({rate: {self.seeds[0]: self.tried[rate][self.seeds[0]]} for rate in self.grid}, self.mode)
 
     def finalists(self) -> list[float]:
         """Return the rates that are run with all seeds: the two best, those kept, and the next best if they diverge."""
@@ -152,9 +165,9 @@ class _Norm:
             found, rest = found + rest[:lacking], rest[lacking:]
 
     def ranked(self) -> list[float]:
-        """Return the rates that were run with all seeds, by the share of diverged seeds and then by their mean."""
-        found = self.finalists()
-        return sorted(found, key=lambda rate: (self._share_diverged(rate), -self.orientation * self._mean(rate)))
+        """Return the rates that were run with all seeds, best first."""
+        finals = {rate: {seed: self.tried[rate][seed] for seed in self.seeds} for rate in self.finalists()}
+        return ranked(finals, self.mode)
 
     def lead(self) -> list[float] | None:
         """Return the second best rate's values minus the best one's, by seed; None if they are not both stable."""
@@ -165,17 +178,17 @@ class _Norm:
 
     def choice(self, bound: float) -> Choice:
         """Return the choice. ``bound``: t s / sqrt(k) of :class:`Choice`."""
-        ranked = self.ranked()
-        if not ranked:
+        order = self.ranked()
+        if not order:
             return Choice(None, math.nan, 0, None, None, math.nan, math.nan)
-        rate, lead = ranked[0], self.lead()
+        rate, lead = order[0], self.lead()
         edges = {self.grid[-1]: "highest", self.grid[0]: "lowest"}
         diverged = sum(math.isnan(self.tried[rate][seed]) for seed in self.seeds)
         if lead is None:
             known = len(self.seeds) > 1 and not diverged
             return Choice(rate, self._mean(rate), diverged, edges.get(rate), None, math.nan, 0.0 if known else math.nan)
         loss = bound - abs(float(np.mean(lead)))
-        second = (ranked[1], self._mean(ranked[1]))
+        second = (order[1], self._mean(order[1]))
         return Choice(
             rate, self._mean(rate), 0, edges.get(rate), *second, math.nan if math.isnan(loss) else max(0.0, loss)
         )
@@ -192,7 +205,7 @@ class _Norm:
 def _replay(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> tuple[Plan, dict[str, _Norm]]:
     """Return the plan, and the norms with the plan's grid, by going through the steps from the beginning."""
     rates, extensions = _checked(grid, seeds), EXTENSIONS
-    norms = {name: _Norm(tried, rates, tuple(seeds), sign(mode)) for name, tried in values.items()}
+    norms = {name: _Norm(tried, rates, tuple(seeds), mode) for name, tried in values.items()}
     while True:
         if runs := _unfinished(norms, dict.fromkeys(norms, rates), seeds[:1]):
             return Plan(rates, runs), norms

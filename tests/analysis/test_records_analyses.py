@@ -14,6 +14,8 @@ from helpers.analyses import analysed
 from helpers.records import make_row, write_run
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from scipy import stats
 
 from rmsexp import record
 from rmsexp.analysis import init_center, p_sweep
@@ -90,6 +92,21 @@ def test_p_sweep_lists_runs_by_series_and_p(tmp_path: Path) -> None:
     assert quality.get_xlabel() == time.get_xlabel() == "p (% of the units)"
 
 
+def test_p_sweep_has_intervals_and_counts_diverged_runs(tmp_path: Path) -> None:
+    sweep(tmp_path, "prms+p=0.25", "prms+p=0.5", "rms")
+    write_run(tmp_path, "prms+p=0.5", 2)
+    write_run(tmp_path, "prms+p=0.25", 2, status="diverged")
+    finding = p_sweep.analyse(tmp_path)
+    (table,) = finding.tables
+    assert table.text["seeds"].tolist() == ["3", "3", "2"]
+    assert table.text["diverged or failed"].tolist() == ["1", "0", "0"]
+    values = table.values.loc[table.values["p"] == 0.5, "final"] * 100
+    low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert table.text.loc[1, "test error (%), last"] == f"{formats.number(values.mean())} ± {(high - low) / 2:.2g}"
+    assert "±" not in table.text.loc[0, "test error (%), last"]
+    assert any("whose quality is not drawn: 1" in text.get_text() for text in only(finding.figures).findobj(Text))
+
+
 def test_p_sweep_has_a_table_per_setting_and_machine(tmp_path: Path) -> None:
     for machine in ("one", "two"):
         sweep(tmp_path / machine, "prms", "prms+p=0.5", contention="contended" if machine == "one" else "clear")
@@ -134,7 +151,7 @@ def test_a_setting_whose_run_files_are_all_damaged_is_left_out(tmp_path: Path) -
     assert [table.name for table in p_sweep.analyse(tmp_path).tables] == ["cifar10/demo+optim.lr=0.1/p_sweep"]
 
 
-def test_init_center_has_every_series_that_did_not_diverge_and_the_paper(tmp_path: Path) -> None:
+def test_init_center_has_every_series_and_the_paper(tmp_path: Path) -> None:
     translated(tmp_path, "ln", [0, 1, 2])
     translated(tmp_path, "rms", [0, 4, 8])
     translated(tmp_path, "rms", [0, 2, 10], seed=1)
@@ -144,13 +161,18 @@ def test_init_center_has_every_series_that_did_not_diverge_and_the_paper(tmp_pat
     finding = init_center.analyse(tmp_path)
     (table,) = finding.tables
     assert table.name == f"rnnsearch/{CENTRED}/init_center"
-    assert table.values.to_dict("records") == [
-        {"metric": "bleu", "series": "ln", "runs": 1, "step": 20, "last": 2, "lowest": 0, "highest": 2},
-        {"metric": "bleu", "series": "rms", "runs": 2, "step": 20, "last": 9, "lowest": 0, "highest": 9},
-        {"metric": "loss", "series": "ln", "runs": 1, "step": 20, "last": 3, "lowest": 3, "highest": 5},
-        {"metric": "loss", "series": "rms", "runs": 2, "step": 20, "last": 3, "lowest": 3, "highest": 5},
+    columns = ["metric", "series", "runs", "step", "last", "lowest", "highest", "diverged", "failed"]
+    assert table.values[columns].fillna(-1).to_numpy().tolist() == [
+        ["bleu", "none", 0, -1, -1, -1, -1, 1, 0],
+        ["bleu", "ln", 1, 20, 2, 0, 2, 0, 0],
+        ["bleu", "rms", 2, 20, 9, 0, 9, 0, 0],
+        ["loss", "none", 0, -1, -1, -1, -1, 1, 0],
+        ["loss", "ln", 1, 20, 3, 3, 5, 0, 0],
+        ["loss", "rms", 2, 20, 3, 3, 5, 0, 0],
     ]
-    assert table.text.iloc[1].tolist() == ["BLEU", "RMSNorm", "2", "20", "9", "0", "9"]
+    assert table.text.iloc[0].tolist() == ["BLEU", "no norm", "0", "1", "0", *[formats.NO_VALUE] * 4]
+    assert table.text.iloc[2].tolist() == ["BLEU", "RMSNorm", "2", "0", "0", "20", "9", "0", "9"]
+    assert "not drawn: no norm 1" in str(only(finding.figures).get_supxlabel()).replace("\n", " ")
     bleu, loss, published = only(finding.figures).axes
     assert lines(bleu)["LayerNorm"] == [0, 1, 2]
     assert lines(bleu)["RMSNorm"] == [0, 3, 9]
@@ -163,6 +185,16 @@ def test_init_center_has_every_series_that_did_not_diverge_and_the_paper(tmp_pat
         assert drawn.get_xdata().tolist() == curve["x"].tolist()
         assert drawn.get_ydata().tolist() == curve["y"].tolist()
     assert published.lines[1].get_xdata()[:2].tolist() == [30000, 60000]
+
+
+def test_init_center_has_intervals_over_three_seeds(tmp_path: Path) -> None:
+    for seed, last in enumerate((7, 8, 12)):
+        translated(tmp_path, "rms", [0, last], seed=seed)
+    (table,) = init_center.analyse(tmp_path).tables
+    low, high = stats.ttest_1samp([7, 8, 12], 0).confidence_interval(0.95)
+    assert table.values.loc[0, "last_interval"] == pytest.approx((high - low) / 2)
+    assert table.values.loc[0, "lowest_interval"] == 0
+    assert table.text.loc[0, "last"] == f"9 ± {(high - low) / 2:.2g}"
 
 
 def test_init_center_shows_only_the_loss_if_there_is_no_bleu(tmp_path: Path) -> None:

@@ -167,6 +167,12 @@ def test_a_choice_needs_all_runs() -> None:
         choose(GRID, {"a": {}}, "max", SEEDS)
 
 
+def test_rates_rank_by_diverged_seeds_and_then_by_the_mean() -> None:
+    tried = {1.0: {0: 5.0, 1: NAN}, 2.0: {0: 1.0}, 4.0: {0: 2.0, 1: 4.0, 2: 0.0}, 8.0: {0: NAN}, 16.0: {}}
+    assert selection.ranked(tried, "max") == [4, 2, 1]
+    assert selection.ranked(tried, "min") == [2, 4, 1]
+
+
 @pytest.mark.parametrize("grid", [(1.0, 3.0), (2.0, 1.0), (1.0, 1.0), (0.0, 0.0), ()])
 def test_rates_that_are_not_an_octave_apart_are_refused(grid: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"octave apart|at least one rate|greater than 0"):

@@ -25,7 +25,9 @@ def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
     :func:`rmsexp.compare.tables.p_sweep.table`.
     """
     headline = statistics.headline(target)
-    figure, (quality, time) = canvas.row(2, title, [CAPTION])
+    lost = int(table["status"].isin(statistics.LOST).sum())
+    captions = [CAPTION, f"runs that diverged or failed, whose quality is not drawn: {lost}"] if lost else [CAPTION]
+    figure, (quality, time) = canvas.row(2, title, captions)
     values = table[headline] * names.scale_and_unit(target.metric)[0]
     _panel(quality, table, values, pd.Series(True, table.index))
     evaluation = "last" if headline == "final" else f"best on {target.selection}"

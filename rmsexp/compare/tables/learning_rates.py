@@ -1,6 +1,7 @@
 """The quality of each norm at the recipe's learning rate and at the best of all tried rates (``sweep=lr``).
 
-The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``.
+The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
+ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rmsexp import record
@@ -17,9 +19,10 @@ from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 from rmsexp.readers import read_yaml
+from rmsexp.rules import selection
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
-COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", "interval"]
+COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", "interval", "diverged", "rank"]
 
 
 def family(folder: Path) -> Path:
@@ -34,9 +37,12 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
     of runs. ``kept``: the number of those that neither diverged nor failed. ``chosen_by``: the mean over these of a
     run's best value on the selection split. ``value``, ``interval``: the mean of the headline metric and half of its
-    95 % t-interval.
+    95 % t-interval. ``diverged``: the number of runs that diverged. ``rank``: 1 for the series' best rate, and so on;
+    NaN if no run at the rate was evaluated on the selection split. The value at rank 1 is optimistic, because the same
+    runs chose the rate, unless it is the only rate.
     """
     rows: list[list[Any]] = []
+    tried: dict[str, dict[float, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
     for folder, records in settings.items():
         target, step = statistics.target(records), statistics.common_step(records)
         values = statistics.headline_metric(records, step)
@@ -48,9 +54,18 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             mean, _, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
             rate = float(match[1]) if match else _recipe_rate(runs["folder"])
             ended = int((~runs["status"].isin(statistics.LOST)).sum())
-            selection = float(best.reindex(runs["folder"]).mean())
-            rows.append([series, rate, not match, len(runs), ended, selection, mean, interval])
-    return pd.DataFrame(rows, columns=COLUMNS)
+            scores = best.reindex(runs["folder"]).to_numpy(float)
+            diverged = (runs["status"] == "diverged").to_numpy()
+            counted = ~np.isnan(scores) | diverged
+            tried.setdefault(series, {})[len(rows)] = dict(zip(runs["seed"][counted], scores[counted], strict=True))
+            chosen_by = statistics.estimate(scores).mean
+            row = [series, rate, not match, len(runs), ended, chosen_by, mean, interval]
+            rows.append([*row, int(diverged.sum()), math.nan])
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    for by_row in tried.values():
+        order = selection.ranked(by_row, target.mode)
+        table.loc[order, "rank"] = range(1, len(order) + 1)
+    return table
 
 
 def _recipe_rate(folders: pd.Series) -> float:
@@ -63,24 +78,22 @@ def _recipe_rate(folders: pd.Series) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per series as text: the headline metric at the recipe's rate and at the best rate.
-
-    The best rate is the one with the best ``chosen_by``.
-    """
+    """Return one row per series as text: the headline metric at the recipe's rate and at the best rate (rank 1)."""
     metric = f"{target.split} {names.metric_label(target.metric)}"
-    selection = f"{target.selection} {names.metric_label(target.metric)}"
+    chosen_by = f"{target.selection} {names.metric_label(target.metric)}"
     rows = []
     for series in names.in_order(table["series"]):
         tried = table[table["series"] == series]
-        recipe = tried[tried["is_recipe"]]
-        best = tried.dropna(subset="chosen_by").sort_values("chosen_by", ascending=target.mode == "min").head(1)
+        recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
+        optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
         rows.append(
             {
                 "norm": names.label(series),
                 "recipe's rate": _rate(recipe),
                 f"{metric} at the recipe's rate": _value(recipe, target),
-                "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {selection})",
-                f"{metric} at the best rate": _value(best, target),
+                "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {chosen_by})",
+                f"{metric} at the best rate": _value(best, target) + optimistic,
+                "number of rates at which a run diverged": str(int((tried["diverged"] > 0).sum())),
                 "number of rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
             }
         )

@@ -14,7 +14,7 @@ from rmsexp.compare.tables import formats
 from rmsexp.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
-COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time_state"]
+COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time_state", "status"]
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
@@ -27,7 +27,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """
     records = records.select(task, setting)
     runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]
-    table = runs[["folder", "series", "seed", "time_state"]].set_index("folder")
+    table = runs[["folder", "series", "seed", "time_state", "status"]].set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
     step = statistics.common_step(records)
     table["final"] = statistics.final_metric(records, step)
@@ -53,8 +53,11 @@ def _p(folder: Path, series: str) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per p and norm as text: means over seeds. Times are means over the runs whose time is clear."""
-    factor, unit = names.scale_and_unit(target.metric)
+    """Return one row per p and norm as text: means over the seeds that neither diverged nor failed.
+
+    From three seeds on, they have 95 % t-intervals. Times are means over the runs whose time is clear.
+    """
+    _, unit = names.scale_and_unit(target.metric)
     metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []
     for (_, series), runs in table.groupby(["p", "series"]):
@@ -64,9 +67,16 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
                 "norm": names.label(names.norm_of(str(series))),
                 "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
-                f"{target.split} {metric}, last": formats.number(runs["final"].mean() * factor),
-                f"best on {target.selection}": formats.number(runs["best"].mean() * factor),
+                "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),
+                f"{target.split} {metric}, last": _mean(runs["final"], target.metric),
+                f"best on {target.selection}": _mean(runs["best"], target.metric),
                 "seconds per 1k steps": formats.number(seconds.mean()),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _mean(values: pd.Series, metric: str) -> str:
+    """Return the mean and half of its 95 % t-interval, without unit."""
+    mean, _, interval = statistics.estimate(values.to_numpy(float))
+    return formats.quality(mean, metric, interval).removesuffix(names.scale_and_unit(metric)[1]).rstrip()

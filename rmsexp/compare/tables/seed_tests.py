@@ -1,28 +1,40 @@
-"""Differences of quality from LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise."""
+"""Differences of quality from LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise.
+
+The tests are two-sided and explore; claims that were stated before the runs are decided by ``rmsexp.rules.claims``.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from scipy import stats as scipy_stats
 
 from rmsexp.compare.records import names, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
+from rmsexp.rules import pairs, significance
+from rmsexp.rules.claims import ALPHA
+from rmsexp.rules.pairs import Array, Pairs
 
 MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
+COUNTS = ["diverged", "ln_diverged", "both_diverged"]
+COLUMNS = ["series", "metric", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
 
 
 def table(records: Records) -> pd.DataFrame:
     """Return one row per series, except plain LN, for which there is a plain LN series of the same implementation.
 
-    Columns: ``series``; ``metric``; ``n``, the number of common seeds; ``difference``, the mean over them of the
-    headline metric minus LN's, with fractions as fractions; ``interval``, half of its 95 % t-interval; ``p``, the
-    p-value of the paired t-test. The interval and p are NaN below three common seeds; p is also NaN if all differences
-    are equal.
+    Columns: ``series``; ``metric``; ``n``, the number of common seeds at which both runs finished; ``difference``, the
+    mean over them of the headline metric minus LN's, with fractions as fractions; ``interval``, half of its 95 %
+    t-interval; ``p``, the p-value of the paired t-test; ``adjusted_p`` and ``adjusted_interval``, the same with Holm's
+    correction for all series of the table; ``diverged``, ``ln_diverged``, ``both_diverged``, the numbers of common
+    seeds at which only this run, only LN's, or both diverged.
+
+    If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
+    no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
@@ -32,16 +44,54 @@ def table(records: Records) -> pd.DataFrame:
         same_impl = runs["impl"] == speed.impl_of(series_runs)
         reference = runs[runs["series"].map(names.is_plain_ln) & same_impl]
         if series not in set(reference["series"]) and not reference.empty:
-            rows.append({"series": series, "metric": target.metric, **_difference(series_runs, reference)})
-    return pd.DataFrame(rows, columns=["series", "metric", "n", "difference", "interval", "p"])
+            rows.append({"series": series, "metric": target.metric} | _difference(series_runs, reference, target.mode))
+    tested = [row for row in rows if not math.isnan(row["p"])]
+    for row, (adjusted, level) in zip(tested, significance.holm([row["p"] for row in tested], ALPHA), strict=True):
+        row["adjusted_p"] = adjusted
+        row["adjusted_interval"] = _half(row["differences"], level) if not math.isnan(row["interval"]) else math.nan
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _difference(runs: pd.DataFrame, reference: pd.DataFrame) -> dict[str, float]:
-    pairs = runs.merge(reference, on="seed", suffixes=("", "_ln"))[["value", "value_ln"]].dropna()
-    mean, sd, interval = statistics.estimate((pairs["value"] - pairs["value_ln"]).to_numpy(float))
-    tested = len(pairs) >= MIN_SEEDS and sd > EQUAL * abs(mean)
-    p = float(scipy_stats.ttest_rel(pairs["value"], pairs["value_ln"]).pvalue) if tested else math.nan
-    return {"n": len(pairs), "difference": mean, "interval": interval, "p": p}
+def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
+    scores, reference_scores = _scores(runs), _scores(reference)
+    common = sorted(set(scores) & set(reference_scores))
+    found = pairs.pair(scores, reference_scores, common, mode)
+    differences = pairs.sign(mode) * found.differences
+    by_ranks = bool(found.diverged_a or found.diverged_b)
+    tested = len(found.scores) >= MIN_SEEDS
+    return {
+        "n": len(differences),
+        "difference": float(np.mean(differences)) if len(differences) else math.nan,
+        "interval": _half(differences, ALPHA) if tested and not by_ranks else math.nan,
+        "p": _two_sided(found, by_ranks) if tested else math.nan,
+        "adjusted_p": math.nan,
+        "adjusted_interval": math.nan,
+        "differences": differences,
+        **dict(zip(COUNTS, map(len, (found.diverged_a, found.diverged_b, found.diverged_both)), strict=True)),
+    }
+
+
+def _scores(runs: pd.DataFrame) -> dict[int, float]:
+    """Return the value of each run by seed, NaN if it diverged. Other runs without a value are left out."""
+    counted = runs[runs["value"].notna() | (runs["status"] == "diverged")]
+    return {int(seed): float(value) for seed, value in zip(counted["seed"], counted["value"], strict=True)}
+
+
+def _half(differences: Array, level: float) -> float:
+    low, high = significance.interval(differences, level / 2)
+    return (high - low) / 2
+
+
+def _two_sided(found: Pairs, by_ranks: bool) -> float:
+    """Return twice the smaller one of the two one-sided p-values; NaN if all differences are equal up to rounding."""
+    differences = found.differences
+    if by_ranks:
+        one_sided = [significance.p_of_ranks(scores) for scores in (found.scores, found.scores[:, ::-1])]
+    elif np.std(differences, ddof=1) <= EQUAL * abs(np.mean(differences)):
+        return math.nan
+    else:
+        one_sided = [significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)]
+    return min(1.0, 2 * min(one_sided))
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -52,13 +102,17 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 def _row(row: dict[Any, Any]) -> dict[str, str]:
     factor, unit = names.scale_and_unit(row["metric"])
     difference = formats.difference(row["difference"], row["metric"], "+.3g")
-    if not math.isnan(row["interval"]):
-        difference += f" ± {row['interval'] * factor:.2g}"
-    reason = f"fewer than {MIN_SEEDS} common seeds" if row["n"] < MIN_SEEDS else "all differences are equal"
+    interval = row["interval"] if math.isnan(row["adjusted_interval"]) else row["adjusted_interval"]
+    if not math.isnan(interval):
+        difference += f" ± {interval * factor:.2g}"
+    one_sided = row["diverged"] + row["ln_diverged"]
+    reason = f"fewer than {MIN_SEEDS} common seeds" if row["n"] + one_sided < MIN_SEEDS else "all differences are equal"
+    p = f"no test ({reason})" if math.isnan(row["p"]) else f"{row['adjusted_p']:.3g}{' (ranks)' if one_sided else ''}"
     points = " (percentage points)" if unit else ""
     return {
         "norm": names.label(row["series"]),
         "common seeds": str(row["n"]),
-        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval": difference,
-        "p, paired t-test": f"no test ({reason})" if math.isnan(row["p"]) else f"{row['p']:.3g}",
+        "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
+        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval, Holm": difference,
+        "p, paired t-test, Holm": p,
     }

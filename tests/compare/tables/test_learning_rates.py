@@ -11,6 +11,8 @@ from rmsexp.compare import load
 from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import learning_rates
 
+FROM = "(from the seeds that chose the rate)"
+
 
 def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: Path) -> None:
     tried = {"demo": {"ln": 0.30, "rms": 0.25}, "demo+optim.lr=0.01": {"ln": 0.20, "rms": 0.28}}
@@ -24,11 +26,35 @@ def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: P
     assert len(table) == 5
     text = learning_rates.readable(table, statistics.target(setting(tmp_path))).set_index("norm")
     assert text.loc["LayerNorm"].tolist() == [
-        *("0.003", "30.00 %", "0.01 (best of 3 tried, by test error)", "20.00 %", "1")
+        *("0.003", "30.00 %", "0.01 (best of 3 tried, by test error)", f"20.00 % {FROM}", "1", "1")
     ]
     assert text.loc["RMSNorm"].tolist() == [
-        *("0.003", "25.00 %", "0.003 (best of 2 tried, by test error)", "25.00 %", "0")
+        *("0.003", "25.00 %", "0.003 (best of 2 tried, by test error)", f"25.00 % {FROM}", "0", "0")
     ]
+
+
+def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
+    errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1, None, None]}
+    for name, of_seeds in errors.items():
+        for seed, error in enumerate(of_seeds):
+            lost = {"status": "diverged" if error is None else "finished"}
+            write_errors(tmp_path, "ln", seed, [0.9, error or 0.2], setting=name, **lost)
+    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
+    assert table["rank"].tolist() == [1, 2, 3]
+    assert table["diverged"].tolist() == [0, 0, 2]
+    assert table["chosen_by"].idxmin() == 0.1
+    text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
+    assert text["best rate"] == "the recipe's (best of 3 tried, by test error)"
+    assert text["number of rates at which a run diverged"] == "1"
+    assert text["number of rates at which every run diverged or failed"] == "0"
+
+
+def test_a_single_rate_was_not_chosen(tmp_path: Path) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.3])
+    text = learning_rates.readable(
+        learning_rates.table(load(tmp_path).settings()), statistics.target(setting(tmp_path))
+    )
+    assert text["test error at the best rate"].tolist() == ["30.00 %"]
 
 
 def test_settings_that_differ_only_in_the_learning_rate_are_one_family() -> None:
