@@ -103,6 +103,13 @@ def brief(message: object) -> str:
     return _without_words(_without_middle(text, 10 * longest), longest)
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in minutes and seconds, or in hours, minutes and seconds, such as "1:02:03"."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def _printable(character: str) -> str:
     return character if character.isprintable() else ascii(character)[1:-1]
 

@@ -12,7 +12,7 @@ from importlib import import_module
 import pytest
 
 from rmsexp import app
-from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, entry_point
+from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError, UnavailableError
 
@@ -55,6 +55,13 @@ def test_a_message_that_is_too_long_keeps_the_name_of_its_file(words_before: int
     message = brief(" ".join(["word"] * words_before + [path] + ["word"] * words_after))
     assert len(message) <= LONGEST_MESSAGE
     assert f"{name}:12:" in message
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")]
+)
+def test_durations_are_in_minutes_or_hours(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_characters_that_cannot_be_printed_are_escaped() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from rmsexp.command_line import duration
 from rmsexp.record import Row, metrics_text
 from rmsexp.train.failures import Failures
 
@@ -28,7 +29,7 @@ class ProgressDisplay:
         step, loss = row["step"], row["loss"]
         remaining = (self._steps - step) / steps_per_second if steps_per_second else 0.0
         loss_text = "not finite" if loss is None else f"{loss:.4f}"
-        text = f"loss {loss_text}  {steps_per_second:.1f} steps/s  {_duration(remaining)} left"
+        text = f"loss {loss_text}  {steps_per_second:.1f} steps/s  {duration(remaining)} left"
         if self._bar is not None:
             self._show(self._bar.update, step, text)
         else:
@@ -67,9 +68,3 @@ class _Bar:
 
     def stop(self) -> None:
         self._progress.stop()
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -65,13 +65,6 @@ def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], mon
     assert "test: loss 0.2500" in plain
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")]
-)
-def test_durations_are_in_minutes_or_hours(seconds: float, text: str) -> None:
-    assert progress._duration(seconds) == text
-
-
 def test_a_session_has_code_versions_and_device() -> None:
     session = provenance.session(CPU, 7)
     assert session["from_step"] == 7
