@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,6 +224,19 @@ class RunFolder:
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
 
+    def read_last_rows(self, length: int) -> list[Row]:
+        """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
+
+        Raises: OSError if the file cannot be opened; ValueError if it is not a regular file.
+        """
+        if self.metrics_path.exists() and not self.metrics_path.is_file():
+            raise ValueError(f"{self.metrics_path} is not a regular file")
+        with self.metrics_path.open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - length)
+            file.seek(start)
+            lines = file.read(length).splitlines()[1 if start else 0 :]  # the first may lack its beginning
+        return [row for line in lines for row in _rows(line)[0]]
+
 
 def _is_changed(content: bytes, status: Mapping[str, Any]) -> bool:
     """Return whether the content of a metrics file differs from the digest in a status, if that has one.
@@ -310,12 +323,12 @@ def read(folder: Path) -> Record:
     return Record(folder, read_json(files.run_path), files.read_status(), rows)
 
 
-def find_runs(root: Path) -> Iterator[Path]:
+def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:
     """Yield the folder of every run below ``root``, sorted, except hidden folders and runs that were moved aside.
 
-    A folder that has only one of ``run.json`` and the metrics is a run, too.
+    ``files``: a folder that has one of these files is a run. A run that failed early has only a ``status.json``.
     """
-    for folder in sorted({path.parent for name in (RUN, METRICS) for path in root.rglob(name)}):
+    for folder in sorted({path.parent for name in files for path in root.rglob(name)}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
             yield folder
 

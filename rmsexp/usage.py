@@ -13,6 +13,7 @@ COMMANDS = {
     "timing": "time training steps with several norms, interleaved, to compare what the norms cost",
     "bench": "time norm layers and recurrent layers alone, interleaved",
     "report": "write tables, figures and one page about all runs below a folder",
+    "status": "show the state of campaigns and runs: step, time left, failures",
     "analysis": "compute the paper's analyses, such as the invariances of Table 1",
     "translate": "translate lines of text with a trained model",
     "prepare": "download, verify and preprocess the data set of a run",

@@ -23,7 +23,7 @@ from fuzzing.hostile import ARGUMENTS
 from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
-from rmsexp import app, bench, prepare, published, record, report, runner, tasks, timing, translate
+from rmsexp import app, bench, prepare, published, record, report, runner, status, tasks, timing, translate
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.data import DataError
 from rmsexp.measure import layers, steps
@@ -122,6 +122,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "timing": timing.main,
     "bench": bench.main,
     "report": report.main,
+    "status": status.main,
     "analysis": analysis.main,
     "translate": translate.main,
     "prepare": prepare.main,

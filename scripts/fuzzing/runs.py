@@ -12,9 +12,9 @@ from unittest import mock
 import torch
 
 from fuzzing import capture
-from fuzzing.inputs import once, plain
+from fuzzing.inputs import once, plain, put
 from fuzzing.workers import Broken, Reader, Refused
-from rmsexp import compare, config, record, report, runner, trained, translate
+from rmsexp import compare, config, record, report, runner, status, trained, translate
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.compare.records import timing_records
 from rmsexp.data import DataError
@@ -82,6 +82,33 @@ def make_records(folder: Path) -> None:
     for path in setting.rglob(record.METRICS):
         rows = path.read_text().splitlines(keepends=True)
         path.write_text("".join(row for row in rows if json.loads(row)["step"] <= 400))
+
+
+def make_campaign(folder: Path) -> None:
+    """Write the records of :func:`make_records`, and a campaign that has planned two of these runs and a third."""
+    make_records(folder)
+    jobs = [
+        {"stage": stage, "norm": norm, "rate": 0.001, "seed": 0, "folder": f"cifar10/small/{norm}/seed0"}
+        for stage, norm in (("tune", "ln"), ("final", "rms"), ("final", "none"))
+    ]
+    claim = {"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 1.5}
+    content = {
+        "format": 1,
+        "name": "quality",
+        "question": "?",
+        "runs": {"task": "cifar10"},
+        "rate": "optim.lr",
+        "mode": "min",
+        "tuned_by": "valid error",
+        "score": "test error",
+        "norms": ["none", "ln", "rms"],
+        "grid": [0.001, 0.002],
+        "seeds": {"tune": [1000], "look": 8, "most": 16, "needed": None},
+        "claims": [claim | {"family": None, "seeds": None}],
+        "jobs": jobs,
+        "registered": None,
+    }
+    put(folder / "results/campaigns/quality/campaign.json", json.dumps(content))
 
 
 def run_of(place: Path) -> Path:
@@ -161,6 +188,10 @@ def report_results(place: Path) -> object:
     return capture.command(report.main, [str(place / "results")])
 
 
+def show_status(place: Path) -> object:
+    return [capture.command(status.main, [str(place / "results"), *form]) for form in ([], ["--json"])]
+
+
 def analyse_p(place: Path) -> object:
     return capture.command(analysis.main, ["p_sweep", str(place / "results"), "--out", str(place / "out")])
 
@@ -183,6 +214,7 @@ READERS = (
     Reader("trained model", make_translation, load_trained, LOADING, once(load_trained)),
     Reader("translate", make_translation, translate_lines, (Refused,), weight=10),
     Reader("report", make_records, report_results, (Refused,), weight=30),
+    Reader("status command", make_campaign, show_status, (Refused,)),
     Reader("analysis p_sweep", make_records, analyse_p, (Refused,), weight=20),
     Reader("analysis hidden_stats", make_translation, analyse_hidden_stats, (Refused,), weight=20),
 )

@@ -1,0 +1,280 @@
+"""The states of runs and campaigns below a folder, from their records alone.
+
+Only what is shown is read: of the metrics their end, of the configs those of runs that have not ended. The metrics of a
+run that has ended are checked by their length alone, not by their digest; ``rmsexp.report`` checks both.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from rmsexp import campaign_file, record
+from rmsexp.checks import MOST
+from rmsexp.readers import read_yaml
+
+LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
+UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
+NOT_STARTED = "not started"  # the state of a campaign's run without a folder
+STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
+TAILS = (1 << 12, 1 << 16, 1 << 22)  # bytes of the end of the metrics that are searched for an evaluation, in turn
+
+
+class Evaluation(NamedTuple):
+    """An evaluation of a run. ``value``: of the task's target metric; None: it was not finite."""
+
+    step: int
+    split: str
+    metric: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The state of a run.
+
+    ``state``: one of ``STATES``. ``steps``: number of steps of the whole run; None: unknown, as are other values that
+    are None. ``evaluation``: the last one. ``seconds``: time of the run's processes so far, without warm-up.
+    ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
+    """
+
+    folder: Path
+    state: str
+    step: int
+    steps: int | None = None
+    evaluation: Evaluation | None = None
+    seconds: float | None = None
+    seconds_per_step: float | None = None
+    error: str | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def series(self) -> str:
+        """The norm with its changed options, such as "prms+p=0.5"."""
+        return self.folder.absolute().parent.name
+
+    @property
+    def setting(self) -> Path:
+        """The folder of the run's setting."""
+        return self.folder.absolute().parent.parent
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time that the remaining steps take at the pace so far, with evaluations; 0 if the run has ended."""
+        if self.state in record.ENDED:
+            return 0.0
+        if self.steps is None or self.seconds_per_step is None:
+            return None
+        return max(0.0, self.steps - self.step) * self.seconds_per_step
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The number of runs of a campaign's stage in each state, by state."""
+
+    name: str
+    states: Mapping[str, int]
+
+    @property
+    def left(self) -> int:
+        """The number of runs that have not ended."""
+        return sum(count for state, count in self.states.items() if state not in record.ENDED)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The state of a campaign. ``seconds_left``: of the listed runs, one after the other. ``next``: a command."""
+
+    name: str
+    question: str
+    stages: Sequence[Stage]
+    seconds_left: float | None
+    next: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The campaigns and runs below the folder ``results``, and ``problems``, messages about damaged files."""
+
+    results: Path
+    campaigns: Sequence[Campaign]
+    runs: Sequence[Run]
+    problems: Sequence[str]
+
+
+class Reader:
+    """Reads the overview of a folder, again and again. Ended runs are read again only if their status was written again."""
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._ended: dict[Path, tuple[int, Run]] = {}  # by folder: when status.json was written, in nanoseconds
+
+    def read(self) -> Overview:
+        """Return the overview. Raises: ValueError if there is no such folder."""
+        if not self._results.is_dir():
+            raise ValueError(f"{self._results} is no folder; name the folder of your results")
+        files = (record.STATUS, record.RUN, record.METRICS)
+        runs = {folder: self._run(folder) for folder in record.find_runs(self._results, files)}
+        problems = [problem for run in runs.values() for problem in run.problems]
+        campaigns = []
+        for path in campaign_file.find(self._results):
+            try:
+                campaigns.append(read_campaign(path, runs))
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+        return Overview(self._results, campaigns, list(runs.values()), problems)
+
+    def _run(self, folder: Path) -> Run:
+        try:
+            written = (folder / record.STATUS).stat().st_mtime_ns
+        except OSError:
+            return read_run(folder)
+        before, run = self._ended.get(folder, (-1, None))
+        if run is None or before != written:
+            run = read_run(folder)
+            if run.state in record.ENDED:
+                self._ended[folder] = written, run
+        return run
+
+
+# --- runs
+
+
+def read_run(folder: Path) -> Run:
+    """Return the state of the run in a folder. What cannot be read is named in its ``problems``."""
+    files, problems = record.RunFolder(folder), list[str]()
+
+    def content(read: Any, *arguments: Any, missing: bool) -> Any:
+        """Return what ``read`` returns, or {}, with a problem, for a damaged or (with ``missing``) missing file."""
+        try:
+            return read(*arguments)
+        except FileNotFoundError as error:
+            problems.extend([f"{error.filename} is missing"] if missing else [])
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+        return {}
+
+    status = content(files.read_status, missing=True)
+    state, step = status.get("status", UNKNOWN), status.get("step", 0)
+    ended = state in record.ENDED
+    target = content(files.read_run, missing=ended).get("target")
+    steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
+    rows: list[record.Row] = []
+    for length in TAILS:
+        rows = content(files.read_last_rows, length, missing=ended) or []
+        evaluation = _last_evaluation(rows, target if isinstance(target, dict) else {})
+        if evaluation is not None:
+            break
+    recorded = status.get("metrics") if ended and rows else None
+    size = content(lambda: files.metrics_path.stat().st_size, missing=ended)
+    if recorded is not None and size != recorded["bytes"]:
+        problems.append(f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another")
+    last = _step(rows[-1]) if rows else 0
+    seconds = _seconds(rows[-1]) if rows else None
+    return Run(
+        folder,
+        state,
+        max(step, last) if state == "running" else step,
+        steps if type(steps) is int and 0 <= steps <= MOST else None,
+        evaluation,
+        seconds,
+        seconds / last if seconds is not None and last > 0 else None,
+        None if status.get("error") is None else str(status["error"]),
+        tuple(dict.fromkeys(problems)),
+    )
+
+
+def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> Evaluation | None:
+    """Return the last evaluation in the rows: on the target's split, else that which selects, else any."""
+    metric, *splits = (str(target.get(key)) for key in ("metric", "split", "selection"))
+    evaluations = [row for row in rows if row["split"] != "train" and metric in row]
+    if not evaluations:
+        return None
+    by_split = {row["split"]: row for row in evaluations if row["step"] == evaluations[-1]["step"]}
+    row = next((by_split[split] for split in splits if split in by_split), evaluations[-1])
+    return Evaluation(_step(row), row["split"], metric, _number(row[metric]))
+
+
+def _step(row: record.Row) -> int:
+    return int(_number(row["step"]) or 0)
+
+
+def _seconds(row: record.Row) -> float | None:
+    """Return the time in all buckets of the clock but the warm-up, or None."""
+    buckets = row.get("seconds")
+    if not isinstance(buckets, dict):
+        return None
+    seconds = [_number(buckets.get(name)) for name in record.BUCKETS if name != "warmup"]
+    known = [value for value in seconds if value is not None and 0 <= value <= LONGEST_SECONDS]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number as a float, or None for anything else."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        return None
+    return number if math.isfinite(number) else None
+
+
+# --- campaigns
+
+
+class Planned(NamedTuple):
+    """A run that a campaign lists, and its state. ``run``: None if the run has no folder."""
+
+    job: campaign_file.Job
+    folder: Path
+    run: Run | None
+
+
+def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
+    """Return the state of a campaign from its file and the runs below its results, by folder.
+
+    Raises: OSError if the file cannot be opened; ValueError if it is damaged.
+    """
+    stored, results = campaign_file.fields(path), path.parents[2]
+    planned = [Planned(job, folder, runs.get(folder)) for job in stored["jobs"] for folder in [results / job.folder]]
+    states: dict[str, Counter[str]] = defaultdict(Counter)
+    for job, _, run in planned:
+        states[job.stage][NOT_STARTED if run is None else run.state] += 1
+    stages = [Stage(stage, counts) for stage, counts in states.items()]
+    over = "final" in states and not any(stage.left for stage in stages)
+    words = ["rmsexp.report", str(results)] if over else ["rmsexp.campaign", stored["name"]]
+    if not over and str(results) != "results":
+        words.append(f"results={results}")
+    seconds = _seconds_left(planned, runs.values())
+    return Campaign(stored["name"], stored["question"], stages, seconds, shlex.join(["python", "-m", *words]))
+
+
+def _seconds_left(planned: Sequence[Planned], runs: Iterable[Run]) -> float | None:
+    """Return the time that the runs take that have not ended, one after the other; None if that is unknown.
+
+    A run without a pace of its own takes as long as the mean of the finished runs of its norm in its stage; if there
+    are none, of its norm in any stage but the pilot, or else of its task, setting and series.
+    """
+    finished: dict[object, list[float]] = defaultdict(list)
+    for job, _, run in planned:
+        if run is not None and run.state == "finished" and run.seconds is not None:
+            finished[job.stage, job.norm].append(run.seconds)
+            if job.stage != "pilot":
+                finished[job.norm].append(run.seconds)
+    for run in runs:
+        if run.state == "finished" and run.seconds is not None:
+            finished[run.folder.parent].append(run.seconds)
+    total = 0.0
+    for job, folder, run in planned:
+        seconds = run.seconds_left if run is not None else None
+        keys = ((job.stage, job.norm), job.norm, folder.parent)
+        known = next((finished[key] for key in keys if key in finished), None)
+        if seconds is None and known is None:
+            return None
+        total += seconds if seconds is not None else fmean(known or [])
+    return total

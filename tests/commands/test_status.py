@@ -1,0 +1,185 @@
+"""``python -m rmsexp.status``: plain lines, a terminal of 80 columns, the JSON document, and ``--watch``."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from helpers.campaigns import Campaign
+from helpers.records import write_run
+
+from rmsexp import record, status
+
+PLAIN = """\
+{root}: 5 runs: 1 running, 1 failed, 1 diverged, 2 finished; damaged records: 1
+
+campaign quality
+Does RMSNorm match LayerNorm on cifar10?
+stage  not started  left
+tune   12           12
+final  4            4
+time left  unknown, with one worker
+next       python -m rmsexp.campaign quality results={root}
+
+running
+run                    step     last evaluation    time left
+cifar10/demo/ln/seed1  40/1000  test error {error}  {left}
+
+failed
+run                        step  message
+rnnsearch/small/rms/seed0  0     no data
+
+damaged records
+{root}/campaigns/broken/campaign.json is not JSON (Expecting value: line 1 column 1 (char 0))
+
+diverged
+run                    step  last evaluation    message
+cifar10/demo/wn/seed0  40    test error {diverged}  the loss is not finite
+
+finished
+setting       runs  by norm
+cifar10/demo  2     ln 1, rms\\x1b 1
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Write runs in several states, a campaign and a damaged one. One norm has a name that must be escaped."""
+    for series in ("ln", "rms\x1b"):
+        write_run(tmp_path, series, steps=40)
+    write_run(tmp_path, "wn", steps=40, status="diverged")
+    running = write_run(tmp_path, "ln", 1, steps=40, status="running")
+    (running / record.CONFIG).write_text("max_steps: 1000\n")
+    failed = tmp_path / "rnnsearch/small/rms/seed0"
+    failed.mkdir(parents=True)
+    record.RunFolder(failed).write_status("failed", 0, "no data\nget some")
+    best, grid = {"ln": 0.001, "rms": 0.001}, (0.001, 0.002)
+    Campaign("quality", level=dict.fromkeys(best, 16.0), best=best, grid=grid, seeds=2, claims=()).write_file(tmp_path)
+    (tmp_path / "campaigns/broken").mkdir()
+    (tmp_path / "campaigns/broken/campaign.json").write_text("")
+    return tmp_path
+
+
+def last_error(results: Path, series: str, seed: int) -> str:
+    rows, _ = record.RunFolder(results / f"cifar10/demo/{series}/seed{seed}").read_metrics()
+    return f"{rows[-1]['error']:.4f}"
+
+
+def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
+        assert status.main([str(results)]) == 0
+    errors = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
+    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", **errors)
+
+
+def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main([str(results), "--json"]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    text = (Path(__file__).parents[2] / "docs/campaigns.md").read_text()
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    assert list(stored) == list(rows)
+    for name in ("campaigns", "settings", "runs"):
+        assert all(f"`{key}`" in rows[name] for entry in stored[name] for key in entry)
+    assert all(f"`{key}`" in rows["campaigns"] for key in stored["campaigns"][0]["stages"][0])
+    assert stored["counts"] == {"interrupted": 1, "finished": 2, "diverged": 1, "failed": 1}
+    assert stored["settings"][0]["series"]["ln"] == {"finished": 1, "interrupted": 1}
+    assert stored["runs"][0] | {"seconds": None, "seconds_per_step": None} == {
+        "folder": "cifar10/demo/ln/seed0",
+        "state": "finished",
+        "step": 40,
+        "steps": 40,
+        "seconds": None,
+        "seconds_per_step": None,
+        "seconds_left": 0.0,
+        "error": None,
+        "evaluation": {
+            "step": 40,
+            "split": "test",
+            "metric": "error",
+            "value": pytest.approx(float(last_error(results, "ln", 0)), abs=1e-4),
+        },
+    }
+
+
+def test_without_runs_only_their_number_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: 0 runs\n"
+
+
+def test_the_folder_of_a_single_run_may_be_named(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(results / "cifar10/demo/ln")
+    for word in ("seed0", "seed0/", "."):
+        assert status.main([word]) == 0
+    assert capsys.readouterr().out.count(f"{results}/cifar10/demo") == 3
+
+
+def test_a_folder_that_does_not_exist_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main(["nowhere"]) == 1
+    assert capsys.readouterr().err == "rmsexp: nowhere is no folder; name the folder of your results\n"
+
+
+def test_watching_needs_a_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        status.main([str(results), "--watch"])
+    assert capsys.readouterr().err == "rmsexp: --watch needs a terminal; leave it out\n"
+
+
+def test_neither_torch_nor_pandas_is_imported(results: Path) -> None:
+    code = f"import sys; from rmsexp import status; status.main([{str(results)!r}])\n"
+    code += "assert not {'torch', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def on_a_terminal(words: list[str], until: bytes) -> tuple[int, str]:
+    """Run the command on a terminal of 80 columns, and press Ctrl-C when it has printed ``until``.
+
+    Return its exit status and its output.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [sys.executable, "-m", "rmsexp.status", *words]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    code = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *command], start_new_session=True, env=environment | {"TERM": "xterm"}, **streams
+    )
+    os.close(theirs)
+    output = b""
+    while True:
+        try:
+            output += os.read(ours, 1 << 16)
+        except OSError:  # the command has closed the terminal
+            break
+        if until in output:
+            os.write(ours, b"\x03")
+            until = b"nothing else"
+    os.close(ours)
+    return process.wait(), output.decode()
+
+
+def test_ctrl_c_ends_watching(results: Path) -> None:
+    exit_status, output = on_a_terminal([str(results), "--watch"], b"finished\x1b")
+    assert (exit_status, output.count("Traceback")) == (130, 0)
+    assert output.endswith("rmsexp: interrupted\r\n")
+
+
+def test_lines_fit_a_terminal_of_80_columns(results: Path) -> None:
+    write_run(results, "rms", steps=40, status="diverged", setting=f"small+{'x' * 100}")
+    exit_status, output = on_a_terminal([str(results)], b"nothing")
+    assert exit_status == 0
+    assert "\x1b[1;31mfailed" in output
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output)
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "the loss is not finite" in " ".join(plain.split())
