@@ -109,7 +109,7 @@ class Overview:
 
 
 class Reader:
-    """Reads the overview of a folder, again and again. Ended runs are read again only if their status was written again."""
+    """Reads the overview of a folder, again and again. An ended run is read again only if its status changed."""
 
     def __init__(self, results: Path) -> None:
         self._results = results
