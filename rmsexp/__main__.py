@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name, list(app.COMMANDS))} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
-    module = import_module("rmsexp.analysis.__main__" if name == "analysis" else f"rmsexp.{name}")
+    module = import_module(f"rmsexp.{name}.__main__" if name in ("analysis", "campaign") else f"rmsexp.{name}")
     status: int = module.main(arguments)
     return status
 

@@ -30,8 +30,9 @@ from rmsexp.schema import ConfigError as ConfigError
 from rmsexp.schema import DataConfig as DataConfig
 from rmsexp.schema import LoggerConfig as LoggerConfig
 from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import check_missing, fit, flatten, instances, normalised, plain_values
+from rmsexp.schema import check_missing, fit, instances, normalised, plain_values
 from rmsexp.schema import expanded as expanded
+from rmsexp.schema import flatten as flatten
 from rmsexp.schema import loaded_norm_class as loaded_norm_class
 from rmsexp.schema import norm_class as norm_class
 from rmsexp.schema import norm_from as norm_from
@@ -218,6 +219,20 @@ def options(group: str, config_dir: str | None = None) -> list[str]:
     return sorted(_files(group, config_dir))
 
 
+def file(group: str, name: str, config_dir: str | None = None) -> Path:
+    """Return the file of a choice of a config group. Raises: ConfigError if there is no such choice."""
+    known = _files(group, config_dir)
+    if name not in known:
+        raise ConfigError(f"{group} {name} is not known{nearest(name, known)} (one of {', '.join(sorted(known))})")
+    return known[name]
+
+
+def norm_words(name: str) -> list[str]:
+    """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5."""
+    norm, *options = name.split("+")
+    return [f"norm={norm}", *(f"norm.{option}" for option in options)]
+
+
 def _files(group: str, config_dir: str | None) -> dict[str, Path]:
     folders = [CONFIGS / group, *([Path(config_dir) / group] if config_dir else [])]
     return {
@@ -316,7 +331,11 @@ def _suffix(differences: dict[str, Any]) -> str:
 
     File systems limit the length of names: a text longer than ``LONGEST_SUFFIX`` is cut and ends with its digest.
     """
-    text = "".join(f"+{key}={_short(value)}" for key, value in differences.items())
+    return shortened("".join(f"+{key}={_short(value)}" for key, value in differences.items()))
+
+
+def shortened(text: str) -> str:
+    """Return the end of a folder's name, cut to ``LONGEST_SUFFIX`` bytes, with its digest if it is longer."""
     if len(text.encode()) <= LONGEST_SUFFIX:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -77,9 +77,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
 
 def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
-    norm, *settings = name.split("+")
-    words = [f"norm={norm}", f"norm.impl={impl}", *(f"norm.{setting}" for setting in settings)]
-    return config.job([*overrides, *words], config_dir)
+    norm, *options = config.norm_words(name)
+    return config.job([*overrides, norm, f"norm.impl={impl}", *options], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:

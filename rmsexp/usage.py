@@ -8,8 +8,9 @@ from pathlib import Path
 from rmsexp import config
 
 # The commands other than runs, with their help. ``rmsexp NAME`` calls main(argv) of the module rmsexp.NAME, or of
-# rmsexp.analysis.__main__.
+# rmsexp.NAME.__main__.
 COMMANDS = {
+    "campaign": "do all runs that answer a question, tuned alike for every norm, and decide its claims",
     "timing": "time training steps with several norms, interleaved, to compare what the norms cost",
     "bench": "time norm layers and recurrent layers alone, interleaved",
     "report": "write tables, figures and one page about all runs below a folder",

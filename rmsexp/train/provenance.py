@@ -28,8 +28,8 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
     return {
         "started": now(),
         "from_step": from_step,
-        "git": _git(),
-        "code": _code(),
+        "git": git(),
+        "code": code(),
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
         "device": _processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
         "device_type": device.type,
@@ -45,7 +45,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 @cache
-def _code() -> str:
+def code() -> str:
     """Return a digest of the package's sources, which identifies the code whether or not it is committed."""
     digest = hashlib.sha256()
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
@@ -54,10 +54,10 @@ def _code() -> str:
 
 
 @cache
-def _git() -> dict[str, Any]:
+def git() -> dict[str, Any]:
     """Return the commit, and whether there are uncommitted changes; both are None if git does not track the package."""
 
-    def git(*words: str) -> str | None:
+    def output(*words: str) -> str | None:
         try:
             done = subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.SubprocessError):
@@ -65,10 +65,10 @@ def _git() -> dict[str, Any]:
         return done.stdout.strip() if done.returncode == 0 else None
 
     # an installed copy may be inside the checkout of another project, which does not track it
-    tracked = git("ls-files", "--error-unmatch", "record.py")
+    tracked = output("ls-files", "--error-unmatch", "record.py")
     if tracked is None:
         return {"commit": None, "dirty": None}
-    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    return {"commit": output("rev-parse", "HEAD"), "dirty": bool(output("status", "--porcelain"))}
 
 
 @cache

@@ -30,7 +30,8 @@ class Result(NamedTuple):
             status of a record, such as "running".
         validation: the score by which rates are chosen; NaN without its evaluations.
         test: the score that claims are about; NaN unless the run counts and is a final run.
-        code: the commit of each of its sessions, with "+" if there were uncommitted changes; "unknown" without git.
+        code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
+            the code.
     """
 
     status: str
@@ -188,7 +189,7 @@ def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> 
 
 def _code(session: dict[str, Any]) -> str:
     git = session.get("git") or {}
-    return f"{git.get('commit') or 'unknown'}{'+' if git.get('dirty') else ''}"
+    return f"{git['commit']}{'+' if git.get('dirty') else ''}" if git.get("commit") else f"code {session.get('code')}"
 
 
 def _short(commit: str) -> str:
