@@ -74,8 +74,8 @@ def pilot(campaign: Campaign, question: Question) -> list[str]:
         if len(values) == score.EVALUATIONS:
             gain = abs(values[-1] - values[-1 - score.EVALUATIONS // 5])
             lines.append(
-                f"pilot {job.norm}: {campaign.tuned_by.metric} {values[0]:.4g} at first, {values[-1]:.4g} {unit} at the "
-                f"end; it moved by {gain:.2g} in the last fifth"
+                f"pilot {job.norm}: {campaign.tuned_by.metric} {values[0]:.4g} at first, {values[-1]:.4g} {unit} at "
+                f"the end; it moved by {gain:.2g} in the last fifth"
             )
     return lines
 
