@@ -16,8 +16,8 @@ from pathlib import Path
 from rmsexp import compare, config, process, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
-from rmsexp.compare import overview, setting_report
-from rmsexp.compare.records import timing_records
+from rmsexp.compare import campaign_report, overview, setting_report
+from rmsexp.compare.records import campaigns, timing_records
 from rmsexp.compare.records.load import Records
 
 OVERVIEW = "report"
@@ -26,6 +26,8 @@ FEW_RUNS = 100  # up to this many runs, one thread is faster than several proces
 
 def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
     """Write a report for each setting below ``results``, and the overview in ``results/report``.
+
+    Settings that have only pilot and tuning runs of campaigns have no report, unless ``setting`` is given.
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures. ``task``, ``setting``: if
     given, only settings with these names are reported.
@@ -50,10 +52,15 @@ def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -
         raise ValueError(f"{results} contains no runs; train some: python -m rmsexp -m norm=ln,rms results={results}")
     settings = records.settings()
     selected = _select(settings, results, task, setting)
+    states = [state for state in campaigns.states(results, problems) if task in (None, state.campaign.task)]
+    tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
+    problems += [problem for path in tuning for problem in settings[path].problems]
+    selected = [path for path in selected if path not in tuning]
     written = [setting_report.write(folder, settings, timings, pool) for folder in selected]
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
-    paths = overview.write(reports, timings, problems, results / OVERVIEW)
+    verdicts = campaign_report.write(states, records, timings, len(tuning), results / OVERVIEW) if states else None
+    paths = overview.write(reports, verdicts, timings, problems, results / OVERVIEW)
     for number, (report, drawing) in enumerate(written, 1):
         if drawing:
             drawing.result()

@@ -9,12 +9,18 @@ import pandas as pd
 
 from rmsexp import record
 from rmsexp.compare.page import html, markdown
-from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
 from rmsexp.compare.tables import markup
 
 
-def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Sequence[str], folder: Path) -> list[Path]:
+def write(
+    reports: Sequence[SettingReport],
+    campaigns: CampaignReport | None,
+    timings: pd.DataFrame,
+    problems: Sequence[str],
+    folder: Path,
+) -> list[Path]:
     """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
 
     Texts: ``report.html report.md summary.csv tables.tex``. Figures: ``savings``, the time saved on all tasks, if a
@@ -23,30 +29,35 @@ def write(reports: Sequence[SettingReport], timings: pd.DataFrame, problems: Seq
 
     Args:
         reports: the reports of the settings.
+        campaigns: the report of the campaigns, whose figures are already in ``folder``; None without campaigns.
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`), also of other settings.
         problems: problems with the records, one line each.
         folder: the folder of the report; it is created if it is missing.
 
     Raises:
-        ValueError: ``reports`` is empty.
+        ValueError: there are neither settings nor campaigns.
     """
     folder.mkdir(parents=True, exist_ok=True)
     savings = _draw_savings(timings, folder)
     paper = _draw_paper_curves(reports, folder)
+    latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
     texts = {
-        "report.html": html.page(reports),
-        "report.md": markdown.overview(reports, problems, savings, paper, folder),
+        "report.html": html.page(reports, campaigns),
+        "report.md": markdown.overview(reports, campaigns, problems, savings, paper, folder),
         "summary.csv": markup.csv(summary(reports)),
-        "tables.tex": "\n".join(map(markdown.latex, reports)),
+        "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),
     }
     for name, text in texts.items():
         record.write_atomic(folder / name, text)
-    return [folder / name for name in texts] + savings + paper
+    verdicts = [] if campaigns is None else [folder / "verdicts.csv", folder / "rates.csv", *campaigns.images.values()]
+    return [folder / name for name in texts] + verdicts + savings + paper
 
 
 def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
     """Return the rows of all settings' summaries as one table, with first columns ``root``, ``task``, ``setting``."""
     parts = [report.summary.assign(root=report.root, task=report.task, setting=report.setting) for report in reports]
+    if not parts:
+        return pd.DataFrame(columns=["root", "task", "setting"])
     return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
 
 

@@ -58,7 +58,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
     """Return a list to which the settings of each page are added. Pages are empty, since rendering takes a second."""
     reports: list[SettingReport] = []
 
-    def page(settings: list[SettingReport]) -> str:
+    def page(settings: list[SettingReport], _: object) -> str:
         reports.extend(settings)
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from markupsafe import escape
 from rmsexp.compare import paper
 from rmsexp.compare.page.colours import on_dark
 from rmsexp.compare.plots import panels, style
+from rmsexp.compare.plots.verdict_panels import GAP, Panel
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
 
@@ -28,6 +30,29 @@ def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str,
         quantities = []
     models = [panels.chart(records, quantity, limits) for quantity in quantities]
     return [_chart(model) for model in (*models, *panels.paper_charts(task))]
+
+
+def verdict_panel(panel: Panel) -> dict[str, Any]:
+    """Return a panel of a figure of campaigns as JSON; texts are escaped, since plotly renders some HTML tags."""
+    bands = [
+        {"low": band.low, "high": band.high, "bottom": band.y - GAP / 2, "top": band.y + GAP / 2}
+        for band in panel.bands
+    ]
+    texts = [{"y": text.y, "text": "<br>".join(str(escape(line)) for line in text.lines)} for text in panel.texts]
+    marks = [
+        {"norm": entry.norm, "label": str(escape(entry.label)), "kind": entry.kind}
+        | {key: _numbers(getattr(entry, key)) for key in ("x", "y", "low", "high")}
+        for entry in panel.marks
+    ]
+    titles = {key: str(escape(getattr(panel, key))) for key in ("x_title", "y_title")}
+    ranges = {"x_range": _numbers(panel.x_range), "y_range": _numbers(panel.y_range), "ticks": list(panel.ticks)}
+    return titles | ranges | {"zero": panel.zero, "bands": bands, "texts": texts, "marks": marks}
+
+
+def look(norm: str) -> dict[str, str]:
+    """Return the name, the label and the colours of a norm of a campaign, on light and on dark background."""
+    colour = style.colour(names.norm_of(norm))
+    return {"norm": norm, "label": names.label(norm), "colour": colour, "on_dark": on_dark(colour)}
 
 
 def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -80,7 +105,7 @@ def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) ->
     return {"x": _numbers(x), "y": _numbers(y)}
 
 
-def _numbers(values: statistics.Array | pd.Series) -> list[float]:
+def _numbers(values: Iterable[float]) -> list[float]:
     """Return the values with six significant digits, and whole numbers as integers, which halves the page's size."""
     rounded = (float(f"{value:.6g}") for value in values)
     return [int(value) if value.is_integer() else value for value in rounded]

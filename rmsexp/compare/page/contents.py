@@ -1,4 +1,4 @@
-"""The contents of the report of one setting, from which HTML, Markdown and LaTeX are written."""
+"""The contents of the reports of one setting and of all campaigns, from which HTML, Markdown and LaTeX are written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rmsexp.compare.plots.verdict_panels import Panel
 from rmsexp.compare.records.load import Records
 
 
@@ -40,3 +41,28 @@ class SettingReport:
     def folder(self) -> Path:
         """The folder to which the setting's figures and tables are written."""
         return Path(self.root, self.task, self.setting, "comparison")
+
+
+@dataclass(frozen=True)
+class CampaignReport:
+    """The contents of the report of all campaigns.
+
+    Attributes:
+        questions: the question of each campaign, with its name.
+        matrix: the matrix of claims and tasks (:func:`rmsexp.compare.tables.verdicts.matrix`).
+        verdicts: the readable table of verdicts.
+        tables: the other readable tables by title.
+        figures: the panels of each figure, by its title.
+        images: paths of PNG files of the figures, by title.
+        captions: the captions of the figures, by title.
+        notes: remarks, as lines of text.
+    """
+
+    questions: list[str]
+    matrix: pd.DataFrame
+    verdicts: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+    figures: dict[str, list[Panel]]
+    images: dict[str, Path]
+    captions: dict[str, str]
+    notes: list[str]

@@ -1,7 +1,8 @@
 """The report as one HTML page that makes no network requests.
 
 This module collects the curves, the warnings and the table of runs. ``page.html.j2`` is the template, ``page.js`` has
-the controls. Plotly draws the curves in the browser; the page contains Plotly's JavaScript.
+the controls, and ``verdicts.js`` draws the figures of campaigns. Plotly draws the curves in the browser; the page
+contains Plotly's JavaScript.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from rmsexp.compare.page.charts import charts, looks
+from rmsexp.compare.page.charts import charts, look, looks, verdict_panel
 from rmsexp.compare.page.colours import DARK
-from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.plots import panels
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import Records
@@ -48,27 +49,28 @@ RUN_COLUMNS = {
 }
 
 
-def page(reports: Sequence[SettingReport]) -> str:
-    """Return the HTML page, with the settings in the given order.
+def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = None) -> str:
+    """Return the HTML page: the campaigns, if there are any, and then the settings in the given order.
 
     Raises:
-        ValueError: there are no settings.
+        ValueError: there are neither settings nor campaigns.
     """
-    if not reports:
+    if not reports and campaigns is None:
         raise ValueError("there is no setting to show; train one first: python -m rmsexp task=cifar10 norm=rms")
-    runs = sum(len(report.records.runs) for report in reports)
-    series = sum(report.records.runs["series"].nunique() for report in reports)
+    runs = sum(len(report.records.runs) for report in reports) or 1
+    series = sum(report.records.runs["series"].nunique() for report in reports) or 1
     limits = panels.Limits(seed=min(LIMITS.seed, POINTS // runs), mean=min(LIMITS.mean, POINTS // series))
     folder = Path(__file__).parent
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment.get_template("page.html.j2").render(
         settings=[_setting(report, name, limits) for report, name in zip(reports, _names(reports), strict=True)],
+        campaigns=None if campaigns is None else _campaigns(campaigns),
         limits=limits,
         dark=DARK,
         decades=panels.DECADES,
         css=Markup((folder / "page.css").read_text()),
-        script=Markup((folder / "page.js").read_text()),
+        script=Markup((folder / "verdicts.js").read_text() + (folder / "page.js").read_text()),
         plotly=Markup(get_plotlyjs()),
     )
 
@@ -77,6 +79,22 @@ def _names(reports: Sequence[SettingReport]) -> list[str]:
     """Return each setting's name, followed by its root if another report has the same task and setting."""
     count = Counter((report.task, report.setting) for report in reports)
     return [report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1) for report in reports]
+
+
+def _campaigns(report: CampaignReport) -> dict[str, Any]:
+    figures = []
+    for title, panels_of_figure in report.figures.items():
+        norms = names.in_order(entry.norm for panel in panels_of_figure for entry in panel.marks)
+        figure = {"title": title, "caption": report.captions[title], "looks": [look(norm) for norm in norms]}
+        figures.append(figure | {"panels": [(panel.title, verdict_panel(panel)) for panel in panels_of_figure]})
+    texts = {
+        "questions": report.questions,
+        "matrix": report.matrix,
+        "verdicts": report.verdicts,
+        "tables": report.tables,
+        "notes": report.notes,
+    }
+    return texts | {"figures": figures}
 
 
 def _setting(report: SettingReport, name: str, limits: panels.Limits) -> dict[str, Any]:

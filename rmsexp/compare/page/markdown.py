@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.tables import markup
 
 
 def overview(
-    reports: Sequence[SettingReport], problems: Sequence[str], savings: Sequence[Path], paper: Sequence[Path], to: Path
+    reports: Sequence[SettingReport],
+    campaigns: CampaignReport | None,
+    problems: Sequence[str],
+    savings: Sequence[Path],
+    paper: Sequence[Path],
+    to: Path,
 ) -> str:
     """Return the report of all settings as Markdown. Problems come first, so that a missing file is not overlooked.
 
     Args:
         reports: the reports of the settings.
+        campaigns: the report of the campaigns, which comes before those of the settings; None without campaigns.
         problems: problems with the records, one line each.
         savings: paths of the figures of savings, in the folder ``to``.
         paper: paths of the figures of the paper's curves, in the folder ``to``.
@@ -26,11 +32,22 @@ def overview(
     parts = ["# Report"]
     if problems:
         parts.append("Problems with the records:\n\n" + _list(problems))
+    parts += [] if campaigns is None else [verdicts(campaigns)]
     parts += map(_image, savings)
     parts += [setting(report, to, level=2) for report in reports]
     if paper:
         parts += ["## Curves of the paper, in its own setting", *map(_image, paper)]
     return markup.document(parts)
+
+
+def verdicts(report: CampaignReport) -> str:
+    """Return the report of the campaigns as Markdown; their figures are in the folder of the text."""
+    parts = ["## Verdicts", _list(report.questions), markup.markdown(report.matrix), markup.markdown(report.verdicts)]
+    for title, path in report.images.items():
+        parts += [f"![{title}]({_link(path, path.parent)})", report.captions[title]]
+    for title, table in report.tables.items():
+        parts += [f"### {title}", markup.markdown(table)]
+    return "\n\n".join([*parts, _list(report.notes)]).rstrip()
 
 
 def setting(report: SettingReport, to: Path, level: int = 1) -> str:
@@ -58,6 +75,12 @@ def _image(path: Path) -> str:
 def _link(path: Path, folder: Path) -> str:
     """Return a link to ``path``, relative to ``folder`` and quoted, because names may contain special characters."""
     return quote(Path(os.path.relpath(path, folder)).as_posix())
+
+
+def verdicts_latex(report: CampaignReport) -> str:
+    """Return the tables of the campaigns as LaTeX."""
+    tables = {"Claims and tasks": report.matrix, "Verdicts": report.verdicts} | report.tables
+    return "\n".join(markup.latex(table, title) for title, table in tables.items())
 
 
 def latex(report: SettingReport) -> str:

@@ -1,4 +1,3 @@
-"use strict";
 // The form's controls and the norms' checkboxes hold the state of the view; the URL's hash is a copy of this state.
 
 const form = document.getElementById("controls");
@@ -176,6 +175,8 @@ function reading(charts) {
 
 function update() {
   document.documentElement.dataset.theme = form.theme.value;
+  drawVerdicts(getComputedStyle(form));
+  if (!sections.length) return;
   const share = Number(form.smooth.value);
   document.getElementById("smoothing").textContent = share ? `Smoothing: ${share} % of the axis` : "Smoothing: none";
   const current = sectionsOfTask().find((section) => section.dataset.name === form.setting.value);
@@ -232,7 +233,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
 
 form.addEventListener("submit", (event) => event.preventDefault());
 fillOptions(form.task, [...new Set(sections.map((section) => section.dataset.task))]);
-form.hidden = false;
+form.hidden = !sections.length;
 document.getElementById("needs-scripts").remove();
 readHash();
 update();

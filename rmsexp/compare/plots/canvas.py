@@ -18,6 +18,7 @@ from rmsexp import record
 DPI = 150
 PANEL = (4.3, 3.1)  # width and height of the axes
 GAP = (0.8, 0.65)  # space to the left of and below each panel, for tick labels and axis titles
+COLUMNS, TITLE, LEGEND = 3, 0.3, 2.2  # of a grid: panels side by side, and space above panels and for the legend
 LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of the legend
 # Text in SVG files is stored as text, and drawing the same records twice gives identical files.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
@@ -43,24 +44,55 @@ def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[
 
     There is room for the labels on the left, and for a legend on the right.
     """
-    left, width, legend = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0], 2.4
-    figure, (axes,) = _figure([left], (width, 0.3 + 0.4 * len(labels)), left + width + legend, title, lines)
+    left, width = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0]
+    figure, (axes,) = _figure([left], (width, 0.3 + 0.4 * len(labels)), left + width + LEGEND + 0.2, title, lines)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(-0.6, len(labels) - 0.4)
     return figure, axes
 
 
+def grid(panels: int, height: float, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels of this height, three side by side, which have room for titles, and these panels.
+
+    There is room for a legend on the right.
+    """
+    lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(min(panels, COLUMNS))]
+    rows = -(-panels // COLUMNS)
+    width = lefts[-1] + PANEL[0] + LEGEND
+    figure, axes = _figure(lefts, (PANEL[0], height), width, title, lines, rows, above=TITLE)
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
 def _figure(
-    lefts: list[float], size: tuple[float, float], width: float, title: str, lines: Sequence[str]
+    lefts: list[float],
+    size: tuple[float, float],
+    width: float,
+    title: str,
+    lines: Sequence[str],
+    rows: int = 1,
+    above: float = 0,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of this width and its panels, whose left edges are at ``lefts`` and whose size is ``size``."""
+    """Return a figure of this width and its panels, row by row.
+
+    Args:
+        lefts: the left edges of the panels of a row.
+        size: the size of each panel.
+        width: the width of the figure.
+        title, lines: its title, and the lines of its caption.
+        rows: the number of rows.
+        above: the space above each row, besides ``GAP``.
+    """
     caption = wrapped(lines, width)
-    height = 0.65 + LINE * len(caption) + size[1] + GAP[1]
+    row_height = above + size[1] + GAP[1]
+    height = 0.65 + LINE * len(caption) + rows * row_height
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     heading(figure, title, caption)
-    bounds = GAP[1] / height, size[0] / width, size[1] / height
-    panels = [figure.add_axes((left / width, *bounds)) for left in lefts]
+    bottoms = [(GAP[1] + row * row_height) / height for row in reversed(range(rows))]
+    extent = size[0] / width, size[1] / height
+    panels = [figure.add_axes((left / width, bottom, *extent)) for bottom in bottoms for left in lefts]
     for axes in panels:
         add_grid(axes)
     return figure, panels

@@ -46,7 +46,7 @@ class Quantity(NamedTuple):
     def title(self) -> str:
         """The title of an axis: split, metric and unit."""
         unit = self.loss_unit if self.metric == "loss" else names.scale_and_unit(self.metric)[1]
-        return f"{self.split} {names.metric_label(self.metric)}" + (f" ({unit})" if unit else "")
+        return f"{names.split_label(self.split)} {names.metric_label(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 class Seed(NamedTuple):

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp import record
-from rmsexp.campaign_file import CampaignFile, Job, Metric, fields, find
+from rmsexp.campaign_file import CampaignFile, Metric, fields, find
+from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.rules import claims, score, selection
@@ -100,7 +101,7 @@ class Campaign(CampaignFile):
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
         if not final:
             tune = [results[job] for job in self.jobs if job.stage == "tune"]
-            return f"no final runs; {sum(result.ended for result in tune)} of {len(tune)} tuning runs"
+            return f"no final runs, {sum(result.ended for result in tune)} of {len(tune)} tuning runs"
         return "" if self.seeds.needed is not None else f"{ended} final runs, but the number of seeds is not chosen"
 
     def tuning(self, results: Results) -> selection.Plan:
@@ -160,6 +161,31 @@ class Campaign(CampaignFile):
         if any(name.endswith("+") for name in code):
             lines.append("+: with uncommitted changes")
         return lines
+
+
+class State(NamedTuple):
+    """A campaign with all that reports show of it. The fields are named like the methods of :class:`Campaign`."""
+
+    campaign: Campaign
+    results: Results
+    undecided: str
+    choice: dict[str, selection.Choice]
+    verdicts: list[claims.Verdict]
+    remarks: list[str]
+
+    def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
+        """Return the jobs of a stage and norm, with their results."""
+        return [(job, result) for job, result in self.results.items() if (job.stage, job.norm) == (stage, norm)]
+
+
+def states(root: Path, problems: list[str]) -> list[State]:
+    """Return the states of all campaigns below ``root``; a line for each damaged file is added to ``problems``."""
+    found = []
+    for campaign in load_all(root, problems):
+        results = campaign.results(campaign.root)  # damaged records are already listed by whoever loads all runs
+        verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
+        found.append(State(campaign, results, campaign.undecided(results), campaign.choice(results), verdicts, remarks))
+    return found
 
 
 def load(path: Path) -> Campaign:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rmsexp.rules import score
+
 NAMES = {
     "none": "no norm",
     "ln": "LayerNorm",
@@ -20,6 +22,8 @@ NAMES = {
 }
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
+INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
+SPLITS = {INTERIM: f"valid, {score.INTERIM_EXAMPLES} examples, greedy:"}
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
 
 
@@ -49,6 +53,11 @@ def in_order(series: Iterable[str]) -> list[str]:
 def metric_label(metric: str) -> str:
     """Return the name of a metric for people, such as "BLEU" for "bleu"."""
     return METRICS.get(metric, metric)
+
+
+def split_label(split: str) -> str:
+    """Return the name of a split for people, to be followed by a metric."""
+    return SPLITS.get(split, split)
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:

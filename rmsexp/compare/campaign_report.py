@@ -1,0 +1,102 @@
+"""Write the report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pandas as pd
+
+from rmsexp import record
+from rmsexp.compare.page.contents import CampaignReport
+from rmsexp.compare.plots import canvas, verdict_figures, verdict_panels
+from rmsexp.compare.records import names
+from rmsexp.compare.records.campaign_times import Timed, timed
+from rmsexp.compare.records.campaigns import State
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import campaign_rates, markup, verdicts
+
+FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate", "Quality at equal time"
+FILES = {FOREST: "differences", RATES: "rates", TIME: "equal_time"}
+READING = {
+    FOREST: "positive: the norm named first is better; bars: interval by which the claim was decided; "
+    "shaded: differences within the margin; arrow: the difference lies beyond the panel",
+    RATES: "points: seeds; lines: means; ring: chosen rate; x at the edge: diverged",
+}
+
+
+def write(
+    states: Sequence[State], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
+) -> CampaignReport:
+    """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
+
+    Args:
+        states: the campaigns.
+        records: all runs.
+        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        tuning: the number of settings that have no report because all their runs are pilot or tuning runs.
+        folder: the folder of the report; it is created if it is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    table = verdicts.table(states)
+    record.write_atomic(folder / "verdicts.csv", markup.csv(table))
+    record.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(states)))
+    times = {str(state.campaign.path): found for state in states if (found := timed(state, records, timings))}
+    figures = {
+        FOREST: verdict_panels.differences(states),
+        RATES: verdict_panels.rates(states),
+        TIME: verdict_panels.equal_time(states, records, times),
+    }
+    figures = {title: panels for title, panels in figures.items() if panels}
+    captions = READING | {TIME: _reading_times(states, times)}
+    for title, panels in figures.items():
+        canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
+    tuned = {
+        f"Tuning of {state.campaign.rate}, by {_metric(state)}: {state.campaign.name}": campaign_rates.readable(state)
+        for state in states
+    }
+    return CampaignReport(
+        questions=[f"{state.campaign.question} ({state.campaign.name}, {state.campaign.task})" for state in states],
+        matrix=verdicts.matrix(states),
+        verdicts=verdicts.readable(table),
+        tables=tuned,
+        figures=figures,
+        images={title: folder / f"{FILES[title]}.png" for title in figures},
+        captions=captions,
+        notes=_notes(states, times, tuning),
+    )
+
+
+def _metric(state: State) -> str:
+    split, metric = state.campaign.tuned_by
+    return f"{split} {names.metric_label(metric)}"
+
+
+def _reading_times(states: Sequence[State], times: dict[str, Timed]) -> str:
+    sources = {times[str(state.campaign.path)].source for state in states if str(state.campaign.path) in times}
+    reading = "mean over the final seeds, and its 95 % t-interval; time: steps x seconds per step, measured interleaved"
+    return "; ".join([reading, *sorted(sources)])
+
+
+def _notes(states: Sequence[State], times: dict[str, Timed], tuning: int) -> list[str]:
+    """Return remarks on verdicts, the campaigns without times, and the number of settings without a report."""
+    remarks = [f"* {state.campaign.name}: {remark}" for state in states for remark in state.remarks]
+    untimed = [state.campaign.name for state in states if not state.undecided and str(state.campaign.path) not in times]
+    without = [
+        f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "
+        "rmsexp.timing) of its task and scale has two of its norms"
+        for name in untimed
+    ]
+    left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
+    return remarks + without + left_out * (tuning > 0)
+
+
+def is_tuning(folder: Path, records: Records, states: Sequence[State]) -> bool:
+    """Return whether all runs of a setting are pilot or tuning runs of campaigns. ``folder``: the setting's folder."""
+    runs = {
+        state.campaign.root / job.folder
+        for state in states
+        for job in state.campaign.jobs
+        if job.stage != "final" and folder == state.campaign.root / PurePosixPath(job.setting)
+    }
+    return all(Path(run) in runs for run in records.runs["folder"])

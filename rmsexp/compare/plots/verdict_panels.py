@@ -1,0 +1,246 @@
+"""The panels of the figures of campaigns, computed once for matplotlib and for the HTML page.
+
+There are three figures: the differences that claims are about, with a panel per task; quality against the tuned rate,
+and quality against time, with a panel per campaign. All have the same kinds of marks.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rmsexp.compare.plots.panels import Quantity
+from rmsexp.compare.records import curves, names, speed
+from rmsexp.compare.records.campaign_times import Timed
+from rmsexp.compare.records.campaigns import Job, State
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import verdicts
+
+Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right"]
+WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
+LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
+MARGIN = 0.06  # space between the marks and the edge of a panel, relative to the range of the marks
+
+
+class Marks(NamedTuple):
+    """Marks of one norm.
+
+    Attributes:
+        norm: the norm, which determines the colour.
+        label: what the marks are, for a legend or a tooltip.
+        kind: "points"; a "line" through the points; "chosen", a ring around each point; "cross", a run that diverged;
+            "interval", points with horizontal intervals; "left" or "right", an arrow at the edge of the panel, to a
+            point beyond it.
+        x, y: the points.
+        low, high: ends of the interval at each point: of x for "interval", and of y, drawn as a band, for "line". Empty
+            for none.
+    """
+
+    norm: str
+    label: str
+    kind: Kind
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+class Band(NamedTuple):
+    """A shaded rectangle from ``low`` to ``high`` on the x axis, and ``GAP`` / 2 above and below ``y``."""
+
+    low: float
+    high: float
+    y: float
+
+
+class Text(NamedTuple):
+    """Lines of text at the left edge of a panel, below ``y``."""
+
+    y: float
+    lines: list[str]
+
+
+class Panel(NamedTuple):
+    """A panel.
+
+    Attributes:
+        title: its title.
+        x_title, y_title: the titles of its axes; without ``y_title`` the y axis has no ticks.
+        marks: its marks, in the order of drawing.
+        x_range, y_range: the ranges of the axes.
+        ticks: the ticks of the x axis, which is logarithmic if they are given.
+        zero: whether a vertical line is drawn at x = 0.
+        bands: shaded rectangles.
+        texts: lines of text.
+    """
+
+    title: str
+    x_title: str
+    y_title: str
+    marks: list[Marks]
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    ticks: Sequence[float] = ()
+    zero: bool = False
+    bands: Sequence[Band] = ()
+    texts: Sequence[Text] = ()
+
+
+def differences(states: Sequence[State]) -> list[Panel]:
+    """Return a panel per task: the difference of each decided claim with its interval and, shaded, its margin."""
+    table = verdicts.table(states)
+    decided = table[table["outcome"] != verdicts.UNDECIDED]
+    return [_differences(str(task), rows) for task, rows in decided.groupby("task", sort=False)]
+
+
+def _differences(task: str, rows: pd.DataFrame) -> Panel:
+    bounded = rows[rows["margin"].notna()]  # claims of superiority may be about differences that are many times larger
+    bounded = rows if bounded.empty else bounded
+    x_range = _range([0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]])
+    marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
+    several = rows["campaign"].nunique() > 1
+    for row in rows.to_dict("records"):
+        name = f" [{row['campaign']}]" if several else ""
+        value = "" if math.isnan(row["difference"]) else f", {row['difference']:+.2f}"
+        lines = textwrap.wrap(f"{row['claim']}{name}: {row['outcome']}{value}", WRAP)
+        texts.append(Text(y, lines))
+        y -= LINE * len(lines) + GAP
+        if not math.isnan(row["margin"]):
+            upper = row["margin"] if row["test"] == "equivalence" else x_range[1]
+            bands.append(Band(-row["margin"], upper, y))
+        marks += _difference(row, y, x_range)
+        y -= GAP
+    metric = " ".join(map(names.metric_label, str(rows["score"].iloc[0]).split()))
+    x_title = f"advantage in {metric} ({rows['unit'].iloc[0]})"
+    return Panel(task, x_title, "", marks, x_range, (y, 0.0), zero=True, bands=bands, texts=texts)
+
+
+def _difference(row: dict[Any, Any], y: float, x_range: tuple[float, float]) -> list[Marks]:
+    """Return the mark of a difference, if there is one. Infinite ends of its interval are at the edges of the panel."""
+    if math.isnan(row["difference"]):
+        return []
+    label = f"{names.label(row['a'])} against {names.label(row['b'])}"
+    if row["difference"] < x_range[0]:
+        return [Marks(row["a"], label, "left", [x_range[0]], [y])]
+    if row["difference"] > x_range[1]:
+        return [Marks(row["a"], label, "right", [x_range[1]], [y])]
+    if math.isnan(row["low"]):
+        return [Marks(row["a"], f"{label} (no interval)", "points", [row["difference"]], [y])]
+    low, high = max(row["low"], x_range[0]), min(row["high"], x_range[1])
+    return [Marks(row["a"], label, "interval", [row["difference"]], [y], [low], [high])]
+
+
+def rates(states: Sequence[State]) -> list[Panel]:
+    """Return a panel per campaign that has tuning runs: the validation score against the tuned rate, for each norm."""
+    panels = [_rates(state) for state in states]
+    return [panel for panel in panels if panel.marks]
+
+
+def _rates(state: State) -> Panel:
+    campaign = state.campaign
+    found = {norm: _by_rate(state, norm) for norm in campaign.norms}
+    values = [value for points in found.values() for values in points.values() for value in values]
+    y_range = _range([value for value in values if not math.isnan(value)])
+    marks = [entry for number, norm in enumerate(campaign.norms) for entry in _rate_marks(state, norm, number, y_range)]
+    ticks = sorted({rate for points in found.values() for rate in points})
+    x_range = (ticks[0] / 1.3, ticks[-1] * 1.3) if ticks else (0.5, 2.0)
+    title = Quantity(*campaign.tuned_by).title
+    return Panel(_title(state), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
+
+
+def _by_rate(state: State, norm: str) -> dict[float, list[float]]:
+    """Return the validation scores of a norm's tuning runs that ended, by rate; NaN for those that diverged."""
+    points: dict[float, list[float]] = {}
+    for job, result in state.jobs("tune", norm):
+        if result.ended:
+            points.setdefault(job.rate, []).append(result.validation)
+    return dict(sorted(points.items()))
+
+
+def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, float]) -> list[Marks]:
+    """Return the marks of a norm, whose place in the campaign is ``number``: crosses of several norms must not overlap.
+
+    Crosses of diverged runs are at the worse edge of the panel.
+    """
+    points, label = _by_rate(state, norm), names.label(norm)
+    finished = {rate: [value for value in values if not math.isnan(value)] for rate, values in points.items()}
+    pairs = [(rate, value) for rate, values in finished.items() for value in values]
+    means = {rate: float(np.mean(values)) for rate, values in finished.items() if values}
+    crosses = [rate for rate, values in points.items() if any(map(math.isnan, values))]
+    edge, inward = (y_range[1], -1) if state.campaign.mode == "min" else (y_range[0], 1)
+    height = edge + inward * (0.02 + 0.04 * number) * (y_range[1] - y_range[0])
+    choice = state.choice.get(norm)
+    chosen = [rate for rate in means if choice is not None and rate == choice.rate]
+    marks = [
+        Marks(norm, f"{label}, each seed", "points", [rate for rate, _ in pairs], [value for _, value in pairs]),
+        Marks(norm, f"{label}, mean", "line", list(means), list(means.values())),
+        Marks(norm, f"{label}, chosen", "chosen", chosen, [means[rate] for rate in chosen]),
+        Marks(norm, f"{label}, diverged", "cross", crosses, [height] * len(crosses)),
+    ]
+    return [entry for entry in marks if entry.x]
+
+
+def equal_time(states: Sequence[State], records: Records, timed: dict[str, Timed]) -> list[Panel]:
+    """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
+
+    Args:
+        states: the campaigns.
+        records: all runs.
+        timed: the seconds per step of the norms of a campaign, by the path of its file. Others are left out.
+    """
+    panels = [
+        _equal_time(state, records, timed[str(state.campaign.path)])
+        for state in states
+        if str(state.campaign.path) in timed and not state.undecided
+    ]
+    return [panel for panel in panels if panel.marks]
+
+
+def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
+    metric = state.campaign.score.metric
+    means = {norm: _interim(state, records, norm) for norm in timed.seconds}
+    longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items() if len(mean)), default=0.0)
+    unit, divisor = speed.time_unit(longest)
+    marks = []
+    for norm, mean in means.items():
+        if len(mean):
+            x = mean["x"] * timed.seconds[norm] / divisor
+            band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
+            marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
+    y_range = _range([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
+    title = Quantity(names.INTERIM, metric).title
+    return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
+
+
+def _interim(state: State, records: Records, norm: str) -> pd.DataFrame:
+    """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
+    folders = [_folder(state, job) for job, result in state.jobs("final", norm) if result.status == "finished"]
+    metric = state.campaign.score.metric
+    rows = records.metrics[(records.metrics["split"] == names.INTERIM) & records.metrics["folder"].isin(folders)]
+    points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
+    if not points:
+        return pd.DataFrame(columns=["x", "mean", "low", "high"])
+    mean = curves.mean_curve(list(points.values()))
+    return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in ("mean", "low", "high")})
+
+
+def _folder(state: State, job: Job) -> str:
+    return str(state.campaign.root / job.folder)
+
+
+def _title(state: State) -> str:
+    return f"{state.campaign.task} ({state.campaign.name})"
+
+
+def _range(values: Iterable[float]) -> tuple[float, float]:
+    """Return a range with the finite values and some space around them; (0, 1) without a value."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return 0.0, 1.0
+    space = MARGIN * (max(finite) - min(finite)) or 1.0
+    return min(finite) - space, max(finite) + space

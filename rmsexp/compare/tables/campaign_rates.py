@@ -1,0 +1,101 @@
+"""The tuning of campaigns: the validation score of each norm at each rate, and which rate was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.campaigns import State
+from rmsexp.compare.tables import formats, verdicts
+from rmsexp.rules.selection import Choice
+
+COLUMNS = (
+    *("root", "task", "campaign", "norm", "key", "rate", "runs", "ended", "diverged", "mean", "values"),
+    *("chosen", "edge", "luck"),
+)
+
+
+def table(states: Sequence[State]) -> pd.DataFrame:
+    """Return one row per campaign, norm and rate, with columns ``COLUMNS``.
+
+    ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
+    those that finished, in the displayed unit; ``values``: each of them. ``chosen``: whether the rate is the norm's
+    choice. ``edge``, ``luck``: see :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
+    """
+    rows = []
+    for state in states:
+        campaign = state.campaign
+        shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name, "key": campaign.rate}
+        for norm in campaign.norms:
+            rows += [shared | {"norm": norm} | row for row in _rows(state, norm)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _rows(state: State, norm: str) -> list[dict[str, Any]]:
+    jobs = state.jobs("tune", norm)
+    choice = state.choice.get(norm)
+    rows = []
+    for rate in sorted({job.rate for job, _ in jobs}):
+        results = [result for job, result in jobs if job.rate == rate]
+        values = [result.validation for result in results if result.status == "finished"]
+        row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
+        row |= {"diverged": sum(result.status == "diverged" for result in results)}
+        row |= {"mean": float(np.mean(values)) if values else math.nan, "chosen": False, "edge": "", "luck": math.nan}
+        row["values"] = ", ".join(map(formats.four_digits, values))
+        if choice is not None and choice.rate == rate:
+            row |= {"chosen": True, "edge": choice.edge or "", "luck": choice.luck}
+        rows.append(row)
+    return rows
+
+
+def readable(state: State) -> pd.DataFrame:
+    """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
+    return pd.DataFrame([_readable(state, norm) for norm in state.campaign.norms])
+
+
+def _readable(state: State, norm: str) -> dict[str, str]:
+    rows, choice = {row["rate"]: row for row in _rows(state, norm)}, state.choice.get(norm)
+    rates = sorted({job.rate for job in state.campaign.jobs if job.stage == "tune"})
+    cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
+    split, metric = state.campaign.score
+    final = {f"{split} {names.metric_label(metric)}, final runs": _final(state, norm)}
+    unit = verdicts.unit(state.campaign)
+    return {"norm": names.label(norm)} | cells | _choice(choice, unit) | final
+
+
+def _cell(row: dict[str, Any]) -> str:
+    """Return a mean with the number of its seeds, such as "16.12 (3 seeds), chosen"."""
+    finished = row["ended"] - row["diverged"]
+    parts = [f"{formats.four_digits(row['mean'])} ({finished} seed{'s' * (finished > 1)})"] if finished else []
+    parts += [f"{row['diverged']} diverged"] * (row["diverged"] > 0)
+    parts += [f"{row['runs'] - row['ended']} not finished"] * (row["runs"] > row["ended"])
+    return ", ".join(parts + ["chosen"] * row["chosen"])
+
+
+def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
+    """Return the chosen rate, and a bound of what another choice might have gained."""
+    if choice is None:
+        texts = ["not chosen yet", formats.NO_VALUE]
+    elif choice.rate is None:
+        texts = ["diverged at every rate", formats.NO_VALUE]
+    else:
+        edge = f", the {choice.edge} of the grid" if choice.edge else ""
+        luck = formats.NO_VALUE if math.isnan(choice.luck) else f"{choice.luck:.2g} {unit}"
+        texts = [f"{choice.rate:g}{edge}", luck]
+    return dict(zip(("chosen rate", "rate luck, at most (95 %)"), texts, strict=True))
+
+
+def _final(state: State, norm: str) -> str:
+    """Return the mean score of the final runs that finished, once the campaign is decided."""
+    values = [result.test for _, result in state.jobs("final", norm) if result.status == "finished"]
+    if state.undecided or not values:
+        return formats.NO_VALUE
+    mean, sd, interval = statistics.estimate(np.array(values))
+    unit = names.scale_and_unit(state.campaign.score.metric)[1]
+    spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
+    return f"{formats.four_digits(mean)}{spread} {unit}, {len(values)} seed{'s' * (len(values) > 1)}".replace(" ,", ",")

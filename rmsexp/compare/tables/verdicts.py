@@ -1,0 +1,140 @@
+"""The verdicts on the claims of campaigns: a row per claim and campaign, and a matrix of claims and tasks.
+
+Differences are in the displayed unit; positive means that the norm named first in the claim is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from rmsexp.compare.records import names
+from rmsexp.compare.records.campaigns import Campaign, State
+from rmsexp.compare.tables import formats
+from rmsexp.rules import claims
+
+UNDECIDED = "not decided yet"
+COLUMNS = (
+    *("root", "task", "campaign", "claim", "test", "a", "b", "family", "outcome", "score", "unit", "difference"),
+    *("low", "high", "level", "margin", "seeds", "p", "adjusted_p", "diverged_a", "diverged_b", "diverged_both"),
+    *("reason", "remarks"),
+)
+EVERY = "every task"
+
+
+def table(states: Sequence[State]) -> pd.DataFrame:
+    """Return one row per campaign and claim, with columns ``COLUMNS``.
+
+    ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
+    family. ``seeds``: the number of pairs that were tested. ``remarks``: what a reader must know, such as that the
+    campaign's file has changed. A claim of an unfinished campaign has the outcome ``UNDECIDED`` and NaN.
+    """
+    rows = [row for state in states for row in _rows(state)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _rows(state: State) -> list[dict[str, Any]]:
+    campaign = state.campaign
+    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
+    shared |= {"score": " ".join(campaign.score), "unit": unit(campaign), "remarks": "; ".join(state.remarks)}
+    rows = []
+    for number, claim in enumerate(campaign.claims):
+        row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
+        row["margin"] = math.nan if claim.margin is None else claim.margin
+        if state.undecided:
+            row |= {"outcome": UNDECIDED, "reason": state.undecided}
+        else:
+            verdict = state.verdicts[number]
+            keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p", "reason")
+            row |= {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both")}
+            row["seeds"] = verdict.pairs
+        rows.append(row)
+    return rows
+
+
+def unit(campaign: Campaign) -> str:
+    """Return the unit of differences: "points" (percentage points), or the name of the metric, such as "BLEU"."""
+    metric = campaign.score.metric
+    return "points" if names.scale_and_unit(metric)[1] else names.metric_label(metric)
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table as text."""
+    return pd.DataFrame([_readable(row) for row in table.to_dict("records")])
+
+
+def _readable(row: dict[Any, Any]) -> dict[str, str]:
+    decided = row["outcome"] != UNDECIDED
+    diverged = [
+        f"{row[key]:.0f} {name}"
+        for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
+        if decided and row[key]
+    ]
+    family = f" (family {row['family']})" if isinstance(row["family"], str) else ""
+    return {
+        "claim": row["claim"],
+        "task": f"{row['task']} ({row['campaign']})",
+        "verdict": row["outcome"],
+        "difference (interval)": _difference(row) if decided else formats.NO_VALUE,
+        "test": f"{row['test']}{family}",
+        "margin": formats.NO_VALUE if math.isnan(row["margin"]) else f"{row['margin']:g} {row['unit']}",
+        "seeds": f"{row['seeds']:.0f}" if decided else formats.NO_VALUE,
+        "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
+        "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
+        "why": "; ".join(filter(None, (row["reason"], row["remarks"]))),
+    }
+
+
+def _difference(row: dict[Any, Any]) -> str:
+    """Return a difference with its interval, such as "+0.11 (-0.03 to +0.25) points"."""
+    if math.isnan(row["difference"]):
+        return formats.NO_VALUE
+    interval = "no interval" if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
+    return f"{row['difference']:+.2f} ({interval}) {row['unit']}"
+
+
+def matrix(states: Sequence[State]) -> pd.DataFrame:
+    """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
+
+    A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
+    """
+    numbers = table(states)
+    tasks = list(dict.fromkeys(numbers["task"]))
+    rows = []
+    for claim in dict.fromkeys(numbers["claim"]):
+        same = numbers[numbers["claim"] == claim]
+        row = {"claim": str(claim)}
+        for task in tasks:
+            cells = [_cell(entry, len(same[same["task"] == task]) > 1) for entry in _of(same, task)]
+            row[task] = "; ".join(cells) or formats.NO_VALUE
+        if len(tasks) > 1:
+            row[EVERY] = _every(states, str(claim)) if same["task"].nunique() > 1 else formats.NO_VALUE
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _of(numbers: pd.DataFrame, task: str) -> list[dict[Any, Any]]:
+    return numbers[numbers["task"] == task].to_dict("records")
+
+
+def _cell(row: dict[Any, Any], several: bool) -> str:
+    """Return an outcome with its difference. ``several``: whether other campaigns of the task have the claim, too."""
+    name = f" [{row['campaign']}]" if several else ""
+    if row["outcome"] == UNDECIDED:
+        return f"{UNDECIDED}: {row['reason']}{name}"
+    mark = "*" if row["remarks"] else ""
+    return f"{row['outcome']}{mark}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
+
+
+def _every(states: Sequence[State], claim: str) -> str:
+    """Return the outcome of a claim on every task, by an intersection-union test."""
+    concerned = [state for state in states if claim in [other.claim for other in state.campaign.claims]]
+    undecided = sum(bool(state.undecided) for state in concerned)
+    if undecided:
+        return f"{UNDECIDED}: {undecided} of {len(concerned)} campaigns are not finished"
+    verdicts = [verdict for state in concerned for verdict in state.verdicts if verdict.claim.claim == claim]
+    joint = claims.every(verdicts)
+    return f"{joint.outcome}: {joint.reason}"

@@ -1,0 +1,107 @@
+"""The panels of the figures of campaigns, and their drawing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.campaigns import BETTER, STEPS, Campaign, three, write_timing
+
+from rmsexp.compare import load
+from rmsexp.compare.plots import verdict_figures, verdict_panels
+from rmsexp.compare.records import campaign_times, campaigns, timing_records
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("campaigns")
+    for campaign in three():
+        campaign.write(folder)
+    write_timing(folder, "cifar10")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def states(root: Path) -> list[campaigns.State]:
+    return campaigns.states(root, [])
+
+
+def test_differences_with_intervals_and_margins(states: list[campaigns.State]) -> None:
+    cifar, retrieval = verdict_panels.differences(states)  # the third campaign is not decided
+    assert (cifar.title, cifar.x_title) == ("cifar10", "advantage in test error (points)")
+    equal, better = cifar.marks
+    verdict = states[0].verdicts[0]
+    assert (equal.kind, equal.x, equal.low, equal.high) == (
+        *("interval", [verdict.difference]),
+        *([verdict.low], [verdict.high]),
+    )
+    assert (better.kind, better.x) == ("right", [cifar.x_range[1]])  # 7.9 points are far beyond the margins of 1.5
+    assert [(band.low, band.high) for band in cifar.bands] == [(-1.5, 1.5)]
+    assert [(band.low, band.high) for band in retrieval.bands] == [(-0.75, 0.75), (-0.75, retrieval.x_range[1])]
+    assert cifar.texts[0].lines == ["RMSNorm equals LayerNorm: supported, -0.11"]
+    heights = [entry.y[0] for entry in retrieval.marks]
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_a_difference_without_interval_is_a_point(tmp_path: Path) -> None:
+    Campaign(claims=[BETTER], diverged={("none", 1)}).write(tmp_path)
+    ((mark,),) = (panel.marks for panel in verdict_panels.differences(campaigns.states(tmp_path, [])))
+    assert (mark.kind, mark.low) == ("points", ())
+
+
+def test_quality_against_the_rate(states: list[campaigns.State]) -> None:
+    panel = verdict_panels.rates(states)[0]
+    assert list(panel.ticks) == [0.001, 0.002, 0.004, 0.008]
+    kinds = {(entry.norm, entry.kind): entry for entry in panel.marks}
+    assert kinds["ln", "chosen"].x == [0.004]
+    assert len(kinds["ln", "points"].x) == 8
+    assert kinds["ln", "line"].y[2] == pytest.approx(15.85, abs=0.01)
+    assert panel.y_title == "valid error (%)"
+
+
+def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
+    path = Campaign().write(tmp_path)
+    for job in campaigns.load(path).jobs:
+        if job.stage == "tune" and job.rate == 0.008 and job.norm != "ln":
+            (tmp_path / job.folder / "status.json").write_text('{"status": "diverged", "step": 9, "error": null}')
+    (panel,) = verdict_panels.rates(campaigns.states(tmp_path, []))
+    crosses = [entry for entry in panel.marks if entry.kind == "cross"]
+    assert [(entry.norm, entry.x) for entry in crosses] == [("none", [0.008]), ("rms", [0.008])]
+    highest = max(y for entry in panel.marks if entry.kind == "points" for y in entry.y)
+    assert panel.y_range[1] > crosses[0].y[0] > crosses[1].y[0] > highest - 0.5
+
+
+def test_quality_at_equal_time(root: Path, states: list[campaigns.State]) -> None:
+    records, timings = load(root), timing_records.load(root)
+    times = {str(state.campaign.path): campaign_times.timed(state, records, timings) for state in states}
+    assert [found is not None for found in times.values()] == [True, False, False]
+    found = times[str(states[0].campaign.path)]
+    assert found is not None
+    assert found.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
+    assert found.source == "AMD EPYC; threads 1; impl fused; small; 2026-11-22"
+    (panel,) = verdict_panels.equal_time(states, records, {str(states[0].campaign.path): found})
+    ends = {entry.norm: entry.x[-1] for entry in panel.marks}
+    assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
+    assert panel.y_title == "valid, 256 examples, greedy: error (%)"
+    assert all(len(entry.low) == len(entry.x) == 20 for entry in panel.marks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [({}, True), ({"scale": "paper"}, False), ({"kind": "layers"}, False), ({"series": []}, False)],
+)
+def test_a_timing_record_of_another_kind_of_run_is_not_used(
+    tmp_path: Path, changes: dict[str, object], found: bool
+) -> None:
+    Campaign().write(tmp_path)
+    write_timing(tmp_path, "cifar10", **changes)
+    (state,) = campaigns.states(tmp_path, [])
+    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+    assert (timed is not None) == found
+
+
+def test_figures_have_a_panel_per_task_or_campaign(states: list[campaigns.State]) -> None:
+    for panels in (verdict_panels.differences(states), verdict_panels.rates([*states, *states])):
+        figure = verdict_figures.draw(panels, "title", ["caption"])
+        assert len(figure.axes) == len(panels)
+        assert [axes.get_title(loc="left") for axes in figure.axes] == [panel.title for panel in panels]

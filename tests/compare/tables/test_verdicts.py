@@ -1,0 +1,114 @@
+"""The table of verdicts, the matrix of claims and tasks, and the table of tuning."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.campaigns import EQUAL, Campaign, three
+
+from rmsexp.compare.records import campaigns
+from rmsexp.compare.tables import campaign_rates, verdicts
+from rmsexp.compare.tables.formats import NO_VALUE
+
+
+def states(root: Path, *made: Campaign) -> list[campaigns.State]:
+    for campaign in made:
+        campaign.write(root)
+    problems: list[str] = []
+    found = campaigns.states(root, problems)
+    assert problems == []
+    return found
+
+
+def test_a_row_per_claim_and_campaign(tmp_path: Path) -> None:
+    table = verdicts.table(states(tmp_path, *three()))
+    assert table["outcome"].tolist() == [
+        *("supported", "supported"),
+        *("inconclusive", "supported", "refuted"),
+        *("not decided yet", "not decided yet"),
+    ]
+    assert table["unit"].unique().tolist() == ["points", "BLEU"]
+    undecided = table[table["task"] == "rnnsearch"]
+    assert undecided["difference"].isna().all()
+    assert set(undecided["reason"]) == {"12 of 24 final runs"}
+    text = verdicts.readable(table)
+    assert text["difference (interval)"][0] == "-0.11 (-0.25 to +0.03) points"
+    assert text["difference (interval)"][3].endswith("(no interval) points")
+    assert text["diverged runs"][3] == "1 none"
+    assert text["margin"].tolist()[:2] == ["1.5 points", NO_VALUE]
+
+
+def test_claims_with_the_same_text_share_a_row(tmp_path: Path) -> None:
+    matrix = verdicts.matrix(states(tmp_path, *three())).set_index("claim")
+    assert list(matrix.columns) == ["cifar10", "order_embedding", "rnnsearch", "every task"]
+    equal = matrix.loc[EQUAL["claim"]]
+    assert equal["cifar10"] == "supported: -0.11 (-0.25 to +0.03) points, 8 seeds"
+    assert equal["rnnsearch"] == "not decided yet: 12 of 24 final runs"
+    assert equal["every task"] == "not decided yet: 1 of 3 campaigns are not finished"
+    assert matrix.loc["pRMSNorm is not worse than RMSNorm", ["cifar10", "every task"]].tolist() == [NO_VALUE, NO_VALUE]
+
+
+def test_the_outcome_on_every_task(tmp_path: Path) -> None:
+    matrix = verdicts.matrix(states(tmp_path, *three()[:2])).set_index("claim")
+    assert matrix["every task"].tolist() == [
+        "inconclusive: supported on 1, refuted on 0 of 2 tasks",
+        "supported: supported on 2, refuted on 0 of 2 tasks",
+        NO_VALUE,
+    ]
+
+
+def test_one_campaign_has_no_column_for_every_task(tmp_path: Path) -> None:
+    assert list(verdicts.matrix(states(tmp_path, Campaign())).columns) == ["claim", "cifar10"]
+
+
+def test_two_campaigns_of_a_task_are_named(tmp_path: Path) -> None:
+    matrix = verdicts.matrix(states(tmp_path, Campaign(name="one"), Campaign(name="two", needed=None)))
+    first, second = matrix["cifar10"][0].split("; ")
+    assert first.endswith("[one]")
+    assert second.startswith("not decided yet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"commits": ("abc", "def")}, "its final runs come from 2 commits: abc, def"),
+        (
+            {"changes": {"registered": {"digest": "d", "commit": "abc", "date": "", "changed": "margin 2"}}},
+            "the campaign's file has changed since its first final run: margin 2",
+        ),
+    ],
+)
+def test_remarks_stand_beside_the_verdicts(tmp_path: Path, changes: dict[str, Any], remark: str) -> None:
+    found = states(tmp_path, Campaign(**changes))
+    assert all(remark in why for why in verdicts.readable(verdicts.table(found))["why"])
+    assert verdicts.matrix(found)["cifar10"][0].startswith("supported*: ")
+
+
+def test_the_table_of_tuning(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign())
+    table = campaign_rates.table([state])
+    assert len(table) == 3 * 4
+    chosen = table[table["chosen"]].set_index("norm")
+    assert chosen["rate"].to_dict() == Campaign().best
+    assert chosen["luck"].notna().all()
+    assert table[~table["chosen"]]["luck"].isna().all()
+    assert table["runs"].tolist()[4:8] == [1, 3, 3, 1]
+    text = campaign_rates.readable(state).set_index("norm")
+    assert text.loc["LayerNorm", "0.004"] == "15.85 (3 seeds), chosen"
+    assert text.loc["LayerNorm", "chosen rate"] == "0.004"
+    assert text.loc["LayerNorm", "test error, final runs"] == "16.08 ± 0.38 (sd 0.46) %, 8 seeds"
+
+
+def test_tuning_that_diverged_or_is_not_finished(tmp_path: Path) -> None:
+    path = Campaign().write(tmp_path)
+    jobs = [job for job in campaigns.load(path).jobs if job.stage == "tune" and job.norm == "rms"]
+    for job, status in ((jobs[0], "diverged"), (jobs[-1], "running")):
+        (tmp_path / job.folder / "status.json").write_text(f'{{"status": "{status}", "step": 9, "error": null}}')
+    (state,) = campaigns.states(tmp_path, [])
+    text = campaign_rates.readable(state).set_index("norm").loc["RMSNorm"]
+    assert text[["0.001", "0.008"]].tolist() == ["1 diverged", "1 not finished"]
+    assert text["chosen rate"] == "not chosen yet"
+    assert math.isnan(campaign_rates.table([state]).query("norm == 'rms' and rate == 0.001")["mean"].iloc[0])
