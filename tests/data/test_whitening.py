@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,31 @@ def whiten(images: Images, cache: Path, eps: float = EPS) -> tuple[Whitened, lis
 
 def entries(cache: Path) -> list[Path]:
     return sorted(path for path in (cache / "whitened").iterdir() if not path.name.endswith(".lock"))
+
+
+def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
+    """They are whitened with the mean and the matrix of the remaining training images."""
+    images = make()
+    held_out = images.with_validation(100)
+    assert held_out.valid_y is not None
+    assert list(held_out.train_y) == list(images.train_y[:400])
+    assert list(held_out.valid_y) == list(images.train_y[400:])
+    assert held_out.digest != images.digest
+    assert held_out.digest != images.with_validation(99).digest
+    remaining = replace(images, train_x=images.train_x[:400], train_y=images.train_y[:400], test_x=images.train_x[400:])
+    expected, result = whiten(remaining, tmp_path / "expected")[0], whiten(held_out, tmp_path)[0]
+    assert result.valid_x is not None
+    np.testing.assert_array_equal(result.valid_x, expected.test_x)
+    np.testing.assert_array_equal(result.train_x, expected.train_x)
+    again, reports = whiten(held_out, tmp_path)
+    assert reports == []
+    np.testing.assert_array_equal(again.valid_x, result.valid_x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [500, 501])
+def test_validation_images_must_leave_training_images(count: int) -> None:
+    with pytest.raises(ValueError, match=f"data.validation={count} leaves none of the 500 training images"):
+        make().with_validation(count)
 
 
 def test_whitening_equals_the_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -293,6 +295,31 @@ def test_the_rate_rises_linearly_to_its_peak_and_falls_with_the_root_of_the_step
     assert factors[: warmup - 1] == pytest.approx([number / warmup for number in range(1, warmup)])
     assert factors[4 * warmup - 1] == pytest.approx(0.5)
     assert all(later < earlier for earlier, later in itertools.pairwise(factors[warmup - 1 :]))
+
+
+@pytest.mark.parametrize("decay", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("plain", [Constant(200), Constant(200, warmup=10), WarmUp(200, 10)], ids=str)
+def test_the_rate_falls_linearly_to_zero_at_the_end(plain: Constant | WarmUp, decay: float) -> None:
+    """With decay d, the factor of step s (from 0) of S is multiplied by min(1, (S - s) / (d S))."""
+    decayed = dataclasses.replace(plain, decay=decay)
+    for step in range(200):
+        expected = plain.at(step)["lr"] * min(1.0, (200 - step) / (decay * 200))
+        assert decayed.at(step)["lr"] == pytest.approx(expected, rel=1e-12)
+    assert decayed.at(500) == decayed.at(199) or isinstance(plain, WarmUp)
+    assert 0 < decayed.at(500)["lr"] <= 1 / (decay * 200)
+
+
+def test_a_constant_rate_may_rise_linearly_at_first() -> None:
+    assert [Constant(10, warmup=4).at(step)["lr"] for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"decay": 0.0}, r"schedule.decay must lie in \(0, 1\]"), ({"warmup": 0}, "schedule.warmup must be at least 1")],
+)
+def test_invalid_constant_rates_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Constant(10, **options)
 
 
 @pytest.mark.parametrize("key", ["steps", "warmup"])

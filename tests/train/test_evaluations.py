@@ -1,0 +1,103 @@
+"""When a run evaluates its model, on what, and that test splits are never evaluated in tuning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rmsexp import config, record, runner
+from rmsexp.rules import score
+from rmsexp.train import evaluations
+from rmsexp.train.evaluations import Every, Scored
+from rmsexp.train.task import INTERIM, WHOLE, Extent
+
+TINY = (
+    *("task=order_embedding", "model.embedding=4", "model.hidden=4", "batch_size=8", "data.valid_images=20"),
+    *("schedule.steps=40", "threads=1", "device=cpu", "log_every=20", "checkpoint_every=4"),
+)
+
+
+def plan(evaluated: Every | Scored, steps: int) -> dict[int, list[Extent]]:
+    """Return the evaluations of a run of this many steps, by step, as the trainer finds them."""
+    found, step = {}, 0
+    while step < steps:
+        step = min(steps, evaluated.after(step))
+        found[step] = list(evaluated.at(step, step == steps))
+    return found
+
+
+def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:
+    assert plan(Every(30), 100) == {30: [WHOLE], 60: [WHOLE], 90: [WHOLE], 100: [WHOLE]}
+    assert list(Every(30).at(31, last=False)) == []
+
+
+@pytest.mark.parametrize("test", [True, False])
+@pytest.mark.parametrize("steps", [20, 1500, 1234])
+def test_scored_runs_have_twenty_evaluations_of_which_three_are_whole(steps: int, test: bool) -> None:
+    found = plan(Scored(steps, test), steps)
+    points = [round(number * steps / 20) for number in range(1, 21)]
+    assert list(found) == points == score.steps(steps)
+    assert all(found[step] == [INTERIM] for step in points[:-3])
+    assert all(found[step] == [INTERIM, Extent(test=test)] for step in points[-3:])
+
+
+def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() -> None:
+    assert plan(Scored(40, test=True), 11)[11] == [INTERIM, WHOLE]
+    assert plan(Scored(40, test=True), 70)[70] == [INTERIM, WHOLE]
+    assert 40 in plan(Scored(40, test=True), 70)
+
+
+def test_an_interim_evaluation_never_covers_test_splits() -> None:
+    assert not INTERIM.test
+    assert (INTERIM.valid, WHOLE.valid) == ("interim", "valid")
+
+
+@pytest.mark.parametrize(("evaluation", "kind"), [("null", Every), ("scored", Scored), ("validation", Scored)])
+def test_the_config_chooses(evaluation: str, kind: type) -> None:
+    cfg = config.job([*TINY, f"evaluation={evaluation}"]).config
+    evaluated = evaluations.of(cfg)
+    assert isinstance(evaluated, kind)
+    assert isinstance(evaluated, Every) or evaluated.test == (evaluation == "scored")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluation=score"], r"evaluation=score is not known; did you mean scored\?"),
+        (["evaluation=scored", "schedule.steps=19"], "schedule.steps=19 is too few for 20 evaluations"),
+        (["task=cifar10", "evaluation=scored"], "needs validation images; set data.validation=5000"),
+    ],
+)
+def test_evaluations_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        config.job(words)
+
+
+def test_the_evaluation_is_part_of_the_setting() -> None:
+    assert config.job([*TINY, "evaluation=scored"]).setting != config.job([*TINY, "evaluation=validation"]).setting
+    assert config.job(["scale=medium", "evaluation=scored"]).setting == "medium"
+
+
+def splits_by_step(folder: Path) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for line in (folder / record.METRICS).read_text().splitlines():
+        row = json.loads(line)
+        if row["split"] != "train":
+            found.setdefault(row["step"], set()).add(row["split"])
+    return found
+
+
+@pytest.mark.parametrize("evaluation", ["scored", "validation"])
+def test_the_splits_in_the_record(evaluation: str, tmp_path: Path) -> None:
+    job = config.job([*TINY, f"evaluation={evaluation}", f"results={tmp_path}"])
+    assert runner.execute(job).status == "finished"
+    found = splits_by_step(job.folder)
+    whole = {"interim", "valid", "test"} if evaluation == "scored" else {"interim", "valid"}
+    assert list(found) == score.steps(40)
+    assert [found[step] for step in score.steps(40)] == [{"interim"}] * 17 + [whole] * 3
+    assert json.loads((job.folder / record.RUN).read_text())["evaluation"] == evaluation
+    best = torch.load(job.folder / record.CHECKPOINTS / "best.pt", weights_only=True)
+    assert best["step"] in score.steps(40)[-3:]  # interim evaluations do not choose the best model
