@@ -26,7 +26,8 @@ DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, 
 SLASHED = f"{' / '.join(DIFFERENCES.values())} margins"
 GRID = (1.0, 2.0, 4.0, 8.0)
 TUNING = (1000, 1001, 1002)
-LOOK, MOST = 8, 16  # seeds at the first look, and at most
+LOOK = 8  # seeds at the first look
+ONE_SIDE = ("a", "bc")  # norms that can diverge at a seed, if the other runs of the seed do not
 SEED_EFFECT = 1.0  # standard deviation of what the runs of a seed have in common
 EQUAL = Claim("a equals b", "equivalence", "a", "b", margin=1.0)
 NOT_WORSE = Claim("a is not worse than b", "noninferiority", "a", "b", margin=1.0)
@@ -42,9 +43,9 @@ class Case:
         best: the best rate of each norm, as its binary logarithm. The grid is 0, 1, 2, 3.
         tuning: the tuning seeds; without any, the best rates are known.
         few: number of seeds of the claims of superiority.
-        lost: at how many seeds a run diverged.
-        lost_norms: the norms of these runs. The seeds are drawn at random from the first ``few``; with "?" the norm is
-            drawn, too, from a and b.
+        lost: the number of seeds at which runs diverged, drawn from the first ``few``.
+        lost_norms: the norms of these runs; one of the texts is drawn for each seed.
+        most: the largest number of seeds.
     """
 
     title: str
@@ -53,7 +54,8 @@ class Case:
     tuning: tuple[int, ...] = ()
     few: int = 5
     lost: int = 0
-    lost_norms: str = "?"
+    lost_norms: tuple[str, ...] = ONE_SIDE
+    most: int = 16
 
     @property
     def better(self) -> list[Claim]:
@@ -90,12 +92,14 @@ CASES = [
         for name, tuning in TUNED.items()
     ),
     Case("best rates equal, tuned by the rule, more spread", sd=0.85, tuning=TUNING),
-    Case("rates known, one run diverged", lost=1),
-    Case("rates known, one run diverged, 8 seeds for superiority", lost=1, few=8),
+    Case("rates known, a run diverged", lost=1),
+    Case("rates known, a run diverged, 8 seeds for superiority", lost=1, few=8),
     Case("rates known, runs of two seeds diverged", lost=2),
     Case("rates known, runs of two seeds diverged, 8 seeds for superiority", lost=2, few=8),
-    Case("rates known, both runs of a seed diverged", lost=1, lost_norms="ab"),
-    Case("rates known, both runs of two seeds diverged", lost=2, lost_norms="ab"),
+    Case("rates known, all runs of a seed diverged", lost=1, lost_norms=("abc",)),
+    Case("rates known, all runs of two seeds diverged", lost=2, lost_norms=("abc",)),
+    Case("rates known, always 8 seeds", most=8),
+    Case("rates known, always 8 seeds, more spread", sd=0.85, most=8),
 ]
 
 
@@ -134,7 +138,7 @@ class Laboratory:
     def diverged(self) -> list[tuple[str, int]]:
         """Return the norms and seeds of the final runs that diverge."""
         drawn = self._generator.choice(self._case.few, self._case.lost, replace=False)
-        sides = [self._case.lost_norms.replace("?", "ab"[self._generator.integers(2)]) for _ in drawn]
+        sides = [str(self._generator.choice(self._case.lost_norms)) for _ in drawn]
         return [(norm, int(seed)) for seed, side in zip(drawn, sides, strict=True) for norm in side]
 
 
@@ -146,7 +150,7 @@ def campaign(case: Case, difference: float, generator: np.random.Generator) -> O
     for norm, seed in laboratory.diverged():
         scores[norm][seed] = math.nan
     tested = [EQUAL, NOT_WORSE, *case.better]
-    count = seeds.needed(tested, scores, "max", range(LOOK), MOST)
+    count = seeds.needed(tested, scores, "max", range(LOOK), case.most)
     for norm, rate in rates.items():
         scores[norm] |= {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK, count)}
     return Outcome(claims.decide(tested, scores, "max", range(count)), count, loss, luck)
@@ -209,7 +213,7 @@ def _power_cells(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> Ite
     yield f"{np.mean([outcome.count for outcome in outcomes[0.0]]):.1f}"
     for claim, by in ((EQUAL, 0.0), (EQUAL, 0.5), (NOT_WORSE, 0.0)):
         found = f"{100 * share_supported(outcomes[by], claim):.1f}"
-        one_sided = case.lost and case.lost_norms == "?"
+        one_sided = case.lost and case.lost_norms == ONE_SIDE
         yield found if one_sided else f"{found} ({100 * computed_power(case, outcomes[by], claim, by):.1f})"
     yield " / ".join(f"{100 * share_supported(outcomes[by], case.better[0]):.1f}" for by in (0.5, 1.0, 2.0))
     everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]

@@ -177,14 +177,18 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
     return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
 
 
+def ruled_out(claim: Claim, pairs: Pairs) -> bool:
+    """Return whether diverged runs rule out that a claim of equivalence or non-inferiority is supported."""
+    return bool(pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE))
+
+
 def _p(claim: Claim, pairs: Pairs, by_ranks: bool) -> float:
     """Return the p-value of a claim; 1 if diverged or missing runs rule out that it is supported."""
     if pairs.missing:
         return 1.0
     if by_ranks:
         return significance.p_of_ranks(pairs.scores)
-    unbounded = pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE)
-    if unbounded or len(pairs.finished) < MIN_PAIRS:
+    if ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
         return 1.0
     return significance.p_between(pairs.differences, *claim.bounds)
 

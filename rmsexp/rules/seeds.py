@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim
+from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, ruled_out
 from rmsexp.rules.pairs import Scores, pair
 
 POWER = 0.9  # chance of supporting a claim whose true difference is 0
@@ -23,9 +23,10 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int], most: int) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
-    Claims of equivalence and non-inferiority without a number of seeds count, if at least two pairs are finished. Their
-    power is computed for a true difference of 0 and the standard deviation of the differences at these seeds. A claim
-    of a family of m is taken at level alpha / m, the strictest of Holm's method.
+    Claims of equivalence and non-inferiority without a number of seeds count, if at least two pairs are finished and
+    diverged runs do not rule out that they are supported. Their power is computed for a true difference of 0 and the
+    standard deviation of the differences at these seeds; pairs that diverged so far are not among the tested ones. A
+    claim of a family of m is taken at level alpha / m, the strictest of Holm's method.
 
     Args:
         claims, scores, mode: as for :func:`rmsexp.rules.claims.decide`.
@@ -35,12 +36,14 @@ def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[i
     sizes = Counter(claim.family for claim in claims)
     count = len(seeds)
     for claim in claims:
-        differences = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode).differences
-        if claim.test == SUPERIORITY or claim.seeds is not None or len(differences) < MIN_PAIRS:
+        pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
+        if claim.test == SUPERIORITY or claim.seeds is not None or ruled_out(claim, pairs):
             continue
-        sd = float(np.std(differences, ddof=1))
+        if len(pairs.finished) < MIN_PAIRS:
+            continue
+        sd, lost = float(np.std(pairs.differences, ddof=1)), len(seeds) - len(pairs.finished)
         alpha = ALPHA / (1 if claim.family is None else sizes[claim.family])
-        while count < most and power(claim, sd, count, alpha) < POWER:
+        while count < most and power(claim, sd, count - lost, alpha) < POWER:
             count += 1
     return count
 

@@ -67,7 +67,21 @@ def test_only_claims_with_a_margin_and_without_a_number_of_seeds_count() -> None
     assert 8 <= alone < seeds.needed([family, family], scores(0.9), "max", range(8), 16)
 
 
-def test_diverged_runs_have_no_difference() -> None:
-    values = scores(0.5)
-    values["a"] |= dict.fromkeys(range(1, 8), math.nan)
+def test_pairs_that_diverged_are_replaced() -> None:
+    values = scores(0.8)
+    complete = seeds.needed([EQUIVALENT], values, "max", range(8), 16)
+    for norm in "ab":
+        values[norm] |= {0: math.nan, 1: math.nan}  # the spread of the others is slightly larger
+    assert seeds.needed([EQUIVALENT], values, "max", range(8), 16) >= complete + 2
+
+
+def test_claims_that_diverged_runs_rule_out_do_not_count() -> None:
+    values = scores(0.9)
+    values["a"][0] = math.nan
+    assert seeds.needed([EQUIVALENT, NOT_WORSE], values, "max", range(8), 16) == 8
+    values = scores(0.9)
+    values["b"][0] = math.nan
     assert seeds.needed([EQUIVALENT], values, "max", range(8), 16) == 8
+    assert seeds.needed([NOT_WORSE], values, "max", range(8), 16) > 8
+    values["b"] |= dict.fromkeys(range(1, 7), math.nan)
+    assert seeds.needed([NOT_WORSE], values, "max", range(8), 16) == 8  # a single pair has no spread

@@ -28,7 +28,7 @@ def simulated(case: Case, difference: float) -> list[Outcome]:
 
 @pytest.mark.parametrize(
     "case",
-    [KNOWN, MORE_SPREAD, Case("diverged", lost=2, few=8), Case("pairs", lost=1, lost_norms="ab")],
+    [KNOWN, MORE_SPREAD, Case("diverged", lost=2, few=8), Case("pairs", lost=1, lost_norms=("abc",))],
 )
 @pytest.mark.parametrize("difference", simulation.DIFFERENCES)
 def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, difference: float) -> None:
@@ -38,10 +38,12 @@ def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, difference: f
 
 
 def test_power_is_as_computed() -> None:
-    outcomes = simulated(MORE_SPREAD, 0.5)
-    for claim in (EQUAL, NOT_WORSE):
-        computed = simulation.computed_power(MORE_SPREAD, outcomes, claim, 0.5)
-        assert simulation.share_supported(outcomes, claim) == pytest.approx(computed, abs=0.08)
+    case = Case("always 8 seeds", sd=0.85, most=8)
+    for difference in (0, 0.5):
+        outcomes = simulated(case, difference)
+        for claim in (EQUAL, NOT_WORSE):
+            computed = simulation.computed_power(case, outcomes, claim, difference)
+            assert simulation.share_supported(outcomes, claim) == pytest.approx(computed, abs=0.08)
     assert simulation.share_supported(simulated(KNOWN, 0), EQUAL) > 0.95
 
 
