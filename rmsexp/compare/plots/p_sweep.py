@@ -30,7 +30,7 @@ def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
     figure, (quality, time) = canvas.row(2, title, captions)
     values = table[headline] * names.scale_and_unit(target.metric)[0]
     _panel(quality, table, values, pd.Series(True, table.index))
-    evaluation = "last" if headline == "final" else f"best on {target.selection}"
+    evaluation = statistics.final_label(target) if headline == "final" else f"best on {target.selection}"
     quality.set_ylabel(f"{Quantity(target.split, target.metric, target.loss_unit).title}, {evaluation}")
     _panel(time, table, table["seconds_per_1k_steps"], table["time_state"] == "clear")
     time.set_ylabel("seconds per 1k steps")

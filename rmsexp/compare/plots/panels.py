@@ -121,11 +121,14 @@ class Chart(NamedTuple):
 def quantities(records: Records) -> list[Quantity]:
     """Return the distinct quantities: training loss, loss on the selection split, and the target.
 
+    Runs that get a score have few evaluations of whole splits, so their quantities are of the interim evaluations.
+
     Raises:
         ValueError: no run names a target metric.
     """
     target = statistics.target(records)
-    pairs = (("train", "loss"), (target.selection, "loss"), (target.split, target.metric))
+    selection, split = (names.INTERIM, names.INTERIM) if target.scored else (target.selection, target.split)
+    pairs = (("train", "loss"), (selection, "loss"), (split, target.metric))
     return [Quantity(split, metric, target.loss_unit) for split, metric in dict.fromkeys(pairs)]
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.load import Records
+from rmsexp.rules import score
 
 LISTED = 4  # a line names at most this many runs, and then says how many more there are
 WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened
@@ -41,9 +42,19 @@ def caveats(records: Records) -> list[str]:
             runs[runs["time_state"] != "clear"],
             "{time_state}",
         ),
-        "" if step is None else f"tables compare at step {step}, the last at which all averaged runs were evaluated",
+        _compared(statistics.target(records), step),
     ]
     return [line for line in lines if line]
+
+
+def _compared(target: statistics.Target, step: int | None) -> str:
+    """Return what the tables compare. ``step``: the common step."""
+    if step is None:
+        return ""
+    if target.scored:
+        mean = f"tables compare scores: the mean of a run's last {score.SCORED} evaluations on all of {target.split}"
+        return f"{mean}; curves of {names.split_label(names.INTERIM).rstrip(':')}, are not part of it"
+    return f"tables compare at step {step}, the last at which all averaged runs were evaluated"
 
 
 def _data(runs: pd.DataFrame) -> str:

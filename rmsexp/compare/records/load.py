@@ -20,10 +20,11 @@ from pandas.api.types import union_categoricals
 
 from rmsexp import record
 from rmsexp.compare.records.names import norm_of
+from rmsexp.rules import score
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
-    *("builtin", "dataset", "device", "threads", "torch", "time_state", "recipe_steps"),
+    *("builtin", "dataset", "device", "threads", "torch", "time_state", "recipe_steps", "evaluation"),
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "parameters"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
@@ -220,6 +221,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack this key; their losses are in nats
         "recipe_steps": number(stored["recipe_steps"]),
+        "evaluation": stored.get("evaluation"),  # older records lack this key
         "builtin": bool(dataset["builtin"]),
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
@@ -233,6 +235,8 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
             valid = type(value) is int
         elif key in identity or key.startswith("target_"):
             valid = isinstance(value, str)
+        elif key == "evaluation":
+            valid = value is None or value in score.PLANS
         else:
             valid = not isinstance(value, dict | list)
         if not valid:

@@ -1,5 +1,8 @@
 """The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
+The result of runs with ``evaluation=scored`` or ``validation`` is instead their score: the mean of the last evaluations
+of whole splits (:mod:`rmsexp.rules.score`). Their interim evaluations are of another split, which no statistic uses.
+
 ``records`` are always those of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Values per run are
 returned as a pandas Series, whose index is the run's folder.
 """
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from rmsexp.compare.records.load import Records
+from rmsexp.rules import score
 
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
@@ -45,6 +49,7 @@ class Target(NamedTuple):
         mode: "min" or "max", the better direction.
         selection: the split on which the best evaluation of a run is chosen.
         loss_unit: the unit of the loss.
+        scored: whether the runs get a score.
     """
 
     split: str
@@ -52,28 +57,38 @@ class Target(NamedTuple):
     mode: str
     selection: str
     loss_unit: str
+    scored: bool = False
 
 
 def target(records: Records) -> Target:
     """Return the target of the setting, from the first run that names one.
 
+    The metric of runs with ``evaluation=validation`` is reported on the selection split, since test is never evaluated.
+
     Raises:
         ValueError: no ``run.json`` of the setting names a target metric.
     """
-    targets = records.runs[[f"target_{field}" for field in Target._fields]].dropna()
+    plans = set(records.runs["evaluation"].dropna())
+    targets = records.runs[[f"target_{field}" for field in Target._fields[:-1]]].dropna()
     if targets.empty:
         folder = Path(records.runs["folder"].iloc[0]).parents[1] if len(records.runs) else "no runs"
         raise ValueError(f"{folder}: no run.json of this setting has a target metric")
-    return Target(*targets.iloc[0])
+    found = Target(*targets.iloc[0])._replace(scored=bool(plans))
+    return found._replace(split=found.selection) if plans == {"validation"} else found
 
 
 def headline(reported: Target) -> Literal["final", "best"]:
     """Return which evaluation is a run's result: "best" on the selection split, or "final", at the common step.
 
     It is "final" if the selection split is also the reported split. To choose the best evaluation on the reported split
-    would be too optimistic.
+    would be too optimistic. It is also "final" for runs that get a score.
     """
-    return "final" if reported.selection == reported.split else "best"
+    return "final" if reported.scored or reported.selection == reported.split else "best"
+
+
+def final_label(reported: Target, plain: str = "last") -> str:
+    """Return the name of :func:`final_metric` for headings; ``plain``: its name for runs without a score."""
+    return f"mean of the last {score.SCORED} evaluations" if reported.scored else plain
 
 
 def estimate(values: Array) -> Estimate:
@@ -119,24 +134,39 @@ def common_step(records: Records) -> int | None:
 
 
 def final_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric at ``step``; empty if ``step`` is None.
+    """Return each run's target metric at ``step``, or its score, if the runs get one; empty if ``step`` is None.
 
-    Runs that diverged, failed or were not evaluated at this step are left out. ``split``: by default the target's.
+    Runs that diverged, failed or were not evaluated at this step, or at one of the steps of the score, are left out.
+    ``split``: by default the target's.
     """
     reported = target(records)
     rows = evaluations(records, split or reported.split, reported.metric)
+    if reported.scored and step is not None:
+        return _scores(records, rows)
     return rows[rows["step"] == step].groupby("folder")["value"].last()
+
+
+def _scores(records: Records, rows: pd.DataFrame) -> pd.Series:
+    """Return the score of each run that has all its evaluations. ``rows``: see :func:`evaluations`."""
+    recipe_steps = records.runs.set_index("folder")["recipe_steps"]
+    scores = {}
+    for folder, run in rows.groupby("folder"):
+        if recipe_steps[folder] >= score.EVALUATIONS:  # False for NaN
+            steps = score.steps(int(recipe_steps[folder]))[-score.SCORED :]
+            scores[folder] = score.score(run.set_index("step")["value"].reindex(steps).tolist())
+    return pd.Series(scores, dtype=float).rename_axis("folder").dropna()
 
 
 def best_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
     """Return each run's target metric on ``split``, at the step where it is best on the selection split.
 
     Only steps up to ``step`` are searched; the result is empty if ``step`` is None. Runs that diverged or failed are
-    left out. ``split``: by default the target's.
+    left out. ``split``: by default the target's. The result is also empty for runs that get a score: their few
+    evaluations of whole splits are not for choosing the best.
     """
-    if step is None:
-        return pd.Series(dtype=float)
     reported = target(records)
+    if step is None or reported.scored:
+        return pd.Series(dtype=float)
     selection = evaluations(records, reported.selection, reported.metric)
     by_run = selection[selection["step"] <= step].groupby("folder")["value"]
     best = selection.loc[by_run.idxmin() if reported.mode == "min" else by_run.idxmax(), ["folder", "step"]]

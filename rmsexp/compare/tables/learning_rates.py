@@ -36,18 +36,21 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     Columns ``COLUMNS``; metrics that are shown in percent are fractions. ``rate``: the learning rate; NaN for the
     recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
     of runs. ``kept``: the number of those that neither diverged nor failed. ``chosen_by``: the mean over these of a
-    run's best value on the selection split. ``value``, ``interval``: the mean of the headline metric and half of its
-    95 % t-interval. ``diverged``: the number of runs that diverged. ``rank``: 1 for the series' best rate, and so on;
-    NaN if no run at the rate was evaluated on the selection split. The value at rank 1 is optimistic, because the same
-    runs chose the rate, unless it is the only rate.
+    run's best value, or score, on the selection split. ``value``, ``interval``: the mean of the headline metric and
+    half of its 95 % t-interval. ``diverged``: the number of runs that diverged. ``rank``: 1 for the series' best rate,
+    and so on; NaN if no run at the rate was evaluated on the selection split. The value at rank 1 is optimistic,
+    because the same runs chose the rate, unless it is the only rate.
     """
     rows: list[list[Any]] = []
     tried: dict[str, dict[float, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
     for folder, records in settings.items():
         target, step = statistics.target(records), statistics.common_step(records)
         values = statistics.headline_metric(records, step)
-        by_run = statistics.evaluations(records, target.selection, target.metric).groupby("folder")["value"]
-        best = by_run.min() if target.mode == "min" else by_run.max()
+        if target.scored:
+            best = statistics.final_metric(records, step, target.selection)
+        else:
+            by_run = statistics.evaluations(records, target.selection, target.metric).groupby("folder")["value"]
+            best = by_run.min() if target.mode == "min" else by_run.max()
         match = RATE.search(folder.name)
         for series in names.in_order(records.runs["series"]):
             runs = records.runs[records.runs["series"] == series]

@@ -68,7 +68,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
                 "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
                 "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),
-                f"{target.split} {metric}, last": _mean(runs["final"], target.metric),
+                f"{target.split} {metric}, {statistics.final_label(target)}": _mean(runs["final"], target.metric),
                 f"best on {target.selection}": _mean(runs["best"], target.metric),
                 "seconds per 1k steps": formats.number(seconds.mean()),
             }

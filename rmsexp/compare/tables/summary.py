@@ -12,6 +12,7 @@ from rmsexp import record
 from rmsexp.compare.records import names, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats, markup
+from rmsexp.rules import score
 
 SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 
@@ -19,10 +20,11 @@ SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per series of a setting, in fractions (not percent) and seconds.
 
-    ``final``: mean of ``metric`` at ``compared_at_step``; ``best_on_<split>``: mean of ``metric`` at each run's best
-    evaluation on that split up to this step; ``…_sd``: standard deviation over seeds; ``…_interval``: half of the 95 %
-    t-interval, from three seeds on; ``saving_vs_ln``: the unpaired saving; ``seconds_<bucket>``: seconds in a bucket of
-    the clock, mean over the runs whose time is clear, or over all runs if none is.
+    ``final``: mean of ``metric`` at ``compared_at_step`` or, if ``scored``, of the scores; ``best_on_<split>``: mean of
+    ``metric`` at each run's best evaluation on that split up to this step, NaN if ``scored``; ``…_sd``: standard
+    deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``saving_vs_ln``: the
+    unpaired saving; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or
+    over all runs if none is.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
@@ -44,6 +46,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "steps_max": runs["step"].max(),
             "recipe_steps": runs["recipe_steps"].max(),
             "metric": f"{target.split} {target.metric}",
+            "scored": target.scored,
             "compared_at_step": step,
             **_estimate("final", final, runs),
             **_estimate(f"best_on_{target.selection}", best, runs),
@@ -78,13 +81,14 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
     step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
+    compared = f", mean of the last {score.SCORED} evaluations" if first["scored"] else f" at step {step}"
     rows: list[dict[str, Any]] = [
         {
             "norm": row["label"],
             "runs": row["status"],
             "steps": _range(row["steps_min"], row["steps_max"]),
-            f"{' '.join(map(names.metric_label, row['metric'].split()))} at step {step}": _quality(row, "final"),
-            best.replace("_", " "): _quality(row, best),
+            f"{' '.join(map(names.metric_label, row['metric'].split()))}{compared}": _quality(row, "final"),
+            **({} if first["scored"] else {best.replace("_", " "): _quality(row, best)}),
             "seconds per 1k steps, median (quartiles)": _speed(row),
             "saving vs LN (unpaired)": _saving(row),
         }
@@ -134,7 +138,7 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
 def for_terminal(table: pd.DataFrame) -> Table:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
-    text.columns = ["norm", "runs", *text.columns[2:4], "s per 1k steps", "vs LN"]
+    text.columns = ["norm", "runs", *text.columns[2:-2], "s per 1k steps", "vs LN"]
     text["s per 1k steps"] = table["seconds_per_1k_steps"].map(formats.number)
     text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
     columns = Table()

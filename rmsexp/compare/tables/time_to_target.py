@@ -37,11 +37,12 @@ def level(records: Records) -> Level | None:
 
     It is computed from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach the
     level, too. Without LN, the series with the worst mean at the common step takes its place. The metric is the target
-    metric on the selection split, or, if runs were never evaluated there, on the split on which it is reported. Return
-    None if no run was evaluated there at the common step.
+    metric on the selection split (of runs with a score: in the interim evaluations), or, if runs were never evaluated
+    there, on the split on which it is reported. Return None if no run was evaluated there at the common step.
     """
     target, step = statistics.target(records), statistics.common_step(records)
-    split = target.split if statistics.evaluations(records, target.selection, target.metric).empty else target.selection
+    own = names.INTERIM if target.scored else target.selection
+    split = target.split if statistics.evaluations(records, own, target.metric).empty else own
     rows = statistics.evaluations(records, split, target.metric)
     means = rows[rows["step"] == step].groupby("series")["value"].mean()
     if means.empty:
@@ -79,7 +80,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
 def title(goal: Level) -> str:
     """Return the table's title, such as "Time until valid error is 21.30 % (90 % of the way to …)"."""
     value = formats.quality(goal.value, goal.metric)
-    return f"Time until {goal.split} {names.metric_label(goal.metric)} is {value} ({goal.source})"
+    return f"Time until {names.split_label(goal.split)} {names.metric_label(goal.metric)} is {value} ({goal.source})"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -50,12 +50,13 @@ def _means(records: Records, split: str) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
+    last = statistics.final_label(target)
     rows = [
         {
             "norm": names.label(row["series"]),
             PAPER: formats.two_decimals(row["paper"], target.metric),
-            "last": formats.two_decimals(row["final"], target.metric),
-            f"last minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
+            last: formats.two_decimals(row["final"], target.metric),
+            f"{last} minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
             f"best on {target.selection}": formats.two_decimals(row["best"], target.metric),
             f"best minus paper{points}": formats.difference(row["best_difference"], target.metric, "+.2f"),
             "source": "; ".join(filter(None, (row["table"], row["framework"], row["data"]))),
