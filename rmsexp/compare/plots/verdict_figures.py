@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.plots.verdict_panels import GAP, Marks, Panel
 from rmsexp.compare.records import names
 
+TITLE = 60  # characters in a line of the title of a panel
 LINE_HEIGHT = 0.5  # inches per line of a panel whose y axis counts lines of text
 LOOKS: dict[str, dict[str, Any]] = {
     "points": {"marker": "o", "linestyle": "", "markersize": 4, "alpha": 0.6},
@@ -47,7 +49,7 @@ def draw(panels: Sequence[Panel], title: str, lines: Sequence[str]) -> Figure:
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title, size=10, loc="left")
+    axes.set_title("\n".join(textwrap.wrap(panel.title, TITLE)), size=10, loc="left")
     axes.set_xlabel(panel.x_title)
     axes.set_ylabel(panel.y_title)
     if panel.ticks:

@@ -21,6 +21,8 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.rules import claims, score, selection
 
+SHORT = 10  # characters of a commit that are shown
+
 
 class Result(NamedTuple):
     """The result of a run, as far as its record has one.
@@ -149,17 +151,21 @@ class Campaign(CampaignFile):
     def remarks(self, results: Results) -> list[str]:
         """Return what a reader of the verdicts must know: a file that changed, final runs of several commits."""
         code = {name for job in self.jobs if job.stage == "final" for name in results[job].code}
+        commits = {name.rstrip("+") for name in code}
         lines = []
         if self.registered is None and code:
             lines.append("not registered: the campaign's file has no digest of the rules at the first final run")
         if self.registered is not None and self.registered.changed is not None:
             lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
-        if len(code) > 1:
-            lines.append(f"its final runs come from {len(code)} commits: {', '.join(sorted(map(_short, code)))}")
-        elif self.registered is not None and code and (commit := self.registered.commit) not in code:
-            lines.append(f"its final runs come from commit {_short(*code)}, but {_short(str(commit))} is registered")
+        if len(commits) > 1:
+            listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
+            lines.append(f"its final runs come from {len(commits)} commits: {listed}")
+        elif self.registered is not None and commits and (commit := self.registered.commit) not in commits:
+            lines.append(
+                f"its final runs come from commit {min(commits)[:SHORT]}, but {str(commit)[:SHORT]} is registered"
+            )
         if any(name.endswith("+") for name in code):
-            lines.append("+: with uncommitted changes")
+            lines.append("its final runs were made with uncommitted changes")
         return lines
 
 
@@ -216,7 +222,3 @@ def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> 
 def _code(session: dict[str, Any]) -> str:
     git = session.get("git") or {}
     return f"{git['commit']}{'+' if git.get('dirty') else ''}" if git.get("commit") else f"code {session.get('code')}"
-
-
-def _short(commit: str) -> str:
-    return commit[:10] + ("+" if len(commit) > 10 and commit.endswith("+") else "")

@@ -20,7 +20,7 @@ UNDECIDED = "not decided yet"
 COLUMNS = (
     *("root", "task", "campaign", "claim", "test", "a", "b", "family", "outcome", "score", "unit", "difference"),
     *("low", "high", "level", "margin", "seeds", "p", "adjusted_p", "diverged_a", "diverged_b", "diverged_both"),
-    *("reason", "remarks"),
+    *("luck_a", "luck_b", "reason", "remarks"),
 )
 EVERY = "every task"
 
@@ -29,8 +29,10 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
     ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
-    family. ``seeds``: the number of pairs that were tested. ``remarks``: what a reader must know, such as that the
-    campaign's file has changed. A claim of an unfinished campaign has the outcome ``UNDECIDED`` and NaN.
+    family. ``seeds``: the number of pairs that were tested. ``luck_a``, ``luck_b``: a bound of how much better each
+    norm would be at its second best rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``remarks``:
+    what a reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the
+    outcome ``UNDECIDED`` and NaN.
     """
     rows = [row for state in states for row in _rows(state)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -43,6 +45,7 @@ def _rows(state: State) -> list[dict[str, Any]]:
     rows = []
     for number, claim in enumerate(campaign.claims):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
+        row |= {"luck_a": _luck(state, claim.a), "luck_b": _luck(state, claim.b)}
         row["margin"] = math.nan if claim.margin is None else claim.margin
         if state.undecided:
             row |= {"outcome": UNDECIDED, "reason": state.undecided}
@@ -53,6 +56,10 @@ def _rows(state: State) -> list[dict[str, Any]]:
             row["seeds"] = verdict.pairs
         rows.append(row)
     return rows
+
+
+def _luck(state: State, norm: str) -> float:
+    return state.choice[norm].luck if norm in state.choice else math.nan
 
 
 def unit(campaign: Campaign) -> str:
@@ -73,6 +80,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
         if decided and row[key]
     ]
+    luck = " / ".join(_number(row[key]) for key in ("luck_a", "luck_b"))
     family = f" (family {row['family']})" if isinstance(row["family"], str) else ""
     return {
         "claim": row["claim"],
@@ -83,9 +91,14 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "margin": formats.NO_VALUE if math.isnan(row["margin"]) else f"{row['margin']:g} {row['unit']}",
         "seeds": f"{row['seeds']:.0f}" if decided else formats.NO_VALUE,
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
+        "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
         "why": "; ".join(filter(None, (row["reason"], row["remarks"]))),
     }
+
+
+def _number(value: float) -> str:
+    return formats.NO_VALUE if math.isnan(value) else f"{value:.2g}"
 
 
 def _difference(row: dict[Any, Any]) -> str:

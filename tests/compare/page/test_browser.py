@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from helpers.campaigns import three
 from helpers.records import write_run
 from matplotlib import colors
 from PIL import Image
 
+from rmsexp.compare import campaign_report, load
 from rmsexp.compare.page import colours, html
 from rmsexp.compare.plots import style
+from rmsexp.compare.records import campaigns, timing_records
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -299,3 +302,35 @@ def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: P
     page.locator(".hoverlayer").get_by_text(label).first.wait_for(timeout=SLOW)
     assert page.locator(".plot a").count() == 0
     page.close()
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the address of a page with three campaigns and no setting."""
+    root = tmp_path_factory.mktemp("campaigns")
+    for campaign in three():
+        campaign.write(root)
+    states = campaigns.states(root, [])
+    contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
+    (path := root / "report.html").write_text(html.page([], contents))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_figures_of_campaigns_fit_the_window(browser: Browser, verdicts: str, width: int, theme: Any) -> None:
+    context = browser.new_context(offline=True, color_scheme=theme, viewport={"width": width, "height": 900})
+    page, errors = context.new_page(), []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(verdicts, timeout=SLOW)
+    page.locator(".panel .xtitle").nth(4).wait_for(timeout=SLOW)
+    assert page.locator(".panel .xtitle").count() == 2 + 3  # differences of two decided campaigns, rates of three
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    rights = page.locator(".panel .main-svg").evaluate_all("all => all.map((svg) => svg.getBoundingClientRect().right)")
+    assert max(rights) <= width
+    mark = page.locator(".campaigns .figure").first.locator(".point").first
+    expected = style.colour("rms") if theme == "light" else colours.on_dark(style.colour("rms"))
+    assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")
+    context.close()
+    assert errors == []

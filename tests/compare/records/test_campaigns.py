@@ -131,6 +131,16 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
 
+def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    job = next(job for job in campaign.jobs if job.stage == "final")
+    path = tmp_path / job.folder / record.RUN
+    run = json.loads(path.read_text())
+    run["sessions"][0]["git"]["dirty"] = True
+    record.write_json(path, run)
+    assert campaign.remarks(campaign.results(tmp_path)) == ["its final runs were made with uncommitted changes"]
+
+
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
     path = Campaign(claims=[EQUAL, BETTER]).write(tmp_path)
     stored = json.loads(path.read_text())

@@ -38,6 +38,7 @@ def test_a_row_per_claim_and_campaign(tmp_path: Path) -> None:
     assert text["difference (interval)"][0] == "-0.11 (-0.25 to +0.03) points"
     assert text["difference (interval)"][3].endswith("(no interval) points")
     assert text["diverged runs"][3] == "1 none"
+    assert text["rate luck of first / second norm, at most"][0] == "0 / 0 points"
     assert text["margin"].tolist()[:2] == ["1.5 points", NO_VALUE]
 
 
