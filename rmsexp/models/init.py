@@ -83,6 +83,7 @@ orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))
 orthogonal_or_lecun_normal = square_or_not(orthogonal, lecun_normal)
 # the initialiser of the code of Cooijmans et al. 2017
 small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))
+orthogonal_or_glorot = square_or_not(orthogonal, glorot_uniform)
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:

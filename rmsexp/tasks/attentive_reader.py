@@ -28,6 +28,8 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
 
+# None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor
+INITIALISERS = {None: init.small_orthogonal_or_glorot, "orthogonal": init.orthogonal_or_glorot}
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 
 
@@ -72,16 +74,20 @@ class ModelConfig:
 
     ``width``: size of embeddings, hidden states and attention. ``dropout``: rate on embeddings and on the input of the
     output matrix. ``shared_init``: whether weights of the same shape start with the same values, as in the published
-    code, which draws each weight from the same seed. The gates of an LSTM are separate weights in this sense.
+    code, which draws each weight from the same seed. The gates of an LSTM are separate weights in this sense. ``init``:
+    how weights are drawn, a key of ``INITIALISERS``.
     """
 
     width: int = 240
     dropout: float = 0.5
     shared_init: bool = False
+    init: str | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("model.width", self.width, 2, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
+        if self.init is not None:
+            checks.choice("model.init", self.init, [name for name in INITIALISERS if name])
 
 
 @dataclass
@@ -146,7 +152,7 @@ class Task:
         stream_name = (lambda _: "shared") if self.config.model.shared_init else str
         others = {"score.weight": init.uniform(width**-0.5)}
         init.initialise(
-            model, init.small_orthogonal_or_glorot, lambda name: stream(seed, "init", stream_name(name)), others
+            model, INITIALISERS[self.config.model.init], lambda name: stream(seed, "init", stream_name(name)), others
         )
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
