@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from rmsexp.data import DataError, Report, Source
@@ -21,39 +22,43 @@ from rmsexp.data.cloze import (
 )
 from rmsexp.data.files import digest_of, missing, read_lines
 
-SPLITS = {"train": "development", "valid": "test"}  # our name of a split -> its name in the files
+FILES = ("development", "test")
 CLOSING_QUOTES = ("''", "'")
 NEAR = (3, 6, 12)  # each training passage is cut to at most 2 * near + 1 words, once for each of these values of near
 ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0). Put them into this folder."
 
 
-def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
+def lambada(root: Path, vocabulary: int, entities: int, validation: int | None = None) -> Source[Cloze]:
     """Return the questions in ``<root>/lambada/lambada_{development,test}_plain_text.txt``.
 
     The last word of a line is the answer, the rest of the last sentence is the question, and the text before this
     sentence is the passage. Questions whose answer is not in the passage are left out. We train on development and
-    validate on test, because LAMBADA's own training text has no questions.
+    validate on test, because LAMBADA's own training text has no questions. With ``validation``, we validate on that
+    number of development questions, the last ones, and test on test.
 
     Each training passage is cut to three lengths around the answer (see NEAR), so a training question gives three
     examples: from a few thousand whole passages, a model does not learn within minutes that answers are words of the
-    passage. Validation passages are whole.
+    passage. Passages of other splits are whole.
 
     Words that consist of digits become NUM. Of the other words, the ``vocabulary`` most frequent ones of the whole
     training questions (passages, questions and answers) are kept if they occur at least twice. Of a passage's remaining
     words, the ``entities`` most frequent ones are anonymised as in CNN, and the rest become UNK. Words that occur less
     than twice in the shortened training text become UNK, too (see :func:`rmsexp.data.cloze.encode`).
 
-    Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left, and
+    ValueError if ``validation`` leaves no training question.
     """
     folder = root / "lambada"
-    paths = {split: folder / f"lambada_{file}_plain_text.txt" for split, file in SPLITS.items()}
-    if absent := [path for path in paths.values() if not path.is_file()]:
+    paths = [folder / f"lambada_{name}_plain_text.txt" for name in FILES]
+    if absent := [path for path in paths if not path.is_file()]:
         raise missing("LAMBADA", folder, absent, ORIGIN)
-    digest = digest_of(paths.values())
+    digest = digest_of(paths)
+    if validation is not None:
+        digest = sha256(f"{digest}, validation {validation}".encode()).hexdigest()
 
     def load(report: Report) -> Cloze:
         stamp = key(__file__, digest, vocabulary, entities)
-        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities), report)
+        cloze, counts = stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities, validation), report)
         report(_summary(cloze, counts))
         return cloze
 
@@ -61,10 +66,11 @@ def lambada(root: Path, vocabulary: int, entities: int) -> Source[Cloze]:
 
 
 def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    train, valid = counts["train"] // len(NEAR), counts["valid"]
+    train, valid, test = counts["train"] // len(NEAR), counts["valid"], counts.get("test", 0)
+    kept = f"{train:,} train, each cut to {len(NEAR)} lengths, {valid:,} valid{f', {test:,} test' if test else ''}"
     return (
-        f"LAMBADA: {counts['read']:,} questions read, {train + valid:,} kept ({train:,} train, each cut to {len(NEAR)} "
-        f"lengths, {valid:,} valid), {counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
+        f"LAMBADA: {counts['read']:,} questions read, {train + valid + test:,} kept ({kept}), "
+        f"{counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
         f"that is not in it; valid: {counts['passage_words'] / valid:.1f} words per passage, "
         f"{counts['passage_entities'] / valid:.1f} different entities, {counts['entity_answers'] / valid:.1%} of "
         f"answers are entities, {counts['unknown_answers'] / valid:.1%} unknown; {len(cloze.words):,} words, "
@@ -72,13 +78,17 @@ def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     )
 
 
-def _make(paths: Mapping[str, Path], vocabulary: int, entities: int) -> tuple[Cloze, Counter[str]]:
+def _make(paths: Sequence[Path], vocabulary: int, entities: int, validation: int | None) -> tuple[Cloze, Counter[str]]:
     counts = Counter(read=0, no_passage=0, absent=0, passage_words=0, passage_entities=0)
     counts |= Counter(entity_answers=0, unknown_answers=0)
-    whole = {
-        split: [example for example in read_questions(path) if _answerable(example, counts)]
-        for split, path in paths.items()
-    }
+    development, test = (
+        [example for example in read_questions(path) if _answerable(example, counts)] for path in paths
+    )
+    whole = {"train": development, "valid": test}
+    if validation is not None:
+        if validation >= len(development):
+            raise ValueError(f"data.validation={validation} leaves none of the {len(development)} training questions")
+        whole = {"train": development[:-validation], "valid": development[-validation:], "test": test}
     frequent = _frequent(whole["train"], vocabulary)
     cut = [shortened(example, near, place) for place, example in enumerate(whole["train"]) for near in NEAR]
     splits = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,7 +41,8 @@ class DataConfig(config.DataConfig):
     None for all; ``damaged`` is "skip" to leave out damaged files or "refuse" to refuse the run.
     ``name=lambada``: ``vocabulary`` is the number of the most frequent words of the training text that are kept, except
     those that occur once. ``entities`` is the number of the most frequent other words of a passage that are anonymised;
-    the rest become the unknown word.
+    the rest become the unknown word. ``validation`` is the number of training questions, the last ones, that become
+    validation questions, so that the usual validation questions can be test questions; or None.
     """
 
     name: str = "top4"
@@ -49,6 +50,7 @@ class DataConfig(config.DataConfig):
     damaged: str = "refuse"
     vocabulary: int = 1000
     entities: int = 12
+    validation: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,13 +58,17 @@ class DataConfig(config.DataConfig):
         checks.choice("data.damaged", self.damaged, ("refuse", "skip"))
         checks.at_least("data.vocabulary", self.vocabulary, 1)
         checks.at_least("data.entities", self.entities, 1)
+        if self.validation is not None:
+            checks.at_least("data.validation", self.validation, 1)
+            if self.name != "lambada":
+                raise ValueError(f"data.validation is for data.name=lambada; data.name={self.name} has its own splits")
         if self.sentences is not None:
             checks.at_least("data.sentences", self.sentences, 1)
 
 
 SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
     "stories": lambda data, root: stories.stories(),  # noqa: ARG005
-    "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities),
+    "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities, data.validation),
     "cnn": lambda data, root: cnn.cnn(root, data.sentences, data.damaged),
     "top4": lambda data, root: cnn.top4(root),  # noqa: ARG005
 }
@@ -124,6 +130,8 @@ class Task:
         self.config, self.device = config, device
         self._source = SOURCES[config.data.name](config.data, config.data.root_folder)
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        if config.data.validation is not None:
+            self.target = replace(self.target, split="test")
         self.notes = {
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"
         }

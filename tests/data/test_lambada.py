@@ -126,6 +126,21 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
     ]
 
 
+def test_validation_questions_may_be_the_last_training_questions(tmp_path: Path) -> None:
+    reports: list[str] = []
+    usual, split = (lambada(write(tmp_path), 2, 12, count) for count in (None, 1))
+    assert usual.digest != split.digest
+    result = split.load(reports.append)
+    assert [len(result.splits[name]) for name in ("train", "valid", "test")] == [3, 1, 1]
+    assert "3 kept (1 train, each cut to 3 lengths, 1 valid, 1 test)" in reports[0]
+    assert text(result, "test", 0) == text(usual.load(lambda _: None), "valid", 0)
+
+
+def test_validation_must_leave_a_training_question(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.validation=2 leaves none of the 2 training questions"):
+        lambada(write(tmp_path), 2, 12, 2).load(lambda _: None)
+
+
 def test_words_that_occur_once_are_anonymised_however_large_the_vocabulary(tmp_path: Path) -> None:
     result = lambada(write(tmp_path), 10_000, 12).load(lambda _: None)
     passage, _, _ = text(result, "train", 0)
