@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp import record
-from rmsexp.campaign_file import CampaignFile, Metric, fields, find
+from rmsexp.campaign_file import CampaignFile, Metric, Registered, fields, find
 from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
@@ -160,9 +160,9 @@ class Campaign(CampaignFile):
         if len(commits) > 1:
             listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
             lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-        elif self.registered is not None and commits and (commit := self.registered.commit) not in commits:
+        elif self.registered is not None and commits and (registered := _commit(self.registered)) not in commits:
             lines.append(
-                f"its final runs come from commit {min(commits)[:SHORT]}, but {str(commit)[:SHORT]} is registered"
+                f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered"
             )
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
@@ -217,6 +217,11 @@ def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> 
     """Return the score in the displayed unit; NaN if the metric is not finite, or missing, at one of the steps."""
     values = {row["step"]: number(row.get(target.metric)) for row in rows if row["split"] == target.split}
     return names.scale_and_unit(target.metric)[0] * score.score([values.get(step, math.nan) for step in steps])
+
+
+def _commit(registered: Registered) -> str:
+    """Return the registered commit, whether or not there were uncommitted changes."""
+    return str(registered.commit).rstrip("+")
 
 
 def _code(session: dict[str, Any]) -> str:

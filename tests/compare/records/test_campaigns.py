@@ -139,6 +139,10 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> No
     run["sessions"][0]["git"]["dirty"] = True
     record.write_json(path, run)
     assert campaign.remarks(campaign.results(tmp_path)) == ["its final runs were made with uncommitted changes"]
+    stored = json.loads(campaign.path.read_text())
+    stored["registered"]["commit"] += "+"
+    record.write_json(campaign.path, stored)
+    assert len(campaigns.load(campaign.path).remarks(campaign.results(tmp_path))) == 1
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
