@@ -180,7 +180,7 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
 def from_words(schema: type, words: Sequence[str]) -> Any:
     """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
     for word in words:
-        _check_size(word)
+        check_size(word)
     try:
         content = OmegaConf.create(plain_values(OmegaConf.from_dotlist(list(words))))
     except (OmegaConfBaseException, YAMLError) as error:
@@ -192,7 +192,7 @@ def from_words(schema: type, words: Sequence[str]) -> Any:
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Return the overrides as Hydra parses them. Raises: ConfigError."""
     for word in overrides:
-        _check_size(word)
+        check_size(word)
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except (HydraException, ValueError) as error:
@@ -200,7 +200,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
 
 
-def _check_size(word: str) -> None:
+def check_size(word: str) -> None:
     """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
     depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in word), default=0)
     if len(word) > LONGEST_WORD or depth > DEEPEST_WORD:

@@ -1,20 +1,21 @@
 """``python -m rmsexp.campaign NAME``: do all runs that answer a question, and decide its claims.
 
     --plan     print the runs, what they take, and which are done; train nothing but trials of 20 steps
-    --jobs N   start N workers here, each with one thread; default: one worker
+    --jobs N   start N workers here, whose lines begin with their number; default: one worker
 
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
 same command again continues. Typed several times, on one machine or on many that share the results, it makes as many
-workers; no two of them do the same run. Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…,
-final.…) or all of its runs (task=cifar10, data.root=…, results=…).
+workers; no two of them do the same run. A worker uses one thread unless threads=… is set. Words KEY=VALUE change the
+campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10, data.root=…, results=…).
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from rmsexp import config, process
@@ -26,21 +27,32 @@ if TYPE_CHECKING:
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments, words = _parse(argv)
-    from rmsexp.campaign import question
+    arguments = _parse(argv)
+    with process.handling(_end, [number for number in process.stopping_signals() if number != signal.SIGINT]):
+        from rmsexp.campaign import question, summary
 
-    asked = question.read(arguments.name, [*words, *_threads(words)], arguments.config_dir)
-    if arguments.plan:
-        from rmsexp.campaign import summary
+        words = [config.expand_home(word) for word in arguments.words]
+        asked = question.read(arguments.name, words, arguments.config_dir)
+        if arguments.plan:
+            summary.print_plan(asked)
+            return 0
+        if arguments.jobs == 1:
+            return _work(asked, arguments.of)
+        from rmsexp.campaign import workers
 
-        summary.print_plan(asked)
-        return 0
-    if arguments.jobs > 1:
-        return _workers(arguments, words)
-    return _work(asked, arguments.of)
+        folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
+        status = workers.start(arguments.jobs, [arguments.name, *words, *folder])
+        if status < 128:
+            summary.print_verdicts(asked)
+        return status
 
 
-def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+def _end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """End the process between runs; during a run the trainer handles signals, and saves the run first."""
+    raise SystemExit(128 + signum)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="python -m rmsexp.campaign",
         description=documentation(__file__),
@@ -52,8 +64,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start here")
     parser.add_argument("--of", type=_count, default=1, help=argparse.SUPPRESS)  # of how many workers this is one
-    arguments = parser.parse_intermixed_args(argv)
-    return arguments, [config.expand_home(word) for word in arguments.words]
+    return parser.parse_intermixed_args(argv)
 
 
 def _count(text: str) -> int:
@@ -62,42 +73,21 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _threads(words: Sequence[str]) -> list[str]:
-    return [] if any(word.startswith("threads=") for word in words) else ["threads=1"]
-
-
 def _work(asked: Question, of: int) -> int:
+    """Be a worker, one of ``of`` on this machine; print the verdicts if it is the only one. Return the exit status."""
     from rmsexp.campaign import summary
     from rmsexp.campaign.worker import Worker
 
-    process.follow_parent(process.STOPPING)
     worker = Worker(asked, of, lambda line: print(line, flush=True))
     signum = worker.work()
     if signum is not None:
-        print("repeat the command to continue")
+        print("saved; repeat the command to continue")
         return 128 + signum
-    for job, message in worker.failed.items():
-        print(f"failed: {job.folder}: {message}", file=sys.stderr)
+    if worker.failed:
+        print(f"{len(worker.failed)} runs failed; repeat the command to try them again", file=sys.stderr)
     if of == 1:
         summary.print_verdicts(asked)
     return int(bool(worker.failed))
-
-
-def _workers(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Start the workers, wait for them, and print the verdicts. Return 0, or the first exit status that is not 0."""
-    from rmsexp.campaign import question, summary
-
-    folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
-    command = [sys.executable, "-m", "rmsexp.campaign", arguments.name, *words, *folder, "--of", str(arguments.jobs)]
-    children = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(arguments.jobs)]
-    try:
-        statuses = [child.wait() for child in children]
-    finally:
-        for child in children:  # after Ctrl-C, which they got, too: let them save
-            child.wait()
-    asked = question.read(arguments.name, [*words, *_threads(words)], arguments.config_dir)
-    summary.print_verdicts(asked)
-    return next((status for status in statuses if status), 0)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,65 @@
 """How long the runs of a campaign take, in uncontended seconds: those they would take alone on their cores.
 
 The seconds of a run are the sum of its clock's buckets, divided by 1 + w. w is the time that its threads waited for a
-core, over the time that they ran. A run that is not done takes as long as the mean of the runs of its norm that are,
-and otherwise as a trial of 20 steps says.
+core, over the time that they ran. A run that is not done takes as long as the mean of the finished runs of its norm; if
+there are none, as a trial of 20 steps says. Test splits are taken to need as long as the validation split, as long as
+no final run of the norm has finished.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from rmsexp import record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
+from rmsexp.command_line import ReportedError
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
 
 TRIAL_STEPS = 20
-# A trial has one evaluation of whole splits; a run has SCORED of these, and others whose cost is this share of it.
-INTERIM_SHARE = 0.1
+# With this schedule a trial has an evaluation of the first validation examples at half of its steps, and one of the
+# whole split, too, at its end.
+TRIAL_WORDS = (
+    f"max_steps={TRIAL_STEPS}",
+    f"schedule.steps={TRIAL_STEPS // 2 * score.EVALUATIONS}",
+    *(f"{key}={TRIAL_STEPS}" for key in ("log_every", "checkpoint_every")),
+)
 
-Key = tuple[str, bool]  # a norm, and whether the test splits are evaluated
+
+class Cost(NamedTuple):
+    """The uncontended seconds of a run, and those of one evaluation of its whole validation split."""
+
+    seconds: float
+    evaluation: float
 
 
-def seconds(folder: Path) -> float:
-    """Return the uncontended seconds of a run. Raises: OSError, ValueError or LookupError if the record is damaged."""
+def spent(question: Question, results: Mapping[Job, Result]) -> dict[Job, Cost]:
+    """Return the cost of each run that has ended."""
+    return {job: cost(question.results / job.folder) for job, result in results.items() if result.ended}
+
+
+def cost(folder: Path) -> Cost:
+    """Return the cost of a run; 0 if it diverged before it wrote any metrics.
+
+    Raises: OSError or ValueError if the record is damaged.
+    """
     files = record.RunFolder(folder)
-    rows, _ = files.read_metrics()
-    return sum(rows[-1]["seconds"].values()) / (1 + _waited(files))
+    try:
+        rows = files.read_metrics()[0] if files.metrics_path.exists() else []
+        if not rows:
+            return Cost(0.0, 0.0)
+        pace = 1 + _waited(files)
+        return Cost(sum(rows[-1]["seconds"].values()) / pace, _evaluations(rows)[1] / pace)
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError(f"{files.metrics_path} lacks times; to repeat the run, remove its folder") from None
 
 
 def _waited(files: record.RunFolder) -> float:
@@ -41,49 +68,75 @@ def _waited(files: record.RunFolder) -> float:
     return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
 
 
-def spent(question: Question, results: dict[Job, Result]) -> dict[Job, float]:
-    """Return the seconds of each run that has ended."""
-    return {job: seconds(question.results / job.folder) for job, result in results.items() if result.ended}
+def _evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
+    """Return the seconds of an evaluation of the first validation examples, and those of the whole split; 0: none."""
+    ends: dict[int, float] = {}  # the seconds of evaluation up to each step with one
+    whole = set()
+    for row in rows:
+        if row["split"] == score.INTERIM:
+            ends[row["step"]] = row["seconds"]["eval"]
+        elif row["split"] != "train":
+            whole.add(row["step"])
+    took = {step: ends[step] - before for step, before in zip(ends, [0.0, *ends.values()], strict=False)}
+    first, both = ([seconds for step, seconds in took.items() if (step in whole) == known] for known in (False, True))
+    interim = statistics.median(first) if first else 0.0
+    return interim, max(0.0, statistics.median(both) - interim) if both else 0.0
 
 
 def estimates(
-    question: Question, jobs: Iterable[Job], spent: dict[Job, float], report: Callable[[str], None]
+    question: Question,
+    jobs: Iterable[Job],
+    spent: Mapping[Job, Cost],
+    results: Mapping[Job, Result],
+    report: Callable[[str], None],
 ) -> dict[Job, float]:
-    """Return the estimated seconds of each of the jobs."""
-    known: dict[Key, list[float]] = {}
-    for job, value in spent.items():
-        known.setdefault(_key(job), []).append(value)
-    found: dict[Job, float] = {}
-    for job in jobs:
-        if _key(job) not in known:
-            known[_key(job)] = [_tried(question, job, report)]
-        found[job] = statistics.fmean(known[_key(job)])
-    return found
+    """Return the estimated seconds of each of the jobs. ``report`` gets a line before each trial.
 
-
-def _key(job: Job) -> Key:
-    return job.norm, job.stage == "final"
-
-
-def _tried(question: Question, job: Job, report: Callable[[str], None]) -> float:
-    """Return the seconds that a run would take, from a trial of ``TRIAL_STEPS`` steps in a hidden folder.
-
-    The trial does not evaluate test splits, not even for a final run.
+    Raises: ReportedError if a trial fails.
     """
-    trial = replace(question, words=(*question.words, f"results={question.folder / '.trials'}"))
-    words = [f"max_steps={TRIAL_STEPS}", f"log_every={TRIAL_STEPS}", f"checkpoint_every={TRIAL_STEPS}"]
-    run = replace(trial, words=(*trial.words, *words)).job("tune", job.norm, job.rate, job.seed)
-    report(f"trying {TRIAL_STEPS} steps of {job.norm}, to estimate the cost")
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        outcome = runner.execute(run)
-    if outcome.status == "failed":
-        raise ValueError(f"{job.norm}: {outcome.error}")
-    return extrapolated(record.read(run.folder), run.config.schedule.steps)
+    known: dict[tuple[str, bool], list[Cost]] = {}  # by norm, and whether the test splits were evaluated
+    for job, found in spent.items():
+        if results[job].status == "finished":
+            known.setdefault((job.norm, job.stage == "final"), []).append(found)
+    means: dict[tuple[str, bool], float] = {}
+    for norm, final in dict.fromkeys((job.norm, job.stage == "final") for job in jobs):
+        costs, tests = known.get((norm, final)), 0
+        if not costs:
+            if (norm, False) not in known:
+                report(f"trying {TRIAL_STEPS} steps of {norm}, to estimate the cost")
+                known[norm, False] = [trial(question, norm)]
+            costs, tests = known[norm, False], score.SCORED if final else 0
+        means[norm, final] = statistics.fmean(seconds + tests * evaluation for seconds, evaluation in costs)
+    return {job: means[job.norm, job.stage == "final"] for job in jobs}
 
 
-def extrapolated(trial: record.Record, steps: int) -> float:
-    """Return the uncontended seconds of a run of ``steps`` steps from the record of a trial of ``TRIAL_STEPS``."""
-    spent: dict[str, Any] = trial.metrics[-1]["seconds"]
-    evaluations = score.SCORED + INTERIM_SHARE * (score.EVALUATIONS - score.SCORED)
-    training = (spent["data"] + spent["train"]) * steps / TRIAL_STEPS
-    return (spent["warmup"] + training + spent["eval"] * evaluations) / (1 + _waited(record.RunFolder(trial.folder)))
+def trial(question: Question, norm: str) -> Cost:
+    """Return the cost of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
+
+    The trial is done in a hidden folder, which is removed afterwards.
+
+    Raises: ReportedError if it fails; SystemExit if a signal stops it.
+    """
+    question.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=question.folder) as results:
+        words = (*question.words, *TRIAL_WORDS, f"results={results}")
+        run = replace(question, words=words).job("tune", norm, question.grid[0], question.tuning_seeds[0])
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            outcome = runner.execute(run)
+        if outcome.signum is not None:
+            raise SystemExit(128 + outcome.signum)
+        if outcome.status == "failed":
+            raise ReportedError(f"the trial of {norm} failed: {outcome.error}")
+        return extrapolated(record.RunFolder(run.folder), question.recipe.config.schedule.steps)
+
+
+def extrapolated(files: record.RunFolder, steps: int) -> Cost:
+    """Return the cost of a run of ``steps`` steps, from the record of a trial; 0 if the trial diverged."""
+    rows = files.read_metrics()[0] if files.metrics_path.exists() else []
+    if not rows or rows[-1]["step"] < TRIAL_STEPS:
+        return Cost(0.0, 0.0)
+    clock, (interim, whole) = rows[-1]["seconds"], _evaluations(rows)
+    training = (clock["data"] + clock["train"]) * steps / TRIAL_STEPS
+    evaluation = score.EVALUATIONS * interim + score.SCORED * whole
+    pace = 1 + _waited(files)
+    return Cost((clock["warmup"] + training + evaluation) / pace, whole / pace)

@@ -1,49 +1,79 @@
 """Which runs a campaign asks for, given the records so far. The plan is written to ``campaign.json``.
 
-The plan is a function of the question and of the records of its runs, so all workers agree on it. Only the registration
-is a fact of its own: the first worker that begins a final run writes it, once.
+The plan is a function of the question and of the records of its runs, so all workers agree on it, and deleting the file
+loses nothing. Only the registration is a fact of its own.
+
+Workers on several machines that share the results need a file system whose flock excludes processes on other machines,
+as NFS on Linux does. No clocks are compared. A machine that still sees an older state of a record, as NFS allows for
+some seconds, at worst tries to begin a run that has ended; the run's lock and its record, read again under the lock,
+prevent that it is done twice.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
 from rmsexp import atomic, campaign_file
+from rmsexp.campaign import registration
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job, Registered, Stage
-from rmsexp.command_line import ReportedError
 from rmsexp.compare.records.campaigns import Campaign, Result
-from rmsexp.readers import read_json
+from rmsexp.lock import Lock, RunLockedError
 from rmsexp.rules import seeds
 
-REGISTERED = "registered.json"
+POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
 
 
-class OtherCommitError(ReportedError):
-    """The final runs of the campaign come from another commit than this one."""
+@contextmanager
+def locked(question: Question) -> Iterator[None]:
+    """Inside the context, no other process writes the files of the campaign. Waits until that is so.
+
+    At the beginning the temporary files of processes that were killed are removed.
+
+    Raises: OSError if the file system has no locks.
+    """
+    lock = Lock(question.folder / ".lock", question.folder)
+    with ExitStack() as stack:
+        while True:
+            with suppress(RunLockedError):
+                stack.enter_context(lock.held())
+                break
+            threading.Event().wait(POLL_SECONDS)
+        for path in question.folder.glob(".*.tmp"):
+            path.unlink()
+        yield
 
 
-def update(question: Question) -> tuple[Campaign, dict[Job, Result]]:
+def update(question: Question, problems: list[str] | None = None) -> tuple[Campaign, dict[Job, Result]]:
     """Write the campaign's file for the records so far, and return the campaign with the results of its runs.
 
-    Raises: OSError if the file cannot be written.
+    The records are read under the lock of the campaign, so an older plan never replaces a newer one. If ``problems`` is
+    given, a line for each damaged record is added to it.
+
+    Raises: OSError if the file cannot be written; ValueError if the registration is damaged.
     """
-    campaign = _campaign(question, (), None, _registered(question))
+    with locked(question):
+        campaign, results = _planned(question, [] if problems is None else problems)
+        _write(campaign)
+    return campaign, results
+
+
+def _planned(question: Question, problems: list[str]) -> tuple[Campaign, dict[Job, Result]]:
+    campaign = _campaign(question, (), None, registration.read(question))
     results: dict[Job, Result] = {}
     while True:
         missing = tuple(job for job in campaign.jobs if job not in results)
-        results |= _campaign(question, missing, None, None).results(question.results)
+        results |= _campaign(question, missing, None, None).results(question.results, problems)
         needed = _needed(campaign, results)
         jobs = tuple(dict.fromkeys([*campaign.jobs, *_next_jobs(question, campaign, results, needed)]))
         before, campaign = campaign, _campaign(question, jobs, needed, campaign.registered)
         if before.jobs == campaign.jobs:
-            break
-    _write(question, campaign)
-    return campaign, results
+            return campaign, results
 
 
 def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, registered: Registered | None) -> Campaign:
@@ -105,7 +135,7 @@ def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) ->
     return Job(stage, norm, rate, seed, question.relative_folder(stage, norm, rate, seed))
 
 
-def _write(question: Question, campaign: Campaign) -> None:
+def _write(campaign: Campaign) -> None:
     """Write ``campaign.json``, unless it has this content already."""
     content: dict[str, Any] = {"format": campaign_file.FORMAT}
     for key in ("name", "question", "runs", "rate", "mode", "norms", "grid"):
@@ -114,45 +144,6 @@ def _write(question: Question, campaign: Campaign) -> None:
     content |= {"seeds": campaign.seeds._asdict(), "claims": [asdict(claim) for claim in campaign.claims]}
     content["jobs"] = [job._asdict() for job in campaign.jobs]
     content["registered"] = None if campaign.registered is None else campaign.registered._asdict()
-    question.folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1) + "\n"
-    if not campaign.path.exists() or campaign.path.read_text(encoding="utf-8") != text:
+    if not campaign.path.exists() or campaign.path.read_bytes() != text.encode():
         atomic.write_atomic(campaign.path, text)
-
-
-def _registered(question: Question) -> Registered | None:
-    """Return how the campaign was registered, and what has changed since; None before the first final run."""
-    path = question.folder / REGISTERED
-    if not path.exists():
-        return None
-    stored = read_json(path)
-    then, now = stored["rules"], json.loads(json.dumps(question.rules()))
-    changed = [
-        f"{key} was {then.get(key)}, is {now.get(key)}"
-        for key in sorted({*then, *now})
-        if then.get(key) != now.get(key)
-    ]
-    return Registered(stored["digest"], stored["commit"], stored["date"], "; ".join(changed) or None)
-
-
-def register(question: Question, commit: str, date: str) -> None:
-    """Write down the rules and the commit before the first final run; if that was done, compare the commit.
-
-    Raises: OtherCommitError if the campaign was registered with another commit.
-    """
-    path = question.folder / REGISTERED
-    content = {"digest": question.digest, "commit": commit, "date": date, "rules": question.rules()}
-    own = path.with_name(f".{REGISTERED}.{os.getpid()}")
-    atomic.write_json(own, content)
-    try:
-        os.link(own, path)  # fails if another worker was first, whose registration stands
-    except FileExistsError:
-        pass
-    finally:
-        own.unlink()
-    registered = read_json(path)["commit"]
-    if registered != commit:
-        raise OtherCommitError(
-            f"the final runs of {question.name} come from commit {registered}, and this is {commit}; "
-            f"all must come from one: git worktree add ../rmsexp-{registered[:7]} {registered}, and work there"
-        )

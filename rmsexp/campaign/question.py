@@ -1,20 +1,24 @@
-"""The file of a campaign: its keys, how it is read and checked, and the overrides of its runs."""
+"""A campaign as its file asks for it: how the file is read and checked, and the overrides of its runs."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from rmsexp import checks, config
+from rmsexp import config
+from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score, selection
@@ -22,90 +26,42 @@ from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.schema import fit
 
 GROUP = "campaign"
-KEYS = re.compile(r"(question|norms|margin|pilot\.[^=]*|tune\.[^=]*|final\.[^=]*)=")  # words about the campaign itself
+KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "claims")  # of the campaign itself, not of its runs
 PLACES = ("results=", "data.root=", "threads=", "device=")  # words that say where and how runs are done, not which
-TUNING_SEEDS = 3
-
-
-@dataclass
-class Pilot:
-    """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
-
-    rate: float | None = None
-    seed: int = 2000
-
-
-@dataclass
-class Tune:
-    """How learning rates are chosen.
-
-    ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
-    to twice it. ``first_seed``: the first of three seeds. ``by``: the metric by which rates are chosen, such as "valid
-    error"; by default the task's.
-    """
-
-    over: dict[str, list[float]] = field(default_factory=dict)
-    first_seed: int = 1000
-    by: str | None = None
-
-
-@dataclass
-class Seeds:
-    """Numbers of final seeds: ``look`` at first; then as many as the spread asks for, at most ``most``."""
-
-    look: int = 8
-    most: int = 16
-
-    def __post_init__(self) -> None:
-        checks.at_least("final.seeds.look", self.look, 2)
-        checks.at_least("final.seeds.most", self.most, self.look)
-
-
-@dataclass
-class Final:
-    """The runs that claims are about. ``score``: the metric, such as "test error"; by default the task's."""
-
-    seeds: Seeds = field(default_factory=Seeds)
-    score: str | None = None
-
-
-@dataclass
-class Content:
-    """The keys of a campaign's file, except ``claims``.
-
-    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
-    are made if the file has none: each norm equals the first.
-    """
-
-    question: str = MISSING
-    runs: dict[str, Any] = field(default_factory=dict)
-    norms: list[str] = MISSING
-    margin: float | None = None
-    pilot: Pilot = field(default_factory=Pilot)
-    tune: Tune = field(default_factory=Tune)
-    final: Final = field(default_factory=Final)
-
-    def __post_init__(self) -> None:
-        checks.not_empty("question", self.question)
-        if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
-            raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
-        if len(self.tune.over) > 1:
-            raise ValueError(f"tune.over names {len(self.tune.over)} keys; tune one, such as optim.lr")
+MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
+    "norm": "write norms=[ln,rms]",
+    "seed": "set tune.first_seed, pilot.seed, final.seeds.look or final.seeds.most",
+    "evaluation": "only final runs are evaluated on test splits",
+    "max_steps": "set schedule.steps",
+    "force": "to repeat a run, remove its folder",
+}
 
 
 @dataclass(frozen=True)
 class Question:
     """A checked campaign.
 
-    ``name``: that of its file, with the changes that words of the command line make. ``words``: the overrides that all
-    runs have, from the file and from the command line.
+    ``file``: the name of its file. ``typed``: the words that were typed after it. ``words``: the overrides that all
+    runs have, from the file and from the typed words.
     """
 
-    name: str
+    file: str
+    typed: tuple[str, ...]
     content: Content
     claims: tuple[Claim, ...]
     words: tuple[str, ...]
     config_dir: str | None
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the file, with the typed changes; it is the name of the campaign's folder."""
+        return folder_name(self.file, [word for word in self.typed if not word.startswith(PLACES)])
+
+    @property
+    def command(self) -> str:
+        """The command that does the campaign."""
+        folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
+        return shlex.join(["python", "-m", "rmsexp.campaign", self.file, *self.typed, *folder])
 
     @cached_property
     def recipe(self) -> config.Job:
@@ -138,20 +94,33 @@ class Question:
 
     @cached_property
     def target(self) -> Any:
-        """The target of the task, as its config sets it up."""
+        """The target of the task."""
         from rmsexp import tasks  # imports torch
 
         return tasks.task_class(self.recipe.config.task).target
 
     @property
     def tuned_by(self) -> Metric:
-        words = self.content.tune.by or f"valid {self.target.metric}"
-        return _metric("tune.by", words, self.target.metric)
+        """The metric by which rates are chosen. Raises: ConfigError unless it is the task's, on validation examples."""
+        metric = self._metric("tune.by", self.content.tune.by or f"valid {self.target.metric}")
+        if metric.split != "valid":
+            raise config.ConfigError(f"tune.by={' '.join(metric)}: rates are chosen on the split valid only")
+        return metric
 
     @property
     def score(self) -> Metric:
-        words = self.content.final.score or f"{self.target.split} {self.target.metric}"
-        return _metric("final.score", words, self.target.metric)
+        """The metric of the claims. Raises: ConfigError if it is not the task's, or on a split that has no scores."""
+        metric = self._metric("final.score", self.content.final.score or f"{self.target.split} {self.target.metric}")
+        if metric.split in ("train", score.INTERIM):
+            raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
+        return metric
+
+    def _metric(self, key: str, words: str) -> Metric:
+        split, _, name = words.partition(" ")
+        if name != self.target.metric:
+            expected = f"{self.target.split} {self.target.metric}"
+            raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
+        return Metric(split, name)
 
     def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
         """Return a run. ``rate`` None: at the recipe's rate. Only final runs are evaluated on test splits."""
@@ -163,7 +132,7 @@ class Question:
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:
         """Return the folder of a run below the results."""
-        return f"{_setting_and_series(self, stage == 'final', norm, rate)}/seed{seed}"
+        return f"{_series_folder(self, stage == 'final', norm, rate)}/seed{seed}"
 
     def rules(self) -> dict[str, Any]:
         """Return all that decides which runs are made and how they are judged, as plain values."""
@@ -176,44 +145,80 @@ class Question:
         return hashlib.sha256(json.dumps(self.rules(), sort_keys=True).encode()).hexdigest()
 
     def __hash__(self) -> int:
-        return hash((self.name, self.words, self.config_dir))
+        return hash((self.file, self.typed, self.words, self.config_dir))
 
 
 @lru_cache(maxsize=1024)
-def _setting_and_series(question: Question, final: bool, norm: str, rate: float) -> str:
+def _series_folder(question: Question, final: bool, norm: str, rate: float) -> str:
+    """Return the folder of the runs that differ in the seed only, below the results. Composing takes about 0.1 s."""
     job = question.job("final" if final else "tune", norm, rate, 0)
     return str(job.folder.parent.relative_to(question.results))
+
+
+def folder_name(file: str, words: Sequence[str]) -> str:
+    """Return the name of a campaign's folder, such as "quality+norms=ln-mine+task=cifar10".
+
+    It differs for different words, except for their order. If the readable form may not, it ends with a digest.
+    """
+    changes = sorted(words)
+    text = "".join(f"+{word}" for word in changes)
+    readable = re.sub(r"[^\w.=+-]", "_", re.sub(r"[\[\]'\" ]", "", file + text).replace(",", "-"))
+    plain = all(re.fullmatch(r"[\w.]+=([\w.]+|\[[\w.,]+\])", word) for word in changes)
+    if not plain or not re.fullmatch(r"[\w.-]+", file):
+        readable += f"+{hashlib.sha256(json.dumps([file, changes]).encode()).hexdigest()[:8]}"
+    return config.shortened(readable)
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Question:
     """Return the campaign ``name``, with the changes of ``words``: keys of the campaign, and overrides of all runs.
 
+    Of several words with the same key the last one counts.
+
     Raises: ConfigError for an unknown name and for a mistake in the file or in the words.
     """
     path = config.file(GROUP, name, config_dir)
+    typed = tuple({word.partition("=")[0]: word for word in words}.values())
     try:
-        stored = read_yaml(path)
-    except (OSError, ValueError) as error:
-        raise config.ConfigError(str(error)) from None
+        return _read(name, read_yaml(path), typed, config_dir)
+    except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
+        raise config.ConfigError(f"campaign {name}: {error}") from None
+
+
+def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir: str | None) -> Question:
     claims = stored.pop("claims", [])
-    own = [word for word in words if KEYS.match(word)]
-    overrides = tuple(word for word in words if not KEYS.match(word))
-    try:
-        content = OmegaConf.merge(OmegaConf.create(stored), OmegaConf.from_dotlist(own))
-    except OmegaConfBaseException as error:
-        raise config.ConfigError(f"{path}: {str(error).partition(chr(10))[0]}") from None
-    checked: Content = fit(Content, content, "")  # type: ignore[arg-type]
-    runs = tuple(f"{key}={_word(value)}" for key, value in config.flatten(checked.runs).items())
-    changes = "".join(f"+{word}" for word in sorted({*words}) if not word.startswith(PLACES))
-    question = Question(
-        name + config.shortened(re.sub(r"[\[\]{}'\" ]", "", changes).replace("/", "_").replace(",", "-")),
-        checked,
-        _claims(checked, claims, path),
-        (*runs, *overrides),
-        config_dir,
-    )
-    _check(question)
+    own = [word for word in typed if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
+    if any(word.startswith("claims") for word in own):
+        raise config.ConfigError("claims can be changed in its file only")
+    content = _content(stored, own)
+    runs = {key: f"{key}={_word(value)}" for key, value in config.flatten(content.runs).items()}
+    changes = {word.partition("=")[0]: word for word in typed if word not in own}
+    overrides = {"threads": "threads=1"} | runs | changes
+    question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir)
+    _check_words(question)
+    _check_runs(question)
+    _check_seeds(content)
     return question
+
+
+def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
+    """Return the content of a file, changed by the typed words about the campaign itself."""
+    for word in own:
+        config.check_size(word)
+    try:
+        merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(stored), OmegaConf.from_dotlist(list(own))))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise config.ConfigError(" ".join(str(error).partition("\n")[0].split())) from None
+    assert isinstance(merged, dict)
+    tune = merged.get("tune")
+    if isinstance(tune, dict) and isinstance(tune.get("over"), dict):  # tune.over.optim.lr=[…] makes nested dicts
+        tune["over"] = {key: _floats(rates) for key, rates in config.flatten(tune["over"]).items()}
+    checked: Content = fit(Content, OmegaConf.create(merged), "")
+    return checked
+
+
+def _floats(values: Any) -> Any:
+    """Return a list with its integers as floats, which OmegaConf requires here; and any other value as it is."""
+    return [float(value) if type(value) is int else value for value in values] if isinstance(values, list) else values
 
 
 def _word(value: Any) -> str:
@@ -221,50 +226,69 @@ def _word(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool | list) else str(value)
 
 
-def _metric(key: str, words: str, metric: str) -> Metric:
-    split, _, name = words.partition(" ")
-    if name != metric:
-        raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as 'valid {metric}'")
-    return Metric(split, name)
-
-
-def _claims(content: Content, stored: Any, path: Path) -> tuple[Claim, ...]:
+def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
     """Return the claims of a file; if it has none, that each norm equals the first."""
     if not isinstance(stored, list) or not all(isinstance(claim, dict) for claim in stored):
-        raise config.ConfigError(f"{path}: claims must be a list of claims, each with claim, test, a and b")
-    first, *others = content.norms
+        raise config.ConfigError("claims must be a list of claims, each with claim, test, a and b")
+    if stored and content.margin is not None:
+        raise config.ConfigError("margin= has no effect, because the file has claims with margins of their own")
     if not stored:
         if content.margin is None:
             raise config.ConfigError(
-                f"{path} has no claims, so margin= is needed: the largest difference of the score that does not matter"
+                "the file has no claims, so margin= is needed: the largest difference of the score that does not matter"
             )
-        stored = [
-            {"claim": f"{norm} equals {first}", "test": EQUIVALENCE, "a": norm, "b": first, "margin": content.margin}
-            for norm in others
-        ]
-    found = []
-    for number, claim in enumerate(stored):
-        found.append(fit(Claim, OmegaConf.create(claim), f"claims[{number}]."))
-        for norm in (found[-1].a, found[-1].b):
-            checks.choice(f"claims[{number}]: norm", norm, content.norms)
-    return tuple(found)
+        first, *others = content.norms
+        shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
+        stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
+    return tuple(_claim(content, claim, f"claims[{number}]") for number, claim in enumerate(stored))
 
 
-def _check(question: Question) -> None:
-    """Raise ConfigError or ValueError unless the runs can be composed and the rates and seeds fit the rules."""
-    content = question.content
-    for norm in content.norms:
-        question.job("final", norm, question.grid[0] if question.grid else None, 0)
-    selection.next_runs(question.grid, {}, question.target.mode, question.tuning_seeds)
+def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
+    if missing := [key for key in ("claim", "test", "a", "b") if key not in stored]:
+        raise config.ConfigError(f"{place} has no {missing[0]}; a claim has claim, test, a and b")
+    claim: Claim = fit(Claim, OmegaConf.create(stored), f"{place}.")
+    for norm in (claim.a, claim.b):
+        if norm not in content.norms:
+            known = ",".join(content.norms)
+            raise config.ConfigError(f"{place} is about {norm}, which is not among norms=[{known}]; add it there")
+    return claim
+
+
+def _check_words(question: Question) -> None:
+    """Raise ConfigError for an override of the runs that the campaign sets itself."""
+    for override in config.parse(question.words):
+        key = override.key_or_group
+        if key in MANAGED or key == question.rate:
+            instead = MANAGED.get(key, f"set its rates with tune.over.{key}=[…]")
+            raise config.ConfigError(f"{override.input_line}: the campaign sets {key} itself; {instead}")
+
+
+def _check_runs(question: Question) -> None:
+    """Raise ConfigError or ValueError unless all runs can be composed and the rates and metrics fit the rules."""
+    content, grid = question.content, question.grid
+    selection.next_runs(grid, {}, question.target.mode, question.tuning_seeds)
     _ = question.tuned_by, question.score
-    stages = {
+    folders: dict[str, str] = {}
+    for norm in content.norms:
+        folder = _series_folder(question, True, norm, grid[0])
+        if folder in folders:
+            raise config.ConfigError(f"norms: {folders[folder]} and {norm} are the same norm; leave one out")
+        folders[folder] = norm
+    if content.pilot.rate is not None:
+        question.job("pilot", content.norms[0], content.pilot.rate, content.pilot.seed)
+
+
+def _check_seeds(content: Content) -> None:
+    """Raise ConfigError if two stages share a seed."""
+    first = content.tune.first_seed
+    stages: dict[str, Sequence[int]] = {
         "final": range(content.final.seeds.most),
-        "tuning": question.tuning_seeds,
-        "pilot": (content.pilot.seed,) if content.pilot.rate is not None else (),
+        "tuning": range(first, first + TUNING_SEEDS),
+        "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
     }
-    used: dict[int, str] = {}
-    for stage, seeds in stages.items():
-        for seed in seeds:
-            if seed in used:
-                raise config.ConfigError(f"{stage} and {used[seed]} runs share seed {seed}; each stage needs its own")
-            used[seed] = stage
+    for (one, seeds), (other, others) in itertools.combinations(stages.items(), 2):
+        if shared := sorted({*seeds} & {*others}):
+            raise config.ConfigError(
+                f"{one} and {other} runs share seed {shared[0]}, and each stage needs its own; "
+                "final seeds count from 0, the others from tune.first_seed and pilot.seed"
+            )

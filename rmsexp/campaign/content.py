@@ -1,0 +1,83 @@
+"""The keys of a campaign's file, except ``claims``, and the checks of their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmsexp import checks
+from rmsexp.schema import LARGEST_SEED
+
+TUNING_SEEDS = 3
+
+
+@dataclass
+class Pilot:
+    """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
+
+    rate: float | None = None
+    seed: int = 2000
+
+    def __post_init__(self) -> None:
+        checks.at_least("pilot.seed", self.seed, 0, LARGEST_SEED)
+
+
+@dataclass
+class Tune:
+    """How learning rates are chosen.
+
+    ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
+    to twice it. ``first_seed``: the first of three seeds. ``by``: the metric by which rates are chosen, such as "valid
+    error"; by default the task's.
+    """
+
+    over: dict[str, list[float]] = field(default_factory=dict)
+    first_seed: int = 1000
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.over) > 1:
+            raise ValueError(f"tune.over names {len(self.over)} keys ({', '.join(self.over)}); tune one of them")
+        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - TUNING_SEEDS)
+
+
+@dataclass
+class Seeds:
+    """Numbers of final seeds: ``look`` at first; then as many as the spread asks for, at most ``most``."""
+
+    look: int = 8
+    most: int = 16
+
+    def __post_init__(self) -> None:
+        checks.at_least("final.seeds.look", self.look, 2)
+        checks.at_least("final.seeds.most", self.most, self.look)
+
+
+@dataclass
+class Final:
+    """The runs that claims are about. ``score``: the metric, such as "test error"; by default the task's."""
+
+    seeds: Seeds = field(default_factory=Seeds)
+    score: str | None = None
+
+
+@dataclass
+class Content:
+    """The keys of a campaign's file, except ``claims``.
+
+    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
+    are made if the file has none: each norm equals the first.
+    """
+
+    question: str = ""
+    runs: dict[str, Any] = field(default_factory=dict)
+    norms: list[str] = field(default_factory=list)
+    margin: float | None = None
+    pilot: Pilot = field(default_factory=Pilot)
+    tune: Tune = field(default_factory=Tune)
+    final: Final = field(default_factory=Final)
+
+    def __post_init__(self) -> None:
+        checks.not_empty("question", self.question)
+        if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
+            raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")

@@ -1,0 +1,98 @@
+"""The registration of a campaign: its rules and the commit of its code, written down before the first final run.
+
+Final runs of a campaign come from one commit. Rules that change afterwards are named in the verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rmsexp import atomic
+from rmsexp.campaign.question import Question
+from rmsexp.campaign_file import Registered
+from rmsexp.command_line import ReportedError
+from rmsexp.readers import read_json
+from rmsexp.train import clock, provenance
+
+FILE = "registered.json"
+KEYS = ("digest", "commit", "date")
+
+
+class OtherCommitError(ReportedError):
+    """The final runs of the campaign come from another commit than this one."""
+
+
+def code() -> dict[str, str]:
+    """Return the commit of this code and a digest of its files. The commit ends with "+" if there are changes."""
+    git, files = provenance.git(), provenance.code()
+    commit = f"{git['commit']}{'+' if git['dirty'] else ''}" if git["commit"] else f"code {files}"
+    return {"commit": commit, "code": files}
+
+
+def read(question: Question) -> Registered | None:
+    """Return how the campaign was registered, and what has changed since; None before the first final run.
+
+    Raises: ValueError if the file is damaged.
+    """
+    path = question.folder / FILE
+    stored = _stored(path)
+    if stored is None:
+        return None
+    then, now = (dict(_leaves(rules)) for rules in (stored["rules"], json.loads(json.dumps(question.rules()))))
+    changed = [
+        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
+        for key in dict.fromkeys([*then, *now])
+        if then.get(key) != now.get(key)
+    ]
+    return Registered(stored["digest"], stored["commit"], stored["date"], "; ".join(changed) or None)
+
+
+def register(question: Question, own: dict[str, str]) -> None:
+    """Register the campaign unless that was done. Only one worker at a time may call this.
+
+    ``own``: the result of :func:`code`.
+
+    Raises: OtherCommitError if the campaign was registered with other code; ValueError if the file is damaged.
+    """
+    path = question.folder / FILE
+    stored = _stored(path)
+    if stored is None:
+        content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
+        atomic.write_json(path, content | own)
+        return
+    commit = stored["commit"].removesuffix("+")
+    if commit != own["commit"].removesuffix("+"):
+        raise OtherCommitError(
+            f"the final runs of {question.name} come from commit {commit}, and this is {own['commit']}; all must come "
+            f"from one: git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there"
+        )
+    if stored.get("code", own["code"]) != own["code"]:
+        raise OtherCommitError(
+            f"the files of the package have changed since the first final run of {question.name}; "
+            f"all final runs must come from the same code: git stash, or git checkout {commit}"
+        )
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    """Return the content of a registration, or None. Raises: ValueError if it is damaged."""
+    if not path.exists():
+        return None
+    stored = read_json(path)
+    if not all(isinstance(stored.get(key), str) for key in KEYS) or not isinstance(stored.get("rules"), dict):
+        raise ValueError(f"{path} is damaged: it has no digest, commit, date and rules; restore it from a copy")
+    return stored
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the single values in nested dicts and lists of dicts, with their places, such as "claims[0].margin"."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{place}[{number}]")
+    else:
+        yield place, value

@@ -1,0 +1,140 @@
+"""What runs take, in uncontended seconds: from records, or from trials."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import ask, write_run
+
+from rmsexp import record, runner
+from rmsexp.campaign import cost, plan
+from rmsexp.campaign.cost import Cost
+from rmsexp.campaign.question import Question
+from rmsexp.campaign_file import Job
+from rmsexp.command_line import ReportedError
+from rmsexp.compare.records.campaigns import Result
+
+
+def jobs(asked: Question) -> list[Job]:
+    return list(plan.update(asked)[0].jobs)
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
+    """A run of 20 steps has 20 seconds in each bucket. An evaluation takes a second; nothing is known of the parts."""
+    asked = ask(tmp_path)
+    first, second, third, *_ = jobs(asked)
+    total = 20 * len(record.BUCKETS)
+    assert cost.cost(write_run(asked, first).path) == Cost(total, 0)
+    assert cost.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
+    assert cost.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_runs_without_metrics(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    first, second, *_ = jobs(asked)
+    diverged = write_run(asked, first, math.nan)
+    diverged.metrics_path.unlink()
+    assert cost.cost(diverged.path) == Cost(0, 0)
+    damaged = write_run(asked, second)
+    damaged.metrics_path.write_text('{"split": "train", "step": 1}\n')
+    with pytest.raises(ValueError, match="lacks times; to repeat the run, remove its folder"):
+        cost.cost(damaged.path)
+
+
+def test_evaluations_of_parts_and_of_the_whole_split() -> None:
+    """The clock's times of evaluation up to steps 1, 2 (first examples) and 3, 4 (the whole split, too)."""
+    steps = [(1, 2.0, False), (2, 4.0, False), (3, 11.0, True), (4, 18.0, True)]
+    rows = [
+        {"step": step, "split": split, "seconds": {"eval": seconds}}
+        for step, seconds, both in steps
+        for split in (["interim", "valid"] if both else ["interim"])
+    ]
+    assert cost._evaluations(rows) == (2.0, 5.0)
+    assert cost._evaluations([]) == (0.0, 0.0)
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_estimates_are_means_of_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Diverged runs do not count. A final run takes longer than a tuning run by three evaluations on test."""
+    asked, tried = ask(tmp_path), list[str]()
+    done = [job for job in jobs(asked) if job.norm == "ln"]
+    results = dict(zip(done, (write(asked, job) for job in done), strict=True))
+    spent = {done[0]: Cost(10, 1), done[1]: Cost(20, 2), done[2]: Cost(1, 0)}
+
+    def trial(_: Question, norm: str) -> Cost:
+        tried.append(norm)
+        return Cost(100, 10)
+
+    monkeypatch.setattr(cost, "trial", trial)
+    left = [Job(stage, norm, 1e-3, 7, "") for stage in ("tune", "final") for norm in ("ln", "rms")]  # type: ignore[arg-type]
+    lines: list[str] = []
+    found = cost.estimates(asked, left, spent, results, lines.append)
+    assert list(found.values()) == [15, 100, 19.5, 130]
+    assert tried == ["rms"]
+    assert lines == ["trying 20 steps of rms, to estimate the cost"]
+    final = Job("final", "ln", 1e-3, 0, "")
+    assert cost.estimates(
+        asked, left[2:3], spent | {final: Cost(50, 1)}, results | {final: results[done[0]]}, print
+    ) == {left[2]: 50}
+
+
+def write(asked: Question, job: Job) -> Result:
+    write_run(asked, job, math.nan if job.rate == 4e-3 else 20)
+    return plan.update(asked)[1][job]
+
+
+def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It is done in a hidden folder of the campaign, does not evaluate test splits, and is removed afterwards."""
+    asked, folders = ask(tmp_path), list[Path]()
+    original = runner.execute
+
+    def execute(job: object, *arguments: object) -> runner.Outcome:
+        outcome = original(job, *arguments)  # type: ignore[arg-type]
+        folders.append(job.folder)  # type: ignore[attr-defined]
+        assert {row["split"] for row in record.read(folders[0]).metrics} == {"train", "interim", "valid"}
+        assert list(record.find_runs(asked.results)) == []
+        return outcome
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "execute", execute)
+        found = cost.trial(asked, "rms")
+    assert 0 < found.evaluation < found.seconds < 60
+    assert str(folders[0]).startswith(f"{asked.folder}/.trial-")
+    assert list(asked.folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("quick_folders")
+@pytest.mark.parametrize(
+    ("outcome", "error", "message"),
+    [
+        (runner.Outcome("failed", 0, "no data"), ReportedError, "the trial of ln failed: no data"),
+        (runner.Outcome("interrupted", 3, "stopped", signum=15), SystemExit, "143"),
+    ],
+)
+def test_a_trial_that_does_not_end(
+    outcome: runner.Outcome, error: type[BaseException], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ask(tmp_path)
+    monkeypatch.setattr(runner, "execute", lambda _: outcome)
+    with pytest.raises(error, match=message):
+        cost.trial(asked, "ln")
+    assert list(asked.folder.iterdir()) == []
+
+
+def test_a_trial_that_diverges_has_no_cost(tmp_path: Path) -> None:
+    assert cost.extrapolated(record.RunFolder(tmp_path), 1000) == Cost(0, 0)
+
+
+def test_a_run_is_extrapolated_from_a_trial(tmp_path: Path) -> None:
+    """Training is proportional to the steps; evaluations are twenty of the first examples, three of the whole split."""
+    clock = {"warmup": 5.0, "data": 1.0, "train": 3.0, "eval": 1.0, "checkpoint": 9.0, "log": 9.0}
+    rows = [{"step": 10, "split": "interim", "seconds": clock}]
+    rows += [{"step": 20, "split": split, "seconds": clock | {"eval": 4.0}} for split in ("interim", "valid")]
+    files = record.RunFolder(tmp_path)
+    files.append(rows)
+    record.write_json(files.run_path, {"dataset": {"digest": ""}, "sessions": [{"from_step": 0}]})
+    assert cost.extrapolated(files, 1000) == Cost(5 + 4 * 50 + 20 * 1 + 3 * 2, 2)

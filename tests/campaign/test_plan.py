@@ -1,0 +1,168 @@
+"""Which runs the rules ask for, and the file ``campaign.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import EQUAL, ask, do, write_run
+
+from rmsexp import campaign_file, record
+from rmsexp.campaign import plan
+from rmsexp.campaign_file import Job
+from rmsexp.compare.records import campaigns
+
+BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
+
+pytestmark = pytest.mark.usefixtures("quick_folders")
+
+
+def value(job: Job) -> float:
+    """Return a score that is best at the middle rate, with some spread over seeds."""
+    return 20 - abs(math.log2(job.rate / 2e-3)) + 0.01 * (job.seed % 7) * len(job.norm)
+
+
+def test_stages_follow_each_other(tmp_path: Path) -> None:
+    """All norms at all rates with one seed, then the two best rates with two more, then final runs at the best one."""
+    asked = ask(tmp_path, "pilot.rate=1e-3")
+    first, second, third = do(asked, value)
+    assert [(job.stage, job.norm, job.rate, job.seed) for job in first] == [
+        *(("pilot", norm, 1e-3, 2000) for norm in ("ln", "rms")),
+        *(("tune", norm, rate, 1000) for norm in ("ln", "rms") for rate in (1e-3, 2e-3, 4e-3)),
+    ]
+    assert {(job.stage, job.norm, job.rate, job.seed) for job in second} == {
+        ("tune", norm, rate, seed) for norm in ("ln", "rms") for rate in (1e-3, 2e-3) for seed in (1001, 1002)
+    }
+    assert {(job.stage, job.norm, job.rate, job.seed) for job in third} == {
+        ("final", norm, 2e-3, seed) for norm in ("ln", "rms") for seed in (0, 1)
+    }
+    for job in [*first, *second, *third]:
+        assert ("scored" if job.stage == "final" else "validation") in job.folder
+
+
+def test_final_runs_wait_for_all_tuning_runs(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    first = plan.update(asked)[0].jobs
+    for job in first[:-1]:
+        write_run(asked, job, value(job))
+    write_run(asked, first[-1], status="failed")
+    campaign, results = plan.update(asked)
+    assert campaign.jobs == first
+    assert results[first[-1]].status == "failed"
+
+
+def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
+    """Deleting campaign.json loses nothing. The plan does not depend on the order in which runs end."""
+    asked = ask(tmp_path)
+    do(asked, value)
+    path = asked.folder / campaign_file.FILE
+    written = path.read_text()
+    path.unlink()
+    campaign, _ = plan.update(asked)
+    assert path.read_text() == written
+    again = ask(tmp_path / "again")
+    todo = list(plan.update(again)[0].jobs)
+    while todo:  # one at a time, the last first
+        write_run(again, todo[-1], value(todo[-1]))
+        current, results = plan.update(again)
+        todo = [job for job in current.jobs if not results[job].ended]
+    assert set(current.jobs) == set(campaign.jobs)
+    assert current.seeds == campaign.seeds
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    do(asked, value)
+    campaign, _ = plan.update(asked)
+    assert campaigns.load(campaign.path) == campaign
+
+
+def test_an_unchanged_plan_is_not_written_again(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    path = plan.update(asked)[0].path
+    before = path.stat().st_ino
+    plan.update(asked)
+    assert path.stat().st_ino == before
+    path.write_bytes(b"\xff{")
+    plan.update(asked)
+    assert json.loads(path.read_text())["name"] == "tiny"
+
+
+def test_the_grid_is_extended_for_every_norm(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    do(asked, lambda job: value(job) if job.norm == "ln" else 20 + math.log2(job.rate))
+    campaign, results = plan.update(asked)
+    rates = {
+        norm: {job.rate for job in campaign.jobs if job.norm == norm and job.stage == "tune"} for norm in ("ln", "rms")
+    }
+    assert rates["ln"] == rates["rms"] == {1e-3, 2e-3, 4e-3, 8e-3, 16e-3}
+    assert campaign.choice(results)["rms"].rate == 16e-3
+    assert campaign.choice(results)["rms"].edge == "highest"
+
+
+@pytest.mark.parametrize(("spread", "needed"), [(0.1, 2), (20.0, 4)])
+def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float, needed: int, tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+
+    def scattered(job: Job) -> float:
+        return value(job) + (spread * (-1) ** job.seed if job.stage == "final" and job.norm == "rms" else 0)
+
+    rounds = do(asked, scattered)
+    campaign, _ = plan.update(asked)
+    assert campaign.seeds.needed == needed
+    assert [len(jobs) for jobs in rounds[2:]] == ([4] if needed == 2 else [4, 4])
+    assert campaign.final_seeds == list(range(needed))
+
+
+def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
+    asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"seeds": {"look": 4, "most": 4}}, claims=[EQUAL, BETTER])
+    do(asked, value)
+    final = [job for job in plan.update(asked)[0].jobs if job.stage == "final"]
+    assert {norm: sum(job.norm == norm for job in final) for norm in asked.content.norms} == {
+        "none": 2,
+        "ln": 4,
+        "rms": 4,
+    }
+
+
+def test_a_norm_that_diverges_at_every_rate_has_no_final_runs(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    do(asked, lambda job: math.nan if job.norm == "ln" else value(job))
+    campaign, results = plan.update(asked)
+    assert {job.norm for job in campaign.jobs if job.stage == "final"} == {"rms"}
+    assert not campaign.undecided(results)
+    (verdict,) = campaign.verdicts(results)
+    assert (verdict.outcome, verdict.diverged_b) == ("inconclusive", 2)
+
+
+def test_a_damaged_record_is_planned_again(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    first = plan.update(asked)[0].jobs[0]
+    write_run(asked, first).run_path.write_text("{")
+    problems: list[str] = []
+    _, results = plan.update(asked, problems)
+    assert results[first].status == "missing"
+    assert [str(asked.results / first.folder / record.RUN) in line for line in problems] == [True]
+
+
+def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
+    asked, waits = ask(tmp_path), list[float]()
+    (asked.folder).mkdir(parents=True)
+    left_behind = asked.folder / ".campaign.json.1.tmp"
+    left_behind.touch()
+    lock = plan.locked(asked)
+    lock.__enter__()
+
+    def wait(_: object, seconds: float) -> None:
+        assert not (asked.folder / campaign_file.FILE).exists()
+        waits.append(seconds)
+        lock.__exit__(None, None, None)
+
+    monkeypatch.setattr("threading.Event.wait", wait)
+    campaign, _ = plan.update(asked)
+    assert waits == [plan.POLL_SECONDS]
+    assert campaign.path.exists()
+    assert not left_behind.exists()

@@ -1,0 +1,191 @@
+"""The file of a campaign and the words on the command line: what they mean, and how mistakes are reported."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.campaign_runs import EQUAL, RUNS, ask, write_file
+
+from rmsexp import config
+from rmsexp.campaign import question
+from rmsexp.campaign.__main__ import main
+from rmsexp.campaign.question import folder_name
+from rmsexp.config import ConfigError
+
+OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "final.seeds.most=3", "batch_size=16")
+    assert asked.name == "tiny+batch_size=16+final.seeds.most=3"
+    assert (asked.grid, asked.tuning_seeds) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
+    assert (" ".join(asked.tuned_by), " ".join(asked.score)) == ("valid image_recall", "test image_recall")
+    assert (asked.content.final.seeds.look, asked.content.final.seeds.most) == (2, 3)
+    assert asked.recipe.config.batch_size == 16
+    assert asked.recipe.config.threads == 1
+    assert asked.folder == tmp_path / "results" / "campaigns" / asked.name
+
+
+def test_runs_of_each_stage(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "threads=2", norms=["ln", "prms+p=0.5"], claims=[EQUAL | {"a": "prms+p=0.5"}])
+    tune = asked.job("tune", "prms+p=0.5", 2e-3, 1001)
+    assert (tune.config.evaluation, tune.config.seed, tune.config.optim.lr) == ("validation", 1001, 2e-3)
+    assert (tune.config.threads, tune.series) == (2, "prms+p=0.5")
+    assert asked.job("pilot", "ln", 2e-3, 2000).config.evaluation == "validation"
+    final = asked.job("final", "ln", 2e-3, 0)
+    assert final.config.evaluation == "scored"
+    assert asked.results / asked.relative_folder("final", "ln", 2e-3, 0) == final.folder
+    assert asked.relative_folder("tune", "ln", 2e-3, 0) != asked.relative_folder("final", "ln", 2e-3, 0)
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
+    """A file without claims asks whether each norm equals the first; rates are around the recipe's."""
+    asked = ask(tmp_path, "margin=1", "norms=[ln,rms,prms]", claims=None, tune=None)
+    assert [(claim.a, claim.b, claim.test, claim.margin) for claim in asked.claims] == [
+        ("rms", "ln", "equivalence", 1.0),
+        ("prms", "ln", "equivalence", 1.0),
+    ]
+    assert asked.grid == (0.0015, 0.003, 0.006)
+
+
+@pytest.mark.usefixtures("quick_folders")
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        (["lerning_rate=3"], {}, "lerning_rate is not known"),
+        (["batchsize=3"], {}, "batchsize is not known; did you mean batch_size?"),
+        ([], {"nroms": ["ln"]}, "nroms is not known; did you mean norms?"),
+        (["tune.bye=valid bleu"], {}, "tune.bye is not known; did you mean tune.by?"),
+        (["pilot=3"], {}, "pilot is a group of keys; set a single key (pilot.rate, pilot.seed)"),
+        (["final.seeds.look=many"], {}, "final.seeds.look: Value 'many'"),
+        (["norms=[ln"], {}, "while parsing a flow sequence"),
+        (["norms=[ln,rms,rms]"], {}, "at least two norms, each once, as in norms=[ln,rms]"),
+        (["norms=[rsm,ln]"], {"claims": [EQUAL | {"a": "rsm"}]}, "norm=rsm is not known; did you mean rms?"),
+        ([], {"norms": None}, "at least two norms, each once, as in norms=[ln,rms]"),
+        ([], {"question": None}, "question must not be empty"),
+        ([], {"claims": [OTHER]}, "claims[0] is about none, which is not among norms=[ln,rms]; add it there"),
+        ([], {"claims": [EQUAL | {"margn": 1}]}, "claims[0].margn is not known; did you mean claims[0].margin?"),
+        ([], {"claims": [{"claim": "x", "test": "equivalence", "a": "rms"}]}, "claims[0] has no b"),
+        ([], {"claims": [EQUAL | {"margin": None}]}, "needs a margin, because its test is equivalence"),
+        ([], {"claims": ["rms equals ln"]}, "claims must be a list of claims, each with claim, test, a and b"),
+        (["claims=[]"], {}, "claims can be changed in its file only"),
+        ([], {"claims": None}, "no claims, so margin= is needed: the largest difference of the score that does not"),
+        (["margin=2"], {}, "margin= has no effect, because the file has claims with margins of their own"),
+        (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "must be an octave apart: 0.003 does not follow 0.001"),
+        (["tune.over.optim.lr=[]"], {}, "at least one rate"),
+        (["tune.over.batch_size=[8,16]"], {}, "tune.over names 2 keys (optim.lr, batch_size); tune one of them"),
+        (["tune.by=test image_recall"], {}, "rates are chosen on the split valid only"),
+        (["tune.by=valid error"], {}, "a split and the task's metric, such as 'test image_recall'"),
+        (["final.score=image_recall"], {}, "a split and the task's metric, such as 'test image_recall'"),
+        (["final.score=interim image_recall"], {}, "a score needs a whole held-out split"),
+        (["tune.first_seed=2"], {}, "final and tuning runs share seed 2, and each stage needs its own"),
+        (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "tuning and pilot runs share seed 1001"),
+        (["tune.first_seed=-1"], {}, "tune.first_seed must be at least 0"),
+        (["final.seeds.look=5"], {}, "final.seeds.most must be at least 5, got 4"),
+        (["seed=3"], {}, "seed=3: the campaign sets seed itself; set tune.first_seed"),
+        (["norm=rms"], {}, "norm=rms: the campaign sets norm itself; write norms=[ln,rms]"),
+        (["optim.lr=1e-3"], {}, "sets optim.lr itself; set its rates with tune.over.optim.lr=[…]"),
+        (["max_steps=10"], {}, "the campaign sets max_steps itself; set schedule.steps"),
+        (["force=true"], {}, "the campaign sets force itself; to repeat a run, remove its folder"),
+        (["schedule.steps=10"], {}, "schedule.steps=10 is too few for 20 evaluations"),
+        (["pilot.rate=-1"], {}, "optim.lr"),
+        (["batch_size=8,16"], {}, "batch_size=8,16"),
+        (["batch_size"], {}, "'batch_size' is no GROUP=CHOICE and no KEY=VALUE"),
+        (["norms=" + "[" * 2000], {}, "is too long"),
+    ],
+)
+def test_mistakes_are_reported_in_a_line(
+    words: list[str], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        ask(tmp_path, *words, **changes)
+    assert str(caught.value).startswith("campaign tiny: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_two_names_of_one_norm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"norms: ln and ln\+eps=1e-5 are the same norm; leave one out"):
+        ask(tmp_path, "norms=[ln,ln+eps=1e-5,rms]")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("norms: [ln", "tiny.yaml, line 2: "),
+        ("norms: [ln]\nnorms: [rms]", "a key occurs twice"),
+        ("- ln", "does not consist of keys and values"),
+        ("norms: ${oc.env:HOME}", "an interpolation is not allowed"),
+    ],
+)
+def test_files_that_are_not_yaml(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_file(tmp_path)
+    (tmp_path / "campaign" / "tiny.yaml").write_text(content + "\n")
+    assert main(["tiny", "--config-dir", folder]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("rmsexp: campaign tiny: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quality_cifar01"]) == 2
+    assert "campaign quality_cifar01 is not known; did you mean quality_cifar10?" in capsys.readouterr().err
+
+
+def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "batch_size=16", "batch_size=32", "final.seeds.most=3", "final.seeds.most=2")
+    assert (asked.recipe.config.batch_size, asked.content.final.seeds.most) == (32, 2)
+    assert asked.name == "tiny+batch_size=32+final.seeds.most=2"
+
+
+def test_names_of_folders_differ_when_the_words_differ() -> None:
+    words = [
+        ["margin=1", "norms=[ln,rms]", "task=cifar10"],
+        *(["norms=[ln,rms]"], ["norms=[ln-rms]"], ["norms=ln-rms"], ["norms=[ln,'rms']"], ["norms=[ln, rms]"]),
+        *(["data.name=a/b"], ["data.name=a_b"], ["data.name=a,b"], ["data.name=é b"], ["data.name=a\nb"], ["x=.."]),
+        *(["norms=[ln,rms+p=0.5]"], ["norms=[ln,rms]", "p=0.5"], ["runs={a: 1}"], ["x=" + "y" * 300]),
+        *(["x=" + "y" * 301], []),
+    ]
+    names = [folder_name("quality", each) for each in words] + [folder_name(name, []) for name in ("a/b", "a_b")]
+    assert names[0] == "quality+margin=1+norms=ln-rms+task=cifar10"
+    assert names[1] == "quality+norms=ln-rms"
+    for a, b in itertools.combinations(names, 2):
+        assert a != b
+    for name in names:
+        assert re.fullmatch(r"[\w.=+-]{1,230}", name), name
+    assert folder_name("quality", ["a=1", "b=2"]) == folder_name("quality", ["b=2", "a=1"])
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
+    """Places and threads do not change it; rules and runs do."""
+    first = ask(tmp_path)
+    assert ask(tmp_path, f"data.root={tmp_path}", "threads=3").digest == first.digest
+    others = [ask(tmp_path, word).digest for word in ("batch_size=16", "final.seeds.most=3", "pilot.rate=1e-3")]
+    others += [ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest, ask(tmp_path, runs=RUNS | {"log_every": 5}).digest]
+    assert len({first.digest, *others}) == 6
+
+
+@pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])
+def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their runs can be composed. Norms differ little, so the first two are enough here."""
+    checked: list[str] = []
+    original = question._series_folder
+
+    def folder(asked: question.Question, final: bool, norm: str, rate: float) -> str:
+        checked.append(norm)
+        return original(asked, final, norm, rate) if len(checked) <= 2 else norm
+
+    monkeypatch.setattr(question, "_series_folder", folder)
+    asked = question.read(name)
+    assert checked == list(asked.content.norms)
+    assert asked.name == name
+    assert asked.recipe.config.evaluation == "scored"

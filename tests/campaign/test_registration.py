@@ -1,0 +1,81 @@
+"""The registration of a campaign: written once, compared ever after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import EQUAL, ask
+
+from rmsexp.campaign import plan, registration
+from rmsexp.campaign.question import Question
+from rmsexp.campaign.registration import OtherCommitError
+
+OWN = {"commit": "c0ffee1234567", "code": "digest"}
+
+pytestmark = pytest.mark.usefixtures("quick_folders")
+
+
+def registered(tmp_path: Path) -> Question:
+    asked = ask(tmp_path)
+    assert registration.read(asked) is None
+    with plan.locked(asked):
+        registration.register(asked, OWN)
+    return asked
+
+
+def test_the_registration_is_written_once(tmp_path: Path) -> None:
+    asked = registered(tmp_path)
+    before = (asked.folder / registration.FILE).read_text()
+    changed = ask(tmp_path, claims=[EQUAL | {"margin": 4}])
+    registration.register(changed, OWN)
+    assert (asked.folder / registration.FILE).read_text() == before
+    found = registration.read(asked)
+    assert found is not None
+    assert (found.digest, found.commit, found.changed) == (asked.digest, OWN["commit"], None)
+    assert plan.update(asked)[0].registered == found
+
+
+def test_changes_since_are_named(tmp_path: Path) -> None:
+    registered(tmp_path)
+    final = {"seeds": {"look": 2, "most": 3}}
+    found = registration.read(ask(tmp_path, claims=[EQUAL | {"margin": 4}], final=final, margin=None))
+    assert found is not None
+    assert found.changed == "final.seeds.most was 4 and is 3; claims[0].margin was 5.0 and is 4.0"
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"commit": "decade"},
+            "come from commit c0ffee1234567, and this is decade; all must come from one: git worktree",
+        ),
+        ({"code": "another"}, "the files of the package have changed since the first final run of tiny"),
+    ],
+)
+def test_other_code_is_refused(other: dict[str, str], message: str, tmp_path: Path) -> None:
+    asked = registered(tmp_path)
+    with pytest.raises(OtherCommitError, match=message):
+        registration.register(asked, OWN | other)
+
+
+def test_files_beside_the_package_may_change(tmp_path: Path) -> None:
+    """New results are uncommitted changes, too, but the code is the same."""
+    asked = registered(tmp_path)
+    registration.register(asked, OWN | {"commit": f"{OWN['commit']}+"})
+
+
+@pytest.mark.parametrize("content", ["{}", "{", json.dumps({"digest": "a", "commit": "b", "date": "c", "rules": []})])
+def test_a_damaged_registration_is_refused(content: str, tmp_path: Path) -> None:
+    asked = registered(tmp_path)
+    (asked.folder / registration.FILE).write_text(content)
+    with pytest.raises(ValueError, match=rf"{registration.FILE} is (not JSON|damaged)"):
+        plan.update(asked)
+
+
+def test_this_code_has_a_commit_and_a_digest() -> None:
+    own = registration.code()
+    assert len(own["code"]) == 16
+    assert own["commit"]

@@ -1,0 +1,113 @@
+"""What a campaign prints: its plan, how its pilot went, and its verdicts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import EQUAL, ask, do, write_run
+
+from rmsexp.campaign import cost, plan, registration, summary
+from rmsexp.campaign.cost import Cost
+from rmsexp.campaign_file import Job
+from rmsexp.rules import claims
+
+pytestmark = pytest.mark.usefixtures("quick_folders")
+
+
+def value(job: Job) -> float:
+    return 20 - abs(math.log2(job.rate / 2e-3)) + (0.01 * job.seed + 1) * (job.norm == "rms")
+
+
+def test_a_plan_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """6 runs of tuning are planned, 8 more follow, then 4 final ones, each of which takes 2 hours, or 2.5 with test."""
+    asked = ask(tmp_path, "pilot.rate=1e-3")
+    monkeypatch.setattr(cost, "trial", lambda *_: Cost(7200, 600))
+    summary.print_plan(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"{asked.name}: Is RMSNorm as good as LayerNorm?"
+    assert out[1].split()[:2] == ["pilot", "missing"]
+    assert [line.split()[0] for line in out[1:9]] == ["pilot"] * 2 + ["tune"] * 6
+    assert out[10:13] == [
+        "  pilot  done   0, 0.00 h; left   2, 4.00 h",
+        "  tune   done   0, 0.00 h; left  14, 28.00 h",
+        "  final  done   0, 0.00 h; left   4, 10.00 h",
+    ]
+    assert "more may follow" in out[13]
+    assert out[-2] == f"plan    {asked.folder / 'campaign.json'}"
+    assert out[-1] == f"next    {asked.command}"
+    assert asked.command.startswith("python -m rmsexp.campaign tiny results=")
+
+
+def test_a_plan_after_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(tmp_path, "pilot.rate=1e-3")
+    do(asked, value)
+    summary.print_plan(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert "  tune   done  14, 0.47 h; left   0, 0.00 h" in out  # 120 s each
+    assert "more may follow" not in "".join(out)
+    assert "pilot ln: image_recall 19 at first, 19 % at the end; it moved by 0 in the last fifth" in out
+    assert out[-1] == f"next    python -m rmsexp.report {asked.results}"
+
+
+def test_a_pilot_with_a_metric_that_is_not_finite(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "pilot.rate=1e-3")
+    campaign, _ = plan.update(asked)
+    pilots = [job for job in campaign.jobs if job.stage == "pilot"]
+    files = write_run(asked, pilots[0])
+    files.metrics_path.write_text(files.metrics_path.read_text().replace("0.2,", "null,"))
+    write_run(asked, pilots[1], math.nan)
+    assert summary.pilot(campaign, asked) == [
+        "pilot ln: image_recall nan at first, nan % at the end; it moved by nan in the last fifth"
+    ]
+
+
+def test_verdicts_have_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(tmp_path)
+    with plan.locked(asked):
+        registration.register(asked, {"commit": "abc", "code": "x"})
+    do(asked, value)
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["rate of ln: 0.002", "rate of rms: 0.002"]
+    assert out[2].startswith(
+        "supported: RMSNorm equals LayerNorm: +1 (+0.973 to +1.04) points, 2 seeds; the 90 % interval"
+    )
+    assert out[3:] == [f"next    python -m rmsexp.report {asked.results}"]
+
+
+def test_what_is_not_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(tmp_path)
+    do(asked, value, {"tune": 1})
+    write_run(asked, plan.update(asked)[0].jobs[-1], status="failed")
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out
+    assert "not decided yet: no final runs; 6 of 14 tuning runs" in out
+    assert out.endswith(f"next    {asked.command}\n")
+
+
+def test_all_norms_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is left to do, so the campaign's command is not suggested."""
+    asked = ask(tmp_path)
+    do(asked, lambda _: math.nan)
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out
+    assert "rate of ln: none: it diverged at every rate" in out
+    assert "next    python -m rmsexp.report" in out
+
+
+def test_intervals_without_bounds() -> None:
+    scores = {"rms": {0: 1.0, 1: 2.0, 2: 2.5}, "ln": {0: 1.5, 1: 1.0, 2: math.nan}}
+    seeds = [0, 1, 2]
+    (verdict,) = claims.decide([claims.Claim(**EQUAL)], scores, "max", seeds)
+    assert summary.verdict_line(verdict, "bleu").startswith(
+        "inconclusive: RMSNorm equals LayerNorm: +0.25 (no bound to no bound) BLEU, 2 seeds; "
+    )
+    better = claims.Claim("better", "superiority", "rms", "ln")
+    (verdict,) = claims.decide([better], scores, "max", seeds)
+    assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: +0.25 points, 3 seeds; exact")
+    (verdict,) = claims.decide([better], {}, "max", [])
+    assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: 0 seeds; ")
