@@ -36,17 +36,17 @@ def words_of(command: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Write the example norms of the README and of notebook 04 to a temporary folder and change to it.
+    """Write the norms of the README and notebook 04 and the first campaign to a temporary folder and change to it.
 
     The folder is also on the import path. Yields its path.
     """
     folder = tmp_path_factory.mktemp("norms")
-    readme = documents.ROOT / "README.md"
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
     (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = '''" in "".join(cell["source"]))
-    (folder / "my/norm").mkdir(parents=True)
-    (folder / "my_dyt.py").write_text(*(block for block in documents.blocks(readme, "python") if "class DyT" in block))
-    (folder / "my/norm/dyt.yaml").write_text(*documents.blocks(readme, "yaml"))
+    documents.write_dyt(folder)
+    first, _ = documents.blocks(documents.ROOT / "docs/campaigns.md", "yaml")
+    (folder / "my/campaign").mkdir()
+    (folder / "my/campaign/first.yaml").write_text(first)
     (folder / "mean_abs.py").write_text(cell.split("'''")[1])
     (folder / "my/norm/mean_abs.yaml").write_text(cell.split('options = """')[1].split('"""')[0])
     with pytest.MonkeyPatch.context() as patch:

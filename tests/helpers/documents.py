@@ -61,3 +61,11 @@ def commands(path: Path) -> Iterator[str]:
         command = re.sub(r"\s+# .*", "", line).strip()
         if COMMAND.match(command):
             yield command
+
+
+def write_dyt(folder: Path) -> None:
+    """Write the norm of the README's example, ``my_dyt.py`` and ``my/norm/dyt.yaml``, to a folder."""
+    readme = ROOT / "README.md"
+    (folder / "my/norm").mkdir(parents=True)
+    (folder / "my_dyt.py").write_text(*(block for block in blocks(readme, "python") if "class DyT" in block))
+    (folder / "my/norm/dyt.yaml").write_text(*blocks(readme, "yaml"))

@@ -1,0 +1,60 @@
+"""The campaigns in docs/campaigns.md: the file that is explained is the committed one, and the own norm is judged."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import documents
+
+from rmsexp import config, process
+from rmsexp.campaign.__main__ import main
+from rmsexp.data import Images
+from rmsexp.data.synthetic import shapes
+from rmsexp.data.whitening import Whitened
+from rmsexp.readers import read_yaml
+from rmsexp.tasks import cifar10
+
+PAGE = documents.ROOT / "docs/campaigns.md"
+# What a test has in place of the command's values, so that a campaign of some twenty runs takes seconds.
+SMALLER = {"schedule.steps": "20", "data.validation": "16", "final.seeds.look": "2", "final.seeds.most": "2"}
+
+
+def scaled(images: Images, *_: object) -> Whitened:
+    """Return the images scaled to [-1, 1] in place of whitened ones, which take 8 s."""
+    pixels = {name: array.astype(np.float32) / 127.5 - 1 for name, array in images.pixels.items()}
+    return Whitened(**pixels, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
+
+
+def smaller(word: str) -> str:
+    key, equals, value = word.partition("=")
+    return f"{key}{equals}{SMALLER.get(key, value)}"
+
+
+def test_the_explained_file_is_the_committed_one(tmp_path: Path) -> None:
+    (explained,) = (block for block in documents.blocks(PAGE, "yaml") if "pilot:" in block)
+    (tmp_path / "explained.yaml").write_text(explained)
+    assert read_yaml(tmp_path / "explained.yaml") == read_yaml(config.CONFIGS / "campaign/quality_cifar10.yaml")
+
+
+def test_a_norm_of_ones_own_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents.write_dyt(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    images = shapes.shapes(80, 16)
+    monkeypatch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
+    monkeypatch.setattr(cifar10.whitening, "whitened", scaled)
+    monkeypatch.setattr(process, "follow_parent", lambda _: None)  # would bind the process of the tests
+    (command,) = (line for line in documents.commands(PAGE) if "norms=[ln,dyt]" in line and "scale=" not in line)
+    words = [smaller(word) for word in shlex.split(command.removeprefix("python -m rmsexp.campaign "))]
+    assert main([*words, "batch_size=8", "model.width=0.05", "log_every=20", "device=cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in ("rate of ln: ", "rate of dyt: ", ": dyt equals ln: ", "2 seeds; "))
+    (plan,) = Path("results/campaigns").glob("*/campaign.json")
+    final = [job for job in json.loads(plan.read_text())["jobs"] if job["stage"] == "final"]
+    assert sorted((job["norm"], job["seed"]) for job in final) == [("dyt", 0), ("dyt", 1), ("ln", 0), ("ln", 1)]
