@@ -19,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rmsexp import config, record
 from rmsexp.command_line import Parser, documentation, entry_point
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.measure import steps
 
     content = steps.measure(jobs, options.timing, _report)
-    folder = _write(content, next(iter(jobs.values())).setting_folder / "timing")
+    folder = timing_records.write(content, next(iter(jobs.values())).setting_folder)
     _show(folder)
     return 0
 
@@ -95,14 +94,6 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
             f"norms has series of other implementations than impl: write impl=[{listed}] instead of +impl=… in norms, "
             "so that each series is labelled with its implementation"
         )
-
-
-def _write(content: dict[str, Any], parent: Path) -> Path:
-    """Write the record to a new folder in ``parent`` and return that folder."""
-    folder = timing_records.new_folder(parent, content["kind"])
-    folder.mkdir(parents=True)
-    record.write_json(folder / timing_records.FILE, content)
-    return folder
 
 
 def _show(folder: Path) -> None:

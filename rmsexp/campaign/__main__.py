@@ -75,7 +75,7 @@ def _count(text: str) -> int:
 
 def _work(asked: Question, of: int) -> int:
     """Be a worker, one of ``of`` on this machine; print the verdicts if it is the only one. Return the exit status."""
-    from rmsexp.campaign import summary
+    from rmsexp.campaign import summary, timing
     from rmsexp.campaign.worker import Worker
 
     worker = Worker(asked, of, lambda line: print(line, flush=True))
@@ -83,7 +83,9 @@ def _work(asked: Question, of: int) -> int:
     if signum is not None:
         print("saved; repeat the command to continue")
         return 128 + signum
-    if worker.failed:
+    if not worker.failed:
+        timing.measure(asked, worker.report)
+    else:
         print(f"{len(worker.failed)} runs failed; repeat the command to try them again", file=sys.stderr)
     if of == 1:
         summary.print_verdicts(asked)

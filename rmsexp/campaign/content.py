@@ -62,6 +62,22 @@ class Final:
 
 
 @dataclass
+class Timing:
+    """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
+
+    ``seed``: that of their weights and batches. ``budget``: largest number of seconds of measuring.
+    """
+
+    norms: list[str] = field(default_factory=list)
+    seed: int = 3000
+    budget: float = 120.0
+
+    def __post_init__(self) -> None:
+        checks.at_least("timing.seed", self.seed, 0, LARGEST_SEED)
+        checks.positive("timing.budget", self.budget)
+
+
+@dataclass
 class Content:
     """The keys of a campaign's file, except ``claims``.
 
@@ -76,6 +92,7 @@ class Content:
     pilot: Pilot = field(default_factory=Pilot)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)
+    timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
         checks.not_empty("question", self.question)

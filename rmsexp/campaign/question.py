@@ -26,7 +26,16 @@ from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.schema import fit
 
 GROUP = "campaign"
-KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "claims")  # of the campaign itself, not of its runs
+KEYS = (
+    "question",
+    "norms",
+    "margin",
+    "pilot",
+    "tune",
+    "final",
+    "timing",
+    "claims",
+)  # of the campaign itself, not of its runs
 PLACES = ("results=", "data.root=", "threads=", "device=")  # words that say where and how runs are done, not which
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
@@ -129,6 +138,12 @@ class Question:
         if rate is not None:
             words.append(f"{self.rate}={rate!r}")
         return config.job([*self.words, *words], self.config_dir)
+
+    def timed(self) -> dict[str, config.Job]:
+        """Return the runs whose steps are timed, at the recipe's rate, by series."""
+        timing = self.content.timing
+        jobs = [self.job("final", norm, None, timing.seed) for norm in timing.norms]
+        return {job.series: job for job in jobs}
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:
         """Return the folder of a run below the results."""
@@ -274,6 +289,7 @@ def _check_runs(question: Question) -> None:
         if folder in folders:
             raise config.ConfigError(f"norms: {folders[folder]} and {norm} are the same norm; leave one out")
         folders[folder] = norm
+    question.timed()
     if content.pilot.rate is not None:
         question.job("pilot", content.norms[0], content.pilot.rate, content.pilot.seed)
 
@@ -285,10 +301,11 @@ def _check_seeds(content: Content) -> None:
         "final": range(content.final.seeds.most),
         "tuning": range(first, first + TUNING_SEEDS),
         "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
+        "timing": (content.timing.seed,) if content.timing.norms else (),
     }
     for (one, seeds), (other, others) in itertools.combinations(stages.items(), 2):
         if shared := sorted({*seeds} & {*others}):
             raise config.ConfigError(
                 f"{one} and {other} runs share seed {shared[0]}, and each stage needs its own; "
-                "final seeds count from 0, the others from tune.first_seed and pilot.seed"
+                "final seeds count from 0; tune.first_seed, pilot.seed and timing.seed set the others"
             )

@@ -85,7 +85,7 @@ def test_what_is_not_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     write_run(asked, plan.update(asked)[0].jobs[-1], status="failed")
     summary.print_verdicts(asked)
     out = capsys.readouterr().out
-    assert "not decided yet: no final runs; 6 of 14 tuning runs" in out
+    assert "not decided yet: no final runs, 6 of 14 tuning runs" in out
     assert out.endswith(f"next    {asked.command}\n")
 
 

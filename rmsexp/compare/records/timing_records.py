@@ -37,6 +37,14 @@ def new_folder(parent: Path, kind: str) -> Path:
     return next(folder for folder in folders if not folder.exists())
 
 
+def write(content: dict[str, Any], setting: Path) -> Path:
+    """Write a record to a new folder in the folder of its setting, and return the new folder."""
+    folder = new_folder(setting / "timing", content["kind"])
+    folder.mkdir(parents=True)
+    record.write_json(folder / FILE, content)
+    return folder
+
+
 def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
 
