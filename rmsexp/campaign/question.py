@@ -26,16 +26,7 @@ from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.schema import fit
 
 GROUP = "campaign"
-KEYS = (
-    "question",
-    "norms",
-    "margin",
-    "pilot",
-    "tune",
-    "final",
-    "timing",
-    "claims",
-)  # of the campaign itself, not of its runs
+KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")  # not about the runs
 PLACES = ("results=", "data.root=", "threads=", "device=")  # words that say where and how runs are done, not which
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
