@@ -101,6 +101,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
     from rmsexp import app
     from rmsexp.tasks import cifar10
     from rmsexp.train import loop
+    from rmsexp.train.task import Extent
 
     point, count = fault.split(":")
     remaining, updates, metrics_size = int(count), 0, sys.maxsize
@@ -144,9 +145,9 @@ def be_child(fault: str, words: Sequence[str]) -> int:
             die("after its second step")
         return result
 
-    def evaluate(self: cifar10.Task, model: Any) -> Any:
+    def evaluate(self: cifar10.Task, model: Any, extent: Extent) -> Any:
         hook = model.register_forward_hook(lambda *_: die(f"in batch {count}"))
-        results = original_evaluate(self, model)
+        results = original_evaluate(self, model, extent)
         hook.remove()
         return results
 

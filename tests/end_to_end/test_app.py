@@ -34,6 +34,7 @@ from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
 from rmsexp.train.contention import Contention
+from rmsexp.train.task import Extent
 
 TINY = (
     *("max_steps=4", "log_every=2", "eval_every=2", "checkpoint_every=2"),
@@ -211,7 +212,7 @@ OUTSIDE = ("--config-dir", "DIR")
             ["task=foo"],
             "task=foo is not known (one of attentive_reader, cifar10, order_embedding, rnnsearch, transformer)",
         ),
-        (["scale=huge"], "scale=huge is not known (one of demo, paper, small)"),
+        (["scale=huge"], "scale=huge is not known (one of demo, medium, paper, small)"),
         (["-m", "norm=rms,rmss"], "norm=rmss is not known; did you mean rms?"),
         (["norm=null"], "norm takes one of bn, l2,"),
         (["norm=[rms,ln]"], "norm takes one of bn, l2,"),
@@ -707,11 +708,11 @@ def test_a_run_continues_after_a_signal_in_an_evaluation(
 ) -> None:
     evaluate, calls = Task.evaluate, []
 
-    def interrupted(self: Task, model: torch.nn.Module) -> Any:
+    def interrupted(self: Task, model: torch.nn.Module, extent: Extent) -> Any:
         calls.append(model)
         if len(calls) == evaluation:
             os.kill(os.getpid(), signal.SIGINT)
-        return evaluate(self, model)
+        return evaluate(self, model, extent)
 
     with monkeypatch.context() as patch:
         patch.setattr(Task, "evaluate", interrupted)

@@ -137,7 +137,7 @@ def test_kept_memory_avoids_page_faults_in_later_steps() -> None:
 @pytest.mark.parametrize("suffix", [".py", ".cpp"])
 @pytest.mark.parametrize("change", ["edit", "add", "rename", "remove"])
 def test_the_digest_of_the_code_changes_with_every_source_file(package: Path, change: str, suffix: str) -> None:
-    digest_of = provenance._code.__wrapped__
+    digest_of = provenance.code.__wrapped__
     before = digest_of()
     (package / "notes.txt").write_text("x")
     assert digest_of() == before
@@ -154,7 +154,7 @@ def test_the_digest_of_the_code_changes_with_every_source_file(package: Path, ch
 
 
 def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path) -> None:
-    state = provenance._git.__wrapped__
+    state = provenance.git.__wrapped__
 
     def git(*words: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
@@ -175,4 +175,4 @@ def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path
 def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert package.exists()
-    assert provenance._git.__wrapped__() == {"commit": None, "dirty": None}
+    assert provenance.git.__wrapped__() == {"commit": None, "dirty": None}
