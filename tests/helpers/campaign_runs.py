@@ -61,7 +61,7 @@ def write_run(
     Each bucket of the clock has a second a step. ``changes`` replace values of its only session.
     """
     files = record.RunFolder(asked.results / job.folder)
-    files.path.mkdir(parents=True)
+    files.path.mkdir(parents=True, exist_ok=True)
     total = asked.recipe.config.schedule.steps
     task, setting, series, _ = job.folder.split("/")
     session = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "contention": {"waited": 0.0}} | changes

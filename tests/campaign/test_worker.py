@@ -1,0 +1,250 @@
+"""A worker of a campaign, beside others that are simulated."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.campaign_runs import ask, write_file, write_run
+from helpers.stopping import stop
+
+from rmsexp import record, runner
+from rmsexp.campaign import plan, registration
+from rmsexp.campaign import worker as worker_module
+from rmsexp.campaign.__main__ import main
+from rmsexp.campaign.question import Question
+from rmsexp.campaign.worker import Worker
+from rmsexp.campaign_file import Job
+from rmsexp.runner import Outcome
+
+FINISHED = Outcome("finished", 20)
+
+
+class Simulation:
+    """Runs that write records at once instead of training. ``tried``: the runs, in order.
+
+    ``behaviour``: what happens instead with some runs.
+    """
+
+    def __init__(self, asked: Question) -> None:
+        self.asked = asked
+        self.tried: list[Job] = []
+        self.lines: list[str] = []
+        self.behaviour: dict[Job, Callable[[Job], Outcome]] = {}
+
+    def execute(self, run: Any, n_jobs: int, pause: object) -> Outcome:  # noqa: ARG002
+        job = run.job
+        self.tried.append(job)
+        return self.behaviour.get(job, self.finish)(job)
+
+    def finish(self, job: Job) -> Outcome:
+        write_run(self.asked, job, 20 + 0.1 * (job.rate == 2e-3))
+        return FINISHED
+
+    def fail(self, job: Job) -> Outcome:
+        """Fail as a run whose data are missing: it has a status, but no description."""
+        message = f"no data for {job.norm} seed {job.seed} at {job.rate:g}"
+        folder = record.RunFolder(self.asked.results / job.folder)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write_status("failed", 0, message)
+        return Outcome("failed", 0, message)
+
+    def worker(self) -> Worker:
+        return Worker(self.asked, 1, self.lines.append)
+
+    def planned(self) -> tuple[Job, ...]:
+        return plan.update(self.asked)[0].jobs
+
+
+@pytest.fixture
+def simulation(tmp_path: Path, quick_folders: None, monkeypatch: pytest.MonkeyPatch) -> Simulation:  # noqa: ARG001
+    simulated = Simulation(ask(tmp_path))
+    original = Question.job
+
+    def job(asked: Question, stage: Any, norm: str, rate: float | None, seed: int) -> Any:
+        if rate is None:
+            return original(asked, stage, norm, rate, seed)
+        return SimpleNamespace(job=Job(stage, norm, rate, seed, asked.relative_folder(stage, norm, rate, seed)))
+
+    monkeypatch.setattr(Question, "job", job)
+    monkeypatch.setattr(runner, "execute", simulated.execute)
+    return simulated
+
+
+def test_a_worker_does_all_runs(simulation: Simulation) -> None:
+    """They are reported by number. The campaign is registered before the first final run."""
+    asked, registered = simulation.asked, list[bool]()
+    original = simulation.finish
+
+    def finish(job: Job) -> Outcome:
+        registered.append((asked.folder / registration.FILE).exists())
+        return original(job)
+
+    simulation.finish = finish  # type: ignore[method-assign]
+    worker = simulation.worker()
+    assert worker.work() is None
+    assert worker.failed == {}
+    assert [job.stage for job in simulation.tried] == ["tune"] * 14 + ["final"] * 4
+    assert registered == [job.stage == "final" for job in simulation.tried]
+    assert len(set(simulation.tried)) == 18
+    assert simulation.lines[0] == "tuning run 1 of 6: ln optim.lr=0.001 seed=1000"
+    assert simulation.lines[-1] == "final run 4 of 4: rms optim.lr=0.002 seed=1"
+
+
+def test_a_locked_run_is_left_and_looked_at_again(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nothing else is left, the worker waits. Here the other worker finishes one run, and dies in another."""
+    first, second, *others = simulation.planned()
+    locks = [record.RunFolder(simulation.asked.results / job.folder).locked() for job in (first, second)]
+    for lock in locks:
+        lock.__enter__()
+    waits: list[float] = []
+
+    def wait(_: object, seconds: float) -> bool:
+        assert simulation.tried == others
+        waits.append(seconds)
+        if len(waits) == 2:
+            write_run(simulation.asked, first, 20)
+            for lock in locks:
+                lock.__exit__(None, None, None)
+        return False
+
+    monkeypatch.setattr("threading.Event.wait", wait)
+    assert simulation.worker().work() is None
+    assert waits == [worker_module.POLL_SECONDS] * 2
+    assert simulation.tried[len(others)] == second
+    assert first not in simulation.tried
+
+
+def test_a_run_that_another_worker_locks_at_this_moment(simulation: Simulation) -> None:
+    first, second, *_ = simulation.planned()
+
+    def lose(job: Job) -> Outcome:
+        del simulation.behaviour[job]
+        raise record.RunLockedError("locked")
+
+    simulation.behaviour[first] = lose
+    assert simulation.worker().work() is None
+    assert simulation.tried[:3] == [first, second, first]
+
+
+def test_a_run_that_another_worker_has_just_ended(simulation: Simulation) -> None:
+    first, *_ = simulation.planned()
+
+    def find(job: Job) -> Outcome:
+        simulation.finish(job)
+        return Outcome("finished", 20, already=True)
+
+    simulation.behaviour[first] = find
+    worker = simulation.worker()
+    assert worker.work() is None
+    assert (worker.failed, simulation.tried.count(first)) == ({}, 1)
+
+
+def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
+    """Runs that do not depend on it are done. Another worker leaves it alone; the command, repeated, tries it again."""
+    first, *others = simulation.planned()
+    simulation.behaviour[first] = simulation.fail
+    worker, other = simulation.worker(), simulation.worker()
+    other._before = {}
+    assert worker.work() is None
+    assert simulation.tried == [first, *others]
+    message = "no data for ln seed 1000 at 0.001"
+    assert worker.failed == {first: message}
+    assert [line for line in simulation.lines if message in line] == [f"failed: {first.folder}: {message}"]
+    campaign, results = plan.update(simulation.asked)
+    assert other._left(campaign, results) == []
+    assert other.failed == {first: message}
+    simulation.behaviour.clear()
+    again = simulation.worker()
+    assert again.work() is None
+    assert (again.failed, simulation.tried.count(first)) == ({}, 2)
+
+
+def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:
+    """If two runs fail for the same reason, such as missing data, all would."""
+    first, second, third, *_ = simulation.planned()
+    for job in (first, third):
+        simulation.behaviour[job] = lambda _: Outcome("failed", 0, "no data; set data.root")
+    worker = simulation.worker()
+    assert worker.work() is None
+    assert simulation.tried == [first, second, third]
+    assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: no data; set data.root"
+
+
+@pytest.mark.parametrize("stage", ["tune", "final"])
+def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> None:
+    def finish_without_scores(job: Job) -> Outcome:
+        already = simulation.tried.count(job) > 1
+        if not already:
+            path = write_run(simulation.asked, job).metrics_path
+            path.write_text("\n".join(line for line in path.read_text().splitlines() if '"interim"' in line) + "\n")
+        return Outcome("finished", 20, already=already)
+
+    split = "test" if stage == "final" else "valid"
+    for norm in ("ln", "rms"):
+        for rate in simulation.asked.grid:
+            for seed in (0, 1, 1000):
+                folder = simulation.asked.relative_folder(stage, norm, rate, seed)  # type: ignore[arg-type]
+                simulation.behaviour[Job(stage, norm, rate, seed, folder)] = finish_without_scores  # type: ignore[arg-type]
+    worker = simulation.worker()
+    assert worker.work() is None
+    message = f"it has ended without its evaluations of {split} image_recall; to repeat it, remove its folder"
+    assert set(worker.failed.values()) == {message}
+
+
+def test_final_runs_of_another_commit_are_refused(simulation: Simulation) -> None:
+    with plan.locked(simulation.asked):
+        registration.register(simulation.asked, {"commit": "another", "code": "x"})
+    with pytest.raises(registration.OtherCommitError, match="come from commit another"):
+        simulation.worker().work()
+    assert {job.stage for job in simulation.tried} == {"tune"}
+
+
+def test_a_signal_ends_the_work(simulation: Simulation) -> None:
+    first, second, *_ = simulation.planned()
+    simulation.behaviour[second] = lambda _: Outcome("interrupted", 3, "stopped by SIGTERM", signum=15)
+    assert simulation.worker().work() == 15
+    assert simulation.tried == [first, second]
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 if all runs have ended, 1 if some failed, and 128 + the number of a signal."""
+    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+
+    def result(work: Callable[[Worker], int | None]) -> tuple[int, str, str]:
+        monkeypatch.setattr(Worker, "work", work)
+        return main(argv), *capsys.readouterr()  # type: ignore[return-value]
+
+    def fail(worker: Worker) -> None:
+        worker.failed[Job("tune", "ln", 1e-3, 0, "x")] = "no data"
+
+    def receive(worker: Worker) -> None:  # noqa: ARG001
+        signal.raise_signal(signal.SIGTERM)
+
+    status, out, err = result(lambda _: None)
+    assert (status, err) == (0, "")
+    assert "not decided yet" in out
+    status, out, err = result(fail)
+    assert (status, err) == (1, "1 runs failed; repeat the command to try them again\n")
+    status, out, err = result(lambda _: signal.SIGINT)
+    assert (status, out) == (130, "saved; repeat the command to continue\n")
+    with pytest.raises(SystemExit, match="143"):  # between two runs
+        result(receive)
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+    with pytest.MonkeyPatch.context() as patch:
+        stop(patch, "_update", 3 + 7, lambda: signal.raise_signal(number))
+        assert main(argv) == status
+    (folder,) = record.find_runs(tmp_path)
+    found = record.RunFolder(folder).read_status()
+    assert (found["status"], found["step"], found["checkpoint"]) == ("interrupted", 7, 7)
+    assert capsys.readouterr().out.endswith("saved; repeat the command to continue\n")

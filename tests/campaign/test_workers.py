@@ -1,0 +1,60 @@
+"""Several workers that one command starts."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import RUNS, write_file
+
+from rmsexp import record
+from rmsexp.campaign import workers
+
+
+def test_lines_have_a_label() -> None:
+    stream = io.StringIO()
+    labelled = workers.Labelled(stream, "[2] ")
+    print("one\ntwo", end="", file=labelled)
+    assert stream.getvalue() == "[2] one\n"
+    print(" and three\n", file=labelled)
+    labelled.flush()
+    assert stream.getvalue() == "[2] one\n[2] two and three\n[2] \n"
+    assert not labelled.isatty()
+
+
+def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
+    assert workers.start(2, ["quality_cifar01"]) == 2
+    lines = sorted(capfd.readouterr().err.splitlines())
+    assert [line[:29] for line in lines] == [f"[{number}] rmsexp: campaign quality_" for number in (1, 2)]
+
+
+def test_a_killed_command_takes_its_workers_with_it(tmp_path: Path) -> None:
+    """They save their runs first."""
+    folder = write_file(tmp_path, runs=RUNS | {"schedule.steps": 20_000})
+    command = [sys.executable, "-m", "rmsexp.campaign", "tiny", "--jobs", "2", "--config-dir", folder]
+    with subprocess.Popen(
+        [*command, f"results={tmp_path}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stderr is not None
+        seen: set[str] = set()
+        for line in parent.stderr:
+            seen |= set(re.findall(r"^(\[[12]\]) .* step \d+/20000 ", line))
+            if len(seen) == 2:
+                break
+        parent.send_signal(signal.SIGKILL)
+        assert all(re.match(r"\[[12]\] ", line) for line in parent.stderr)  # to the end, when both have ended
+    runs = [record.RunFolder(path) for path in record.find_runs(tmp_path)]
+    deadline = time.monotonic() + 60
+    while any(run.is_locked() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for run in runs:
+        status = run.read_status()
+        assert (status["status"], status["error"]) == ("interrupted", "stopped by SIGTERM")
+        assert status["checkpoint"] == status["step"] > 0
+    assert len(runs) == 2
