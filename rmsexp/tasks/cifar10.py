@@ -97,7 +97,9 @@ class Config(config.RunConfig):
         super().__post_init__()
         checks.at_least("batch_size", self.batch_size, 1)
         if self.evaluation is not None and self.data.validation is None:
-            raise ValueError(f"evaluation={self.evaluation} needs validation images; set data.validation=5000")
+            raise ValueError(
+                f"evaluation={self.evaluation} needs validation images; set data.validation to their number"
+            )
 
 
 class Task:

@@ -68,7 +68,7 @@ def test_the_config_chooses(evaluation: str, kind: type) -> None:
     [
         (["evaluation=score"], r"evaluation=score is not known; did you mean scored\?"),
         (["evaluation=scored", "schedule.steps=19"], "schedule.steps=19 is too few for 20 evaluations"),
-        (["task=cifar10", "evaluation=scored"], "needs validation images; set data.validation=5000"),
+        (["task=cifar10", "evaluation=scored"], "needs validation images; set data.validation to their number"),
     ],
 )
 def test_evaluations_that_do_not_fit_are_refused(words: list[str], message: str) -> None:

@@ -38,10 +38,14 @@ def label(series: str) -> str:
     return " ".join([NAMES.get(norm, norm), *overrides])
 
 
+def without_impl(series: str) -> str:
+    """Return a series without the option ``impl``, which changes the speed only, such as "ln" for "ln+impl=fused"."""
+    return "+".join(part for part in series.split("+") if not part.startswith("impl="))
+
+
 def is_plain_ln(series: str) -> bool:
     """Return whether a series is LN with no changed option, except perhaps ``impl``. Savings are relative to these."""
-    norm, *overrides = series.split("+")
-    return norm == "ln" and all(override.startswith("impl=") for override in overrides)
+    return without_impl(series) == "ln"
 
 
 def in_order(series: Iterable[str]) -> list[str]:

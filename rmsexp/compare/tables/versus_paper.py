@@ -37,7 +37,7 @@ def table(records: Records) -> pd.DataFrame:
 def _means(records: Records, split: str) -> pd.DataFrame:
     """Return the means over seeds on a split: columns ``series``, ``norm``, ``final``, ``best``.
 
-    ``norm``: the series, as the paper's numbers name it.
+    ``norm``: the series without its implementation, as the paper's numbers name it.
     """
     step, runs = statistics.common_step(records), records.runs.set_index("folder")
     values = {
@@ -45,7 +45,7 @@ def _means(records: Records, split: str) -> pd.DataFrame:
         "best": statistics.best_metric(records, step, split),
     }
     means = runs.assign(**values).groupby("series", as_index=False)[["final", "best"]].mean()
-    return means.assign(norm=means["series"].str.lower())
+    return means.assign(norm=means["series"].map(names.without_impl).str.lower())
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:

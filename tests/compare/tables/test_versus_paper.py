@@ -35,3 +35,12 @@ def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> No
     table = versus_paper.table(load(tmp_path))
     assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
     assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}
+
+
+def test_the_implementation_does_not_matter(tmp_path: Path) -> None:
+    """A fused norm has the same definition as an eager one, so it is compared with the same number."""
+    write_errors(tmp_path, "rms+impl=fused", 0, [0.9, 0.12])
+    write_errors(tmp_path, "prms+p=0.5", 0, [0.9, 0.13])
+    rows = versus_paper.table(setting(tmp_path))
+    assert list(rows["series"]) == ["rms+impl=fused"]
+    assert list(rows["paper"]) == [0.0883]
