@@ -80,6 +80,8 @@ class CampaignFile:
     Attributes:
         path: the file.
         name, question: the campaign's name, and what it shall answer.
+        command: the words after ``python -m rmsexp.campaign``, without those that say where and how runs are done; the
+            name alone if the file does not have them.
         runs: the overrides that all runs have.
         rate: the key that is tuned, such as "optim.lr".
         mode: "min" or "max", the better direction of both metrics.
@@ -96,6 +98,7 @@ class CampaignFile:
     path: Path
     name: str
     question: str
+    command: tuple[str, ...]
     runs: dict[str, Any]
     rate: str
     mode: Literal["min", "max"]
@@ -147,6 +150,7 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"its jobs name {', '.join(sorted(unknown))}, which is not among its norms")
     return {
         **{key: _text(stored[key], key) for key in ("name", "question", "rate")},
+        "command": tuple(_text(word, "command") for word in _list({"command": [stored["name"]]} | stored, "command")),
         "runs": _typed(stored["runs"], dict, "runs"),
         "mode": _choice(stored["mode"], ("min", "max"), "mode"),
         "tuned_by": _metric(stored, "tuned_by"),

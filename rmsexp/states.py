@@ -247,7 +247,7 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
         states[job.stage][NOT_STARTED if run is None else run.state] += 1
     stages = [Stage(stage, counts) for stage, counts in states.items()]
     over = "final" in states and not any(stage.left for stage in stages)
-    words = ["rmsexp.report", str(results)] if over else ["rmsexp.campaign", stored["name"]]
+    words = ["rmsexp.report", str(results)] if over else ["rmsexp.campaign", *stored["command"]]
     if not over and str(results) != "results":
         words.append(f"results={results}")
     seconds = _seconds_left(planned, runs.values())

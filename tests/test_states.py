@@ -208,6 +208,13 @@ def test_the_default_folder_is_not_named_in_the_next_command(
     assert found.seconds_left is None
 
 
+def test_the_next_command_has_the_changes_that_were_typed(tmp_path: Path, campaign: Campaign) -> None:
+    campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
+    campaign.write_file(tmp_path)
+    (found,) = Reader(tmp_path).read().campaigns
+    assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path}"
+
+
 def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
     tmp_path: Path, campaign: Campaign
 ) -> None:

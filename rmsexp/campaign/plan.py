@@ -83,6 +83,7 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         path=question.folder / campaign_file.FILE,
         name=question.name,
         question=content.question,
+        command=question.command(places=False),
         runs=dict(word.split("=", 1) for word in question.words),
         rate=question.rate,
         mode=question.target.mode,
@@ -138,7 +139,7 @@ def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) ->
 def _write(campaign: Campaign) -> None:
     """Write ``campaign.json``, unless it has this content already."""
     content: dict[str, Any] = {"format": campaign_file.FORMAT}
-    for key in ("name", "question", "runs", "rate", "mode", "norms", "grid"):
+    for key in ("name", "question", "command", "runs", "rate", "mode", "norms", "grid"):
         content[key] = getattr(campaign, key)
     content |= {"tuned_by": " ".join(campaign.tuned_by), "score": " ".join(campaign.score)}
     content |= {"seeds": campaign.seeds._asdict(), "claims": [asdict(claim) for claim in campaign.claims]}

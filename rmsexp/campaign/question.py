@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -26,7 +25,8 @@ from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.schema import fit
 
 GROUP = "campaign"
-KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")  # not about the runs
+# Keys of the campaign itself, not of its runs.
+KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")
 PLACES = ("results=", "data.root=", "threads=", "device=")  # words that say where and how runs are done, not which
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
@@ -57,11 +57,10 @@ class Question:
         """The name of the file, with the typed changes; it is the name of the campaign's folder."""
         return folder_name(self.file, [word for word in self.typed if not word.startswith(PLACES)])
 
-    @property
-    def command(self) -> str:
-        """The command that does the campaign."""
-        folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
-        return shlex.join(["python", "-m", "rmsexp.campaign", self.file, *self.typed, *folder])
+    def command(self, places: bool = True) -> tuple[str, ...]:
+        """Return the words after ``python -m rmsexp.campaign``; without ``PLACES`` if ``places`` is false."""
+        folder = () if self.config_dir is None else ("--config-dir", self.config_dir)
+        return (self.file, *(word for word in self.typed if places or not word.startswith(PLACES)), *folder)
 
     @cached_property
     def recipe(self) -> config.Job:

@@ -42,7 +42,7 @@ def print_plan(question: Question) -> None:
         print("  more may follow: tuning extends the grid where a best rate is at its edge, and final seeds by spread")
     _print_lines([*problems, *pilot(campaign, question), *campaign.remarks(results)])
     print(f"plan    {campaign.path}")
-    print(f"next    {question.command if left else _report(question)}")
+    print(f"next    {_next(question, bool(left))}")
 
 
 def _coming(campaign: Campaign) -> list[Job]:
@@ -96,7 +96,7 @@ def print_verdicts(question: Question) -> None:
         print(f"not decided yet: {undecided}")
     _print_lines([verdict_line(verdict, campaign.score.metric) for verdict in campaign.verdicts(results)])
     _print_lines([*problems, *campaign.remarks(results)])
-    print(f"next    {question.command if left else _report(question)}")
+    print(f"next    {_next(question, bool(left))}")
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
@@ -111,8 +111,10 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}" if math.isfinite(value) else "no bound"
 
 
-def _report(question: Question) -> str:
-    return shlex.join(["python", "-m", "rmsexp.report", str(question.results)])
+def _next(question: Question, left: bool) -> str:
+    """Return the next command: the campaign's own if runs are left, else the report."""
+    words = ["rmsexp.campaign", *question.command()] if left else ["rmsexp.report", str(question.results)]
+    return shlex.join(["python", "-m", *words])
 
 
 def _print_lines(lines: Sequence[str]) -> None:

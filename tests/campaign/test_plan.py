@@ -77,6 +77,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     do(asked, value)
     campaign, _ = plan.update(asked)
     assert campaigns.load(campaign.path) == campaign
+    assert campaign.command == ("tiny", "--config-dir", asked.config_dir)
 
 
 def test_an_unchanged_plan_is_not_written_again(tmp_path: Path) -> None:

@@ -174,6 +174,12 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     assert len({first.digest, *others}) == 6
 
 
+def test_the_question_about_any_norm() -> None:
+    asked = question.read("quality", ["task=order_embedding", "scale=demo", "norms=[ln,l2]", "margin=1"])
+    assert [(claim.a, claim.b) for claim in asked.claims] == [("l2", "ln")]
+    assert asked.name == "quality+margin=1+norms=ln-l2+scale=demo+task=order_embedding"
+
+
 @pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])
 def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their runs can be composed. Norms differ little, so the first two are enough here."""
