@@ -134,7 +134,7 @@ def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeyp
 @pytest.mark.parametrize("command", app.COMMANDS)
 def test_help_depends_neither_on_docstrings_nor_on_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
-    module = import_module("rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}")
+    module = import_module(f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}")
     expected = (module.__doc__ or "").replace("…", "?").split()
     monkeypatch.setattr(module, "__doc__", None)
     with contextlib.suppress(SystemExit):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from rmsexp import config
@@ -20,12 +22,9 @@ SPREAD = 0.3  # standard deviation of the noise that is added to a layer's initi
 
 def norm(name: str) -> Norm:
     """Return the norm of ``configs/norm/<name>.yaml`` with eps = 0, as in the paper's section 4."""
-    content = OmegaConf.load(config.CONFIGS / "norm" / f"{name}.yaml")
-    assert isinstance(content, DictConfig)
-    if "eps" in content:
-        content.eps = 0.0
-    norm: Norm = config.norm_from(content, config.norm_class)
-    return norm
+    norm: Norm = config.job(["task=transformer", f"norm={name}"]).norm  # a task without options of its own for norms
+    changes: dict[str, Any] = {"eps": 0.0} if hasattr(norm, "eps") else {}
+    return dataclasses.replace(norm, **changes)
 
 
 def site(norm: Norm, *stream_name: str | int) -> Linear:
