@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def module_of(command: str) -> str:
-    return "rmsexp.analysis.__main__" if command == "analysis" else f"rmsexp.{command}"
+    return f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}"
 
 
 @pytest.mark.parametrize("command", app.COMMANDS)
@@ -84,7 +84,7 @@ def test_an_unknown_command_is_reported_in_one_line(
 ) -> None:
     assert main([word, "norm=ln"]) == 2
     out, err = capsys.readouterr()
-    names = "timing, bench, report, status, analysis, translate, prepare, published"
+    names = "campaign, timing, bench, report, status, analysis, translate, prepare, published"
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
 
 
