@@ -15,15 +15,15 @@ from rmsexp.command_line import entry_point, report
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default that of the process, and return its exit status."""
-    from rmsexp import app
+    from rmsexp import app, usage
 
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
         return app.main(words)
     name, *arguments = words
-    if name not in app.COMMANDS:
-        names = ", ".join(app.COMMANDS)
-        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name, list(app.COMMANDS))} (commands: {names})")
+    if name not in usage.COMMANDS:
+        names = ", ".join(usage.COMMANDS)
+        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name, list(usage.COMMANDS))} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
     module = import_module(f"rmsexp.{name}.__main__" if name in ("analysis", "campaign") else f"rmsexp.{name}")

@@ -18,12 +18,9 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from rmsexp import config, process, record
+from rmsexp import config, lock, process, record
 from rmsexp.command_line import Parser, ReportedError, entry_point, report
 from rmsexp.earlier import Earlier, RefusedError
-from rmsexp.usage import COMMANDS as COMMANDS
-from rmsexp.usage import EXAMPLES as EXAMPLES
-from rmsexp.usage import KEYS as KEYS
 from rmsexp.usage import help_text
 
 if TYPE_CHECKING:
@@ -61,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with process.saving_workers(lambda: _busy(jobs)):
             _hydra(["-m", *folder, *sweep])
         return _end_of_sweep(jobs)
-    except record.RunLockedError as error:
+    except lock.RunLockedError as error:
         report(error)
         return 1
 
@@ -284,7 +281,7 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     with process.safe_output():
         try:
             outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
-        except (record.RunLockedError, OSError) as error:
+        except (lock.RunLockedError, OSError) as error:
             report(error)
             return "failed"
         _print_outcome(job, outcome)

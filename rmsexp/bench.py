@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmsexp import checks, config, record
+from rmsexp import atomic, checks, config
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
@@ -136,14 +136,14 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
     from rmsexp.compare.plots import canvas
 
     what, notes = content["what"], benchmarks.notes(content)
-    record.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
+    atomic.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
     summaries = bench_table.summaries(SUMMARIES[what], measured)
     for name, table in summaries.items():
         _print(name, table)
     sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
     parts = [f"# {what}", "\n".join(f"- {line}" for line in [*notes, f"`{content['command']}`"])]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
-    record.write_atomic(folder / "bench.md", markup.document(parts))
+    atomic.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):
         panels = [case for case in measured if case.stored["passes"] == passes]
         canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))

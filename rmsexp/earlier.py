@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp import config, record
+from rmsexp import atomic, config, record
 from rmsexp.command_line import ReportedError
 from rmsexp.readers import read_yaml
 
@@ -126,7 +126,7 @@ class Earlier:
         lines = []
         for path in (path for path, content in contents.items() if content is None):
             if path in self.damaged:
-                kept = record.move_aside(path).name
+                kept = atomic.move_aside(path).name
                 lines.append(f"{self.damaged[path]}; it is written again, and the damaged file is kept as {kept}")
             elif begun:
                 lines.append(f"{path} is missing; it is written again")

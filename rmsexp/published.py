@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsexp import compare, config, record, tasks
+from rmsexp import atomic, compare, config, readers, record, tasks
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import names
 from rmsexp.data import authors_files, cache
@@ -105,16 +105,16 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         "parameters": {"total": None, "modules": {}},
         "sessions": [{"from_step": 0, "device": log.device, "comparable": False}],
     }
-    if folder.exists() and record.read_json(folder / record.RUN) == run:
+    if folder.exists() and readers.read_json(folder / record.RUN) == run:
         return folder
     with cache.staging(folder) as temporary:
         if folder.exists():
             raise FileExistsError(f"{folder} contains another run; choose another --seed or --results")
-        record.write_json(temporary / record.RUN, run)
+        atomic.write_json(temporary / record.RUN, run)
         record.RunFolder(temporary).append(rows)
-        record.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
+        atomic.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
         temporary.rename(folder)
-        record.sync_folder(folder.parent)
+        atomic.sync_folder(folder.parent)
     return folder
 
 

@@ -23,13 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rmsexp.atomic import move_aside as move_aside
-from rmsexp.atomic import sync_folder as sync_folder
-from rmsexp.atomic import write_atomic as write_atomic
-from rmsexp.atomic import write_json as write_json
+from rmsexp import atomic
 from rmsexp.lock import Lock
-from rmsexp.lock import RunLockedError as RunLockedError
-from rmsexp.readers import read_json as read_json
+from rmsexp.readers import read_json
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
@@ -89,10 +85,10 @@ class RunFolder:
     def move_aside(self) -> None:
         """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number."""
         if self.path.exists():
-            move_aside(self.path)
+            atomic.move_aside(self.path)
 
     def remove_temporaries(self) -> None:
-        """Remove the temporary files of processes that were killed in :func:`write_atomic`.
+        """Remove the temporary files of processes that were killed in :func:`rmsexp.atomic.write_atomic`.
 
         The caller must hold the run's lock.
         """
@@ -120,7 +116,7 @@ class RunFolder:
         self.check_lock()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
         content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
-        write_json(self.status_path, content | {"digest": _digest(content)})
+        atomic.write_json(self.status_path, content | {"digest": _digest(content)})
 
     def read_status(self) -> dict[str, Any]:
         """Return the content of ``status.json``, with "interrupted" instead of "running" if no process holds the lock.

@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import nn
 
-from rmsexp import config, process, record, tasks
+from rmsexp import atomic, config, lock, process, record, tasks
 from rmsexp.command_line import brief, memory_message
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
@@ -90,7 +90,7 @@ class RunFile:
         *earlier, current = self.sessions
         switched_off = self.failures.errors | process.output_failures()
         added = {"contention": self.contention.report()} | ({"switched_off": switched_off} if switched_off else {})
-        record.write_json(self.folder.run_path, self.identity | {"sessions": [*earlier, current | added]})
+        atomic.write_json(self.folder.run_path, self.identity | {"sessions": [*earlier, current | added]})
 
     def write_failures(self) -> None:
         """Write the file again at the end of the run if something was switched off; loggers may fail at their end."""
@@ -104,7 +104,7 @@ def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None) -> Out
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
 
-    Raises: record.RunLockedError if another process writes this run.
+    Raises: lock.RunLockedError if another process writes this run.
     """
     folder = record.RunFolder(job.folder)
     with folder.locked():
@@ -156,9 +156,9 @@ def _run_and_report(
         if written is None:
             folder.status_path.unlink()
         else:
-            record.write_atomic(folder.status_path, written)
+            atomic.write_atomic(folder.status_path, written)
         return Outcome("failed", status.step, str(error))
-    except record.RunLockedError as error:
+    except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder))
@@ -166,7 +166,7 @@ def _run_and_report(
         status.write(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
         print(f"the status of {folder.path} could not be written ({error.strerror})", file=sys.stderr)
-    except record.RunLockedError as error:
+    except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     return outcome
 
@@ -209,7 +209,7 @@ def _run(
             run_file.write()
             status.write("running")
 
-        record.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
+        atomic.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
         views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
         trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record, pause)
@@ -305,5 +305,5 @@ def _message(error: Exception, folder: record.RunFolder) -> str:
     if isinstance(error, EXPECTED):
         return brief(error)
     path = folder.path / "traceback.txt"
-    record.write_atomic(path, traceback.format_exc())
+    atomic.write_atomic(path, traceback.format_exc())
     return brief(f"{type(error).__name__}: {error} (traceback in {path})")

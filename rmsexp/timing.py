@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmsexp import config, record
+from rmsexp import atomic, config, readers
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
@@ -106,10 +106,10 @@ def _show(folder: Path) -> None:
     from rmsexp.compare.tables import timing as timing_table
 
     rows = pd.DataFrame(
-        timing_records.rows(record.read_json(folder / timing_records.FILE), str(folder)),
+        timing_records.rows(readers.read_json(folder / timing_records.FILE), str(folder)),
         columns=list(timing_records.COLUMNS),
     )
-    record.write_atomic(folder / "timing.csv", markup.csv(rows))
+    atomic.write_atomic(folder / "timing.csv", markup.csv(rows))
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")

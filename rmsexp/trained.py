@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rmsexp import config, record, tasks
+from rmsexp import config, readers, record, tasks
 from rmsexp.readers import read_yaml
 from rmsexp.train import checkpoint
 
@@ -58,7 +58,7 @@ def load(
 def _data_digest(path: Path) -> str:
     """Return the digest of a run's data from its ``run.json``. Raises: ValueError if the file is damaged; OSError."""
     try:
-        digest = record.read_json(path)["dataset"]["digest"]
+        digest = readers.read_json(path)["dataset"]["digest"]
     except (KeyError, TypeError):
         digest = None
     if not isinstance(digest, str):

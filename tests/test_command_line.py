@@ -11,7 +11,7 @@ from importlib import import_module
 
 import pytest
 
-from rmsexp import app
+from rmsexp import usage
 from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError, UnavailableError
@@ -131,7 +131,7 @@ def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeyp
     assert written.getvalue() == b"task=?\n"
 
 
-@pytest.mark.parametrize("command", app.COMMANDS)
+@pytest.mark.parametrize("command", usage.COMMANDS)
 def test_help_depends_neither_on_docstrings_nor_on_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
     module = import_module(f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}")

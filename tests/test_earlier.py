@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rmsexp import config, record
+from rmsexp import atomic, config, readers, record
 from rmsexp.config import Job
 from rmsexp.earlier import UNCHECKED, Earlier, RefusedError, name_of
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, jobs: dict[str, Job]) -> record.RunFolder:
     job, folder = jobs["job"], record.RunFolder(tmp_path / "seed0")
     folder.path.mkdir()
     run = {"task": "cifar10", "setting": job.setting, "series": job.series, "seed": 0}
-    record.write_json(folder.run_path, run | {"dataset": {"digest": "data"}, "sessions": [{"from_step": 0}]})
+    atomic.write_json(folder.run_path, run | {"dataset": {"digest": "data"}, "sessions": [{"from_step": 0}]})
     folder.config_path.write_text(yaml.safe_dump(job.resolved))
     metrics = folder.metrics_digest(folder.append(ROWS))
     folder.write_status("finished", 4, run=name_of(job), checkpoint=4, metrics=metrics)
@@ -129,7 +129,7 @@ def test_another_config_and_other_data_are_refused(folder: record.RunFolder, job
 def test_the_status_of_an_older_version_is_compared_with_the_metrics(
     folder: record.RunFolder, jobs: dict[str, Job], status: dict[str, Any], message: str | None
 ) -> None:
-    record.write_json(folder.status_path, status)
+    atomic.write_json(folder.status_path, status)
     earlier = Earlier.read(folder)
     assert earlier.has_ended(jobs["job"])
     contradiction = earlier.contradiction(jobs["job"])
@@ -140,9 +140,9 @@ def test_the_status_of_an_older_version_is_compared_with_the_metrics(
 def test_the_status_of_another_run_and_missing_metrics_contradict(
     folder: record.RunFolder, jobs: dict[str, Job]
 ) -> None:
-    status = record.read_json(folder.status_path)
+    status = readers.read_json(folder.status_path)
     folder.write_status("finished", 4, run="another", checkpoint=4, metrics=status["metrics"])
     assert Earlier.read(folder).contradiction(jobs["job"]) == f"{folder.status_path} is of the run another"
-    record.write_json(folder.status_path, status)
+    atomic.write_json(folder.status_path, status)
     folder.metrics_path.unlink()
     assert Earlier.read(folder).contradiction(jobs["job"]) == f"{folder.metrics_path} is missing"

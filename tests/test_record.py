@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.records import write_run
 
-from rmsexp import record
+from rmsexp import atomic, lock, readers, record
 
 HOLDER = """
 import sys
@@ -153,7 +153,7 @@ def test_cut_refuses_a_file_whose_rows_have_changed(folder: record.RunFolder) ->
 def test_write_atomic_replaces(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    record.write_atomic(path, content)
+    atomic.write_atomic(path, content)
     assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -172,7 +172,7 @@ def test_write_atomic_leaves_nothing_on_failure(
 
     monkeypatch.setattr(*{"fsync": (os, "fsync"), "replace": (Path, "replace")}[broken], fail)
     with pytest.raises(OSError, match="No space"):
-        record.write_atomic(path, "new")
+        atomic.write_atomic(path, "new")
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == ({} if old is None else {"file": old})
 
 
@@ -184,14 +184,14 @@ def test_damaged_json_is_named(tmp_path: Path, content: str, message: str) -> No
     path = tmp_path / record.RUN
     path.write_text(content)
     with pytest.raises(ValueError, match=message) as caught:
-        record.read_json(path)
+        readers.read_json(path)
     assert str(path) in str(caught.value)
 
 
 def test_json_round_trip(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, True], "b": {"ä": "\n"}}
-    record.write_json(tmp_path / "x.json", value)
-    assert record.read_json(tmp_path / "x.json") == value
+    atomic.write_json(tmp_path / "x.json", value)
+    assert readers.read_json(tmp_path / "x.json") == value
 
 
 def test_a_second_process_is_refused_and_learns_which_process_writes(
@@ -199,7 +199,7 @@ def test_a_second_process_is_refused_and_learns_which_process_writes(
 ) -> None:
     assert folder.is_locked()
     message = f"{folder.path} is being written by another process .id {holder.pid}."
-    with pytest.raises(record.RunLockedError, match=message), folder.locked():
+    with pytest.raises(lock.RunLockedError, match=message), folder.locked():
         pass
     with record.RunFolder(folder.path.with_name("seed1")).locked():
         pass
@@ -218,7 +218,7 @@ def test_a_lock_is_exclusive_within_a_process_and_free_after_its_release(tmp_pat
     assert not folder.is_locked()
     with folder.locked():
         assert folder.is_locked()
-        with pytest.raises(record.RunLockedError), folder.locked():
+        with pytest.raises(lock.RunLockedError), folder.locked():
             pass
     assert not folder.is_locked()
     with folder.locked():
@@ -252,13 +252,13 @@ def test_temporaries_of_the_run_and_of_its_checkpoints_are_removed(folder: recor
 def test_running_without_a_living_process_is_interrupted(
     folder: record.RunFolder, holder: subprocess.Popen[str]
 ) -> None:
-    record.write_json(folder.status_path, {"status": "running", "step": 7})
+    atomic.write_json(folder.status_path, {"status": "running", "step": 7})
     assert folder.read_status() == {"status": "running", "step": 7}
     holder.kill()
     holder.wait()
     error = "the process died without writing a status"
     assert folder.read_status() == {"status": "interrupted", "step": 7, "error": error}
-    assert record.read_json(folder.status_path)["status"] == "running"  # reading changes nothing
+    assert readers.read_json(folder.status_path)["status"] == "running"  # reading changes nothing
 
 
 @pytest.mark.parametrize("status", ["finished", "diverged", "failed", "interrupted"])
@@ -283,10 +283,10 @@ def test_an_ended_run_keeps_its_status(folder: record.RunFolder, status: record.
 def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str, value: object) -> None:
     folder.write_status("finished", 4, run="a", checkpoint=4, metrics=folder.metrics_digest(0))
     for content in (
-        {k: v for k, v in record.read_json(folder.status_path).items() if k != "digest"},
-        record.read_json(folder.status_path) | {key: value},
+        {k: v for k, v in readers.read_json(folder.status_path).items() if k != "digest"},
+        readers.read_json(folder.status_path) | {key: value},
     ):
-        record.write_json(folder.status_path, content)
+        atomic.write_json(folder.status_path, content)
         with pytest.raises(ValueError, match=rf"{folder.status_path} has changed since it was written"):
             folder.read_status()
 
@@ -299,7 +299,7 @@ def test_a_status_that_was_edited_is_refused(folder: record.RunFolder, key: str,
 def test_a_status_of_an_older_version_with_impossible_values_is_refused(
     folder: record.RunFolder, content: dict[str, object]
 ) -> None:
-    record.write_json(folder.status_path, content)
+    atomic.write_json(folder.status_path, content)
     with pytest.raises(ValueError, match=f"{folder.status_path} has no valid status and step"):
         folder.read_status()
 
@@ -310,7 +310,7 @@ def test_a_run_that_lost_its_lock_writes_no_more(folder: record.RunFolder) -> No
         folder.write_status("running", 0)
         folder.lock_path.unlink()
         for write in (lambda: folder.append(ROWS[1:]), lambda: folder.write_status("finished", 1), folder.check_lock):
-            with pytest.raises(record.RunLockedError, match="was deleted or replaced"):
+            with pytest.raises(lock.RunLockedError, match="was deleted or replaced"):
                 write()
     assert folder.read_metrics() == (ROWS[:1], None)
     assert folder.read_status()["status"] == "interrupted"
@@ -327,7 +327,7 @@ def test_a_run_that_lost_its_lock_writes_no_more(folder: record.RunFolder) -> No
     ],
 )
 def test_a_damaged_run_json_is_named(folder: record.RunFolder, content: dict[str, object], message: str) -> None:
-    record.write_json(folder.run_path, content)
+    atomic.write_json(folder.run_path, content)
     with pytest.raises(ValueError, match=f"{folder.run_path} {message}"):
         folder.read_run()
 
@@ -353,7 +353,7 @@ def test_find_runs_in_order_without_those_moved_aside_or_hidden(tmp_path: Path) 
     for series, name in (("bn", "seed0.old0"), ("bn", "seed0.old11"), (".hydra", "seed0")):
         folder = tmp_path / "cifar10" / "demo" / series / name
         folder.mkdir(parents=True)
-        record.write_json(folder / record.RUN, {})
+        atomic.write_json(folder / record.RUN, {})
     (tmp_path / "cifar10" / "demo" / "rms" / "seed0").mkdir(parents=True)  # a run that has not begun
     assert list(record.find_runs(tmp_path)) == runs
     assert list(record.find_runs(tmp_path / "cifar10" / "demo" / "bn")) == runs[:2]

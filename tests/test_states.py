@@ -11,7 +11,7 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.states import Evaluation, Reader, Run, read_run
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
@@ -36,7 +36,7 @@ def test_a_finished_run_has_its_last_evaluation_and_time(tmp_path: Path) -> None
 
 def test_a_running_run_is_as_far_as_its_metrics_and_has_time_left(tmp_path: Path) -> None:
     folder = write_run(tmp_path, steps=400, status="running")
-    record.write_json(folder / record.STATUS, {"status": "running", "step": 100, "error": None})  # at a checkpoint
+    atomic.write_json(folder / record.STATUS, {"status": "running", "step": 100, "error": None})  # at a checkpoint
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     with record.RunFolder(folder).locked():
         run = run_in(tmp_path)
@@ -47,7 +47,7 @@ def test_a_running_run_is_as_far_as_its_metrics_and_has_time_left(tmp_path: Path
 
 def test_a_run_without_a_process_is_interrupted_at_its_checkpoint(tmp_path: Path) -> None:
     folder = write_run(tmp_path, steps=400, status="running")
-    record.write_json(folder / record.STATUS, {"status": "running", "step": 100, "error": None})
+    atomic.write_json(folder / record.STATUS, {"status": "running", "step": 100, "error": None})
     run = run_in(tmp_path)
     assert (run.state, run.step, run.steps) == ("interrupted", 100, None)
     assert run.error == "the process died without writing a status"
@@ -69,7 +69,7 @@ def test_a_run_that_failed_before_its_first_step_has_only_a_status(tmp_path: Pat
 def write_rows(folder: Path, rows: list[record.Row], **target: str) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     target = {"split": "test", "selection": "valid", "metric": "error"} | target
-    record.write_json(folder / record.RUN, {"target": target, "dataset": {"digest": "0"}, "sessions": []})
+    atomic.write_json(folder / record.RUN, {"target": target, "dataset": {"digest": "0"}, "sessions": []})
     (folder / record.METRICS).unlink(missing_ok=True)
     record.RunFolder(folder).append(rows)
     record.RunFolder(folder).write_status("interrupted", 5)
@@ -148,12 +148,12 @@ def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path,
     changes: list[dict[str, Any]] = [{key: value} for key in ("step", "split", "seconds", "error")]
     changes += [{"seconds": dict.fromkeys(record.BUCKETS, value)}, {"step": 1e308}]
     for change in changes:
-        record.write_json(folder / record.STATUS, {"status": "running", "step": 7, "error": value})
+        atomic.write_json(folder / record.STATUS, {"status": "running", "step": 7, "error": value})
         (folder / record.CONFIG).write_text(f"max_steps: {json.dumps(value)}\n")
         for metric in ("error", value):
             target = {"metric": metric, "split": "test"}
             stored = {"target": target, "dataset": {"digest": "0"}, "sessions": []}
-            record.write_json(folder / record.RUN, stored)
+            atomic.write_json(folder / record.RUN, stored)
             (folder / record.METRICS).write_text(json.dumps(row("test", 3, 0.5) | change) + "\n")
             run = run_in(tmp_path)
             assert run.state == "interrupted"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich import table as rich_table
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.compare import Records, load
 from rmsexp.compare.plots import canvas
 from rmsexp.compare.tables import markup
@@ -58,7 +58,7 @@ class Finding:
         for table in self.tables:
             path = (table.folder or out) / f"{table.name}.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
-            record.write_atomic(path, markup.csv(table.values))
+            atomic.write_atomic(path, markup.csv(table.values))
             print(table.title)
             rich.print(for_terminal(table.text))
             print(f"written {path}")

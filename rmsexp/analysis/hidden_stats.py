@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from rmsexp import record, trained
+from rmsexp import readers, record, trained
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.compare import paper
 from rmsexp.compare.plots import canvas, style
@@ -128,4 +128,4 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
 
 
 def _series(run: Path) -> str:
-    return str(record.read_json(run / record.RUN).get("series"))
+    return str(readers.read_json(run / record.RUN).get("series"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmsexp import machine_lock, record, runner
+from rmsexp import lock, machine_lock, record, runner
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
@@ -84,7 +84,7 @@ class Worker:
             self.report(self._headline(campaign, job))
             try:
                 outcome = runner.execute(self.question.job(job.stage, job.norm, job.rate, job.seed), self.n_jobs, pause)
-            except record.RunLockedError:
+            except lock.RunLockedError:
                 continue
             if outcome.status == "failed":
                 self._fail(job, str(outcome.error))

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.compare.page.contents import CampaignReport
 from rmsexp.compare.plots import canvas, verdict_figures, verdict_panels
 from rmsexp.compare.records import names
@@ -39,8 +39,8 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = verdicts.table(states)
-    record.write_atomic(folder / "verdicts.csv", markup.csv(table))
-    record.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(states)))
+    atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
+    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(states)))
     times = {str(state.campaign.path): found for state in states if (found := timed(state, records, timings))}
     figures = {
         FOREST: verdict_panels.differences(states),

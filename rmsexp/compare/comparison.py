@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.compare.plots import setting_curves
 from rmsexp.compare.records import statistics
 from rmsexp.compare.records.caveats import caveats
@@ -31,8 +31,8 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
     comparison.mkdir(exist_ok=True)
     table = summary_table.table(records, *records.names) if summary is None else summary
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
-    record.write_atomic(comparison / "summary.csv", markup.csv(table))
-    record.write_atomic(comparison / "summary.md", text)
+    atomic.write_atomic(comparison / "summary.csv", markup.csv(table))
+    atomic.write_atomic(comparison / "summary.md", text)
     setting_curves.save(records, comparison)
     return comparison
 

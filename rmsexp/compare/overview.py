@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.compare.page import html, markdown
 from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
@@ -48,7 +48,7 @@ def write(
         "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),
     }
     for name, text in texts.items():
-        record.write_atomic(folder / name, text)
+        atomic.write_atomic(folder / name, text)
     verdicts = [] if campaigns is None else [folder / "verdicts.csv", folder / "rates.csv", *campaigns.images.values()]
     return [folder / name for name in texts] + verdicts + savings + paper
 

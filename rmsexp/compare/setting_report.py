@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.compare import comparison
 from rmsexp.compare.page import markdown
 from rmsexp.compare.page.contents import SettingReport
@@ -91,9 +91,9 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         figures={FIGURES[name]: str(report.folder / f"{name}.png") for name in figures},
     )
     for part in parts:
-        record.write_atomic(report.folder / f"{part.name}.csv", markup.csv(part.numbers))
-    record.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
-    record.write_atomic(report.folder / "tables.tex", markdown.latex(report))
+        atomic.write_atomic(report.folder / f"{part.name}.csv", markup.csv(part.numbers))
+    atomic.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
+    atomic.write_atomic(report.folder / "tables.tex", markdown.latex(report))
     return WrittenReport(report, pool.submit(_draw, records, numbers, folder))
 
 

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from rmsexp.atomic import sync_folder
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report
-from rmsexp.record import sync_folder
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmsexp import checks, record
+from rmsexp import atomic, checks, readers
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_float32
@@ -85,7 +85,7 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             cache.remove(target.with_suffix(".json"))  # so that the old origin never describes new features
             cache.remove(target)
             (temporary / target.name).replace(target)
-            record.write_json(target.with_suffix(".json"), origin | {"content": content})
+            atomic.write_json(target.with_suffix(".json"), origin | {"content": content})
             shutil.rmtree(shards.parent)
 
 
@@ -113,7 +113,7 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
     if not os.path.lexists(target):
         return False
     try:
-        stored = record.read_json(path)
+        stored = readers.read_json(path)
         recorded = stored.pop("content", None)
         if stored != origin:
             raise ValueError("they are of other images, or of another version")
@@ -126,7 +126,7 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
     if recorded is None:  # an older version stored the features
         report(f"{target}: these features have no digest, so they could not be checked for damage")
         with suppress(OSError):  # the folder may be read-only
-            record.write_json(path, origin | {"content": content})
+            atomic.write_json(path, origin | {"content": content})
     return True
 
 

@@ -13,10 +13,10 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
+from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import not_utf8, read_bytes, sha256_of, unreadable
-from rmsexp.record import sync_folder
 
 Pairs = tuple[list[str], list[str]]  # source lines and target lines, without line ends
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.command_line import brief
 from rmsexp.kernels.forms import Kind
 from rmsexp.private import belongs_to_user, private_folder
@@ -143,7 +143,7 @@ def _compile(command: list[str], sources: list[Path], library: Path) -> None:
             os.fsync(file.fileno())
         digest = _digest(linked)
         linked.replace(library)
-        record.write_atomic(_digest_path(library), digest)
+        atomic.write_atomic(_digest_path(library), digest)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rmsexp.atomic import move_aside, sync_folder, write_atomic
 from rmsexp.command_line import ReportedError
-from rmsexp.record import move_aside, sync_folder, write_atomic
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.machine_lock import Pause
 from rmsexp.train import checkpoint
 from rmsexp.train.clock import Clock
@@ -93,7 +93,7 @@ def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]
     if saved_step == 0 or not path.exists():
         path.unlink(missing_ok=True)
         return []
-    kept = record.move_aside(path).name
+    kept = atomic.move_aside(path).name
     return [f"{folder.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"]
 
 
@@ -259,7 +259,7 @@ class Trainer:
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
                 self._record(rows)
                 for name, text in self.task.files.items():
-                    record.write_atomic(self._folder.path / name, text)
+                    atomic.write_atomic(self._folder.path / name, text)
                 for row in rows:
                     self._display.report_evaluation(row)
             self.state.evaluated = self.state.step

@@ -14,7 +14,7 @@ from helpers.analyses import analysed
 from helpers.tasks import shake, train
 from helpers.translation_tasks import make, tiny
 
-from rmsexp import config, record, runner, trained
+from rmsexp import atomic, config, record, runner, trained
 from rmsexp.analysis import hidden_stats
 from rmsexp.analysis.__main__ import OUT
 from rmsexp.command_line import brief
@@ -166,7 +166,7 @@ def test_the_figure_shows_each_run_beside_the_paper(tmp_path: Path) -> None:
     for number, series in enumerate(("ln", "rms+eps=0.001")):
         run = tmp_path / "rnnsearch" / "demo" / series / "seed0"
         run.mkdir(parents=True)
-        record.write_json(run / record.RUN, {"series": series})
+        atomic.write_json(run / record.RUN, {"series": series})
         rows = [
             (m, p, 9, i + number, 2 * i) for m in ("gates", "candidate", "both") for i, p in enumerate([1, 2, "all"])
         ]

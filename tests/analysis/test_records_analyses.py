@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy import stats
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.analysis import init_center, p_sweep
 from rmsexp.compare import paper
 from rmsexp.compare.plots import style
@@ -33,7 +33,7 @@ def sweep(root: Path, *series: str, p: float = 0.125, **run: Any) -> None:
         for seed in (0, 1):
             folder = write_run(root, name, seed, **run)
             if name == "prms":
-                record.write_atomic(folder / record.CONFIG, f"norm:\n  name: prms\n  p: {p}\n")
+                atomic.write_atomic(folder / record.CONFIG, f"norm:\n  name: prms\n  p: {p}\n")
 
 
 def translated(root: Path, series: str, bleu: list[float | None], *, setting: str = CENTRED, **run: Any) -> Path:

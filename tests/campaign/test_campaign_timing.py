@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.campaign_runs import ask
 
-from rmsexp import config, record
+from rmsexp import config, readers
 from rmsexp.campaign import timing
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock
@@ -49,7 +49,7 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     timing.measure(asked, reports.append)
     timing.measure(asked, reports.append)
     (path,) = tmp_path.rglob(timing_records.FILE)
-    content = record.read_json(path)
+    content = readers.read_json(path)
     assert (content["reference"], content["seed"]) == ("ln", 3000)
     assert reports == [f"timing  {path}"]
     assert not timing.is_left(asked)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import ask, write_run
 
-from rmsexp import record, runner
+from rmsexp import atomic, record, runner
 from rmsexp.campaign import cost, plan
 from rmsexp.campaign.cost import Cost
 from rmsexp.campaign.question import Question
@@ -136,5 +136,5 @@ def test_a_run_is_extrapolated_from_a_trial(tmp_path: Path) -> None:
     rows += [{"step": 20, "split": split, "seconds": clock | {"eval": 4.0}} for split in ("interim", "valid")]
     files = record.RunFolder(tmp_path)
     files.append(rows)
-    record.write_json(files.run_path, {"dataset": {"digest": ""}, "sessions": [{"from_step": 0}]})
+    atomic.write_json(files.run_path, {"dataset": {"digest": ""}, "sessions": [{"from_step": 0}]})
     assert cost.extrapolated(files, 1000) == Cost(5 + 4 * 50 + 20 * 1 + 3 * 2, 2)

@@ -12,7 +12,7 @@ import pytest
 from helpers.campaign_runs import ask, write_file, write_run
 from helpers.stopping import stop
 
-from rmsexp import record, runner
+from rmsexp import lock, record, runner
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign import worker as worker_module
 from rmsexp.campaign.__main__ import main
@@ -99,8 +99,8 @@ def test_a_locked_run_is_left_and_looked_at_again(simulation: Simulation, monkey
     """When nothing else is left, the worker waits. Here the other worker finishes one run, and dies in another."""
     first, second, *others = simulation.planned()
     locks = [record.RunFolder(simulation.asked.results / job.folder).locked() for job in (first, second)]
-    for lock in locks:
-        lock.__enter__()
+    for held in locks:
+        held.__enter__()
     waits: list[float] = []
 
     def wait(_: object, seconds: float) -> bool:
@@ -108,8 +108,8 @@ def test_a_locked_run_is_left_and_looked_at_again(simulation: Simulation, monkey
         waits.append(seconds)
         if len(waits) == 2:
             write_run(simulation.asked, first, 20)
-            for lock in locks:
-                lock.__exit__(None, None, None)
+            for held in locks:
+                held.__exit__(None, None, None)
         return False
 
     monkeypatch.setattr("threading.Event.wait", wait)
@@ -124,7 +124,7 @@ def test_a_run_that_another_worker_locks_at_this_moment(simulation: Simulation) 
 
     def lose(job: Job) -> Outcome:
         del simulation.behaviour[job]
-        raise record.RunLockedError("locked")
+        raise lock.RunLockedError("locked")
 
     simulation.behaviour[first] = lose
     assert simulation.worker().work() is None

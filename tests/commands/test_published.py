@@ -19,7 +19,7 @@ import torch
 from helpers.records import write_run
 from matplotlib.colors import to_hex
 
-from rmsexp import config, published, record
+from rmsexp import config, published, readers, record
 from rmsexp.compare import load
 from rmsexp.compare.plots import panels, setting_curves, style
 from rmsexp.compare.records.statistics import final_metric
@@ -338,7 +338,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
         f"curves  {results}/cifar10/paper/comparison/curves.png",
         f"next    python -m rmsexp task=cifar10 norm=rms scale=paper results={results}",
     ]
-    run = record.read_json(folder / record.RUN)
+    run = readers.read_json(folder / record.RUN)
     assert "results.csv (sha256 " in run["notes"]["source"]
     assert "500 updates per epoch" in run["notes"]["assumed"]
 

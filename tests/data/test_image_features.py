@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from rmsexp import record
+from rmsexp import atomic
 from rmsexp.data import DataError, image_features
 from rmsexp.data.image_features import SIZE, describe, extract, ten_crops
 
@@ -364,7 +364,7 @@ def test_features_of_an_older_version_are_kept_and_get_a_digest(
     target, origin, reports = tmp_path / "a.npy", tmp_path / "a.json", []
     extract(images, "red", target, silent)
     stored = json.loads(origin.read_text())
-    record.write_json(origin, {key: stored[key] for key in ("kind", "images", "digest")})
+    atomic.write_json(origin, {key: stored[key] for key in ("kind", "images", "digest")})
     for _ in range(2):
         extract(images, "red", target, reports.append)
         assert json.loads(origin.read_text()) == stored
@@ -423,7 +423,7 @@ def kill_at(call: int) -> Callable[..., Any]:
         (image_features.cache.os, "fsync", 6, 5),  # the second shard is written, but not yet renamed
         (image_features.cache, "content_digest", 5, 0),  # the four shards are joined
         (image_features.cache, "sync", 5, 0),  # the digest of the joined shards is known
-        (record, "write_json", 1, 0),  # the features are in place, but their origin is not written
+        (atomic, "write_json", 1, 0),  # the features are in place, but their origin is not written
         (image_features.shutil, "rmtree", 5, 0),  # features and origin are in place, but the shards are not removed
     ],
 )
@@ -450,7 +450,7 @@ def test_features_of_other_images_are_not_reused_after_a_kill(
     extract(images, "red", target, silent)
 
     def child() -> None:
-        record.write_json = kill_at(1)(record.write_json)
+        atomic.write_json = kill_at(1)(atomic.write_json)
         extract(images[::-1], "red", target, silent)
 
     assert in_a_process(child) == -signal.SIGKILL

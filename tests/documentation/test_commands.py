@@ -16,7 +16,7 @@ import pytest
 from helpers import documents
 
 from rmsexp import __main__ as entry
-from rmsexp import app, config, timing
+from rmsexp import app, config, timing, usage
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
 SHELL = {"<", ">", "|", "||", "&&", ";"}
@@ -115,9 +115,9 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
         case ["python", script, *words] if script.startswith("scripts/"):
             check_script(documents.ROOT / script, words, monkeypatch)
-        case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in app.COMMANDS:
+        case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in usage.COMMANDS:
             check_module(module.removeprefix("rmsexp."), words, monkeypatch)
-        case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in app.COMMANDS:
+        case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in usage.COMMANDS:
             check_module(module, words, monkeypatch)
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()

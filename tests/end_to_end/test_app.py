@@ -29,7 +29,7 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
-from rmsexp import app, compare, config, earlier, prepare, record, runner
+from rmsexp import app, compare, config, earlier, prepare, record, runner, usage
 from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
@@ -160,15 +160,15 @@ def test_help_lists_groups_choices_keys_and_examples_without_slow_imports() -> N
         assert f"\n  {group}: " in done.stdout
     for group in ("task", "norm", "scale", "logger", "sweep"):
         assert all(f"\n    {name} " in done.stdout for name in config.options(group))
-    assert all(key in done.stdout for key, _ in app.KEYS)
-    assert done.stdout.split("examples:")[1].count("python -m rmsexp") == len(app.EXAMPLES) == 6
+    assert all(key in done.stdout for key, _ in usage.KEYS)
+    assert done.stdout.split("examples:")[1].count("python -m rmsexp") == len(usage.EXAMPLES) == 6
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert "rmsexp.config" in imported
     assert not imported & {"torch", "torchvision", "pandas", "matplotlib", "numpy"}
 
 
 def test_every_example_is_a_valid_command() -> None:
-    for command, _ in app.EXAMPLES:
+    for command, _ in usage.EXAMPLES:
         words = [config.expand_home(word) for word in command.removeprefix("python -m rmsexp").split()]
         runs, sweep = app.expand([word for word in words if word != "-m"], "-m" in words, None)
         assert (sweep is not None) == ("-m" in words)

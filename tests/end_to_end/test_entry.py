@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rmsexp
-from rmsexp import app
+from rmsexp import app, usage
 from rmsexp.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def module_of(command: str) -> str:
     return f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}"
 
 
-@pytest.mark.parametrize("command", app.COMMANDS)
+@pytest.mark.parametrize("command", usage.COMMANDS)
 def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
 
@@ -37,7 +37,7 @@ def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.Mon
     assert calls == [["-m", "norm=ln,rms", "timing"], []]
 
 
-@pytest.mark.parametrize("command", app.COMMANDS)
+@pytest.mark.parametrize("command", usage.COMMANDS)
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = main([command, "--help"])
@@ -90,7 +90,7 @@ def test_an_unknown_command_is_reported_in_one_line(
 
 def test_help_lists_each_command_in_one_line() -> None:
     lines = app.help_text().splitlines()
-    for command, meaning in app.COMMANDS.items():
+    for command, meaning in usage.COMMANDS.items():
         assert f"  {command:20}{meaning}" in lines
 
 

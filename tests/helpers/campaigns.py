@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp import record
+from rmsexp import atomic, record
 
 STEPS = 1000
 POINTS = [STEPS * number // 20 for number in range(1, 21)]
@@ -68,7 +68,7 @@ class Campaign:
         """Write the file without any runs below ``root``; return its path."""
         path = root / "campaigns" / self.name / "campaign.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        record.write_json(path, self._content([*self._tune(), *self._final()]) | dict(self.changes))
+        atomic.write_json(path, self._content([*self._tune(), *self._final()]) | dict(self.changes))
         return path
 
     def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def write_timing(root: Path, task: str, norms: Sequence[str] = ("ln", "rms", "no
         for number, norm in enumerate(norms)
     ]
     path = folder / "timing.json"
-    record.write_json(path, content | changes)
+    atomic.write_json(path, content | changes)
     return path
 
 

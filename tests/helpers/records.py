@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rmsexp import record
+from rmsexp import atomic, record
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
@@ -56,9 +56,9 @@ def write_run(
         "parameters": {"total": 1, "modules": {}},
         "sessions": [session],
     }
-    record.write_json(folder / record.RUN, identity | description | run)
+    atomic.write_json(folder / record.RUN, identity | description | run)
     error = "the loss is not finite" if status == "diverged" else None
-    record.write_json(folder / record.STATUS, {"status": status, "step": steps, "error": error})
+    atomic.write_json(folder / record.STATUS, {"status": status, "step": steps, "error": error})
     pace = 1 + sum(map(ord, series)) % 11 / 8 + seed / 3
     rows = [row for step in range(0, steps + 1, every) for row in _rows(step, every, seconds_per_step, pace)]
     record.RunFolder(folder).append(rows)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from rmsexp import record
+from rmsexp import atomic
 
 DPI = 150
 PANEL = (4.3, 3.1)  # width and height of the axes
@@ -30,7 +30,7 @@ def write(figure: Figure, path: Path) -> None:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
             figure.savefig(buffer, format=suffix, dpi=DPI, metadata={"Date": None} if suffix == "svg" else None)
-        record.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
+        atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
 
 
 def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
-from rmsexp import record
+from rmsexp import readers, record
 from rmsexp.compare.records.names import norm_of
 from rmsexp.rules import score
 
@@ -199,7 +199,7 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
     run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
     try:
-        run |= _description(record.read_json(folder / record.RUN))
+        run |= _description(readers.read_json(folder / record.RUN))
     except DAMAGE as error:
         problems.append(_problem(folder / record.RUN, error))
     try:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import record
+from rmsexp import atomic, readers
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
 from rmsexp.compare.records.ratios import paired_ratio
@@ -41,7 +41,7 @@ def write(content: dict[str, Any], setting: Path) -> Path:
     """Write a record to a new folder in the folder of its setting, and return the new folder."""
     folder = new_folder(setting / "timing", content["kind"])
     folder.mkdir(parents=True)
-    record.write_json(folder / FILE, content)
+    atomic.write_json(folder / FILE, content)
     return folder
 
 
@@ -56,7 +56,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     loaded: list[dict[str, Any]] = []
     for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):
         try:
-            loaded += rows(record.read_json(path), str(path.parent))
+            loaded += rows(readers.read_json(path), str(path.parent))
         except DAMAGE as error:
             if problems is not None:
                 problems.append(f"{path}: timing record ignored: {error!r}")

@@ -11,7 +11,7 @@ from helpers.records import make_row, write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.compare import load
 from rmsexp.compare.plots import panels, setting_curves, style
 from rmsexp.compare.tables import summary as summary_table
@@ -89,7 +89,7 @@ def test_bands_need_three_seeds(tmp_path: Path) -> None:
 def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms", steps=120, status="failed")
     stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
-    record.write_json(folder / record.STATUS, stored)
+    atomic.write_json(folder / record.STATUS, stored)
     records = load(tmp_path)
     figure = setting_curves.draw(records, panels.quantities(records)[:1])
     figure.canvas.draw()  # raises if the dollar signs are parsed as a formula

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.compare.records import campaigns
 from rmsexp.compare.records.campaigns import Result
 
@@ -77,7 +77,7 @@ def test_runs_that_have_not_ended_are_counted_by_status(tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     final = [job for job in campaign.jobs if job.stage == "final"]
     for job, status in zip(final, ["failed", "failed", "interrupted"], strict=False):
-        record.write_json(tmp_path / job.folder / record.STATUS, {"status": status, "step": 3, "error": "full disk"})
+        atomic.write_json(tmp_path / job.folder / record.STATUS, {"status": status, "step": 3, "error": "full disk"})
     assert campaign.undecided(campaign.results(tmp_path)) == "21 of 24 final runs, 2 failed, 1 interrupted"
 
 
@@ -125,9 +125,9 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaign.remarks(results) == ["its final runs come from 2 commits: abc, def"]
     stored = json.loads(campaign.path.read_text())
     stored["registered"] |= {"changed": "margin 1.0 is 1.5 now"}
-    record.write_json(campaign.path, stored)
+    atomic.write_json(campaign.path, stored)
     assert campaigns.load(campaign.path).remarks(results)[0].endswith("first final run: margin 1.0 is 1.5 now")
-    record.write_json(campaign.path, stored | {"registered": None})
+    atomic.write_json(campaign.path, stored | {"registered": None})
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
 
@@ -137,11 +137,11 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> No
     path = tmp_path / job.folder / record.RUN
     run = json.loads(path.read_text())
     run["sessions"][0]["git"]["dirty"] = True
-    record.write_json(path, run)
+    atomic.write_json(path, run)
     assert campaign.remarks(campaign.results(tmp_path)) == ["its final runs were made with uncommitted changes"]
     stored = json.loads(campaign.path.read_text())
     stored["registered"]["commit"] += "+"
-    record.write_json(campaign.path, stored)
+    atomic.write_json(campaign.path, stored)
     assert len(campaigns.load(campaign.path).remarks(campaign.results(tmp_path))) == 1
 
 
@@ -151,7 +151,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
     lost = [job for job in stored["jobs"] if job["norm"] == "none"]
     stored["jobs"] = [job for job in stored["jobs"] if job["norm"] != "none" or job["stage"] == "tune"]
     for job in lost:
-        record.write_json(
+        atomic.write_json(
             tmp_path / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "not finite"}
         )
     for rate in (0.0005, 0.00025):  # a norm without a best rate extends the grid at its low edge, twice
@@ -159,7 +159,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
             {"stage": "tune", "norm": norm, "rate": rate, "seed": 1000, "folder": _copied(tmp_path, norm, rate)}
             for norm in stored["norms"]
         ]
-    record.write_json(path, stored)
+    atomic.write_json(path, stored)
     campaign = campaigns.load(path)
     results = campaign.results(tmp_path)
     assert campaign.choice(results)["none"].rate is None
@@ -173,7 +173,7 @@ def _copied(root: Path, norm: str, rate: float) -> str:
     folder = f"{setting}{rate:g}/{norm}/seed1000"
     shutil.copytree(root / f"{setting}0.001/{norm}/seed1000", root / folder)
     run = json.loads((root / folder / record.RUN).read_text())
-    record.write_json(root / folder / record.RUN, run | {"setting": folder.split("/")[1]})
+    atomic.write_json(root / folder / record.RUN, run | {"setting": folder.split("/")[1]})
     return folder
 
 

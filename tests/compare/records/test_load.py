@@ -11,7 +11,7 @@ import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
-from rmsexp import record
+from rmsexp import atomic, readers, record
 from rmsexp.compare import load
 
 
@@ -64,7 +64,7 @@ def test_a_damaged_file_is_listed_and_the_run_is_loaded(results: Path, name: str
 )
 def test_a_value_of_another_type_in_the_description_is_listed(results: Path, key: str, value: object) -> None:
     path = results / "cifar10/demo/rms/seed0" / record.RUN
-    record.write_json(path, record.read_json(path) | {key: value})
+    atomic.write_json(path, readers.read_json(path) | {key: value})
     records = load(results)
     assert len(records.runs) == 11
     assert len(records.problems) == (0 if key == "recipe_steps" else 1)
@@ -73,7 +73,7 @@ def test_a_value_of_another_type_in_the_description_is_listed(results: Path, key
 
 def test_a_number_beyond_the_range_of_floats_is_nan(results: Path) -> None:
     folder = results / "cifar10/demo/rms/seed0"
-    record.write_json(folder / record.RUN, record.read_json(folder / record.RUN) | {"recipe_steps": 10**400})
+    atomic.write_json(folder / record.RUN, readers.read_json(folder / record.RUN) | {"recipe_steps": 10**400})
     path = folder / record.METRICS
     path.write_text(f'{{"step": 4, "split": "train", "loss": {10**400}}}\n' + path.read_text())
     records = load(results)
