@@ -140,9 +140,13 @@ class Question:
         return f"{_series_folder(self, stage == 'final', norm, rate)}/seed{seed}"
 
     def rules(self) -> dict[str, Any]:
-        """Return all that decides which runs are made and how they are judged, as plain values."""
+        """Return all that decides which runs are made and how they are judged, as plain values.
+
+        Timing is not among them: it decides nothing, and may change after the first final run.
+        """
         words = sorted(word for word in self.words if not word.startswith(PLACES))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
+        del stated["timing"]
         return stated | {"grid": list(self.grid), "tuned_by": list(self.tuned_by), "score": list(self.score)}
 
     @property

@@ -45,6 +45,15 @@ def test_changes_since_are_named(tmp_path: Path) -> None:
     assert found.changed == "final.seeds.most was 4 and is 3; claims[0].margin was 5.0 and is 4.0"
 
 
+def test_timing_may_change(tmp_path: Path) -> None:
+    asked = registered(tmp_path)
+    changed = ask(tmp_path, timing={"norms": ["ln", "rms"], "budget": 7})
+    assert changed.content.timing != asked.content.timing
+    found = registration.read(changed)
+    assert found is not None
+    assert found.changed is None
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
