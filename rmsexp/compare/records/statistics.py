@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from rmsexp.compare.records.load import Records
-from rmsexp.rules import score
+from rmsexp.rules import pairs, score
 
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
@@ -106,6 +106,16 @@ def t_factor(seeds: int) -> float:
     It is NaN below three seeds: with two seeds the interval would be too wide to be of use.
     """
     return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) / math.sqrt(seeds) if seeds > 2 else math.nan
+
+
+def median(values: Array, diverged: int, mode: str) -> float:
+    """Return the median of the finite values and of ``diverged`` runs, each of which is worse than any value.
+
+    It is infinite (-inf if high values are better) if a run in the middle diverged, and NaN without runs.
+    """
+    worst = -pairs.sign(mode) * math.inf
+    ranked = np.concatenate([values[np.isfinite(values)], np.full(diverged, worst)])
+    return float(np.median(ranked)) if len(ranked) else math.nan
 
 
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rmsexp.compare.records.names import scale_and_unit
 from rmsexp.compare.records.ratios import Interval
@@ -23,10 +24,10 @@ def number(value: float) -> str:
     return NO_VALUE if math.isnan(value) else four_digits(value)
 
 
-def quality(value: float, metric: str, interval: float = math.nan, sd: float = math.nan) -> str:
-    """Return a metric, with half its interval and its standard deviation if they are not NaN.
+def quality(value: float, metric: str, interval: float = math.nan, remarks: Sequence[str] = ()) -> str:
+    """Return a metric, with half its interval if it is not NaN, and with remarks in parentheses.
 
-    Example: "9.512 ± 0.2 (sd 0.1) %". If the value is NaN, return ``NO_VALUE``.
+    Example: "9.512 ± 0.2 (sd 0.1) %" with the remark "sd 0.1". If the value is NaN, return ``NO_VALUE``.
     """
     factor, unit = scale_and_unit(metric)
     if math.isnan(value):
@@ -34,8 +35,8 @@ def quality(value: float, metric: str, interval: float = math.nan, sd: float = m
     text = four_digits(value * factor)
     if not math.isnan(interval):
         text += f" ± {interval * factor:.2g}"
-    if not math.isnan(sd):
-        text += f" (sd {sd * factor:.2g})"
+    if remarks:
+        text += f" ({', '.join(remarks)})"
     return f"{text} {unit}".rstrip()
 
 

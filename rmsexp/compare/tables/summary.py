@@ -20,10 +20,12 @@ SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per series of a setting, in fractions (not percent) and seconds.
 
-    ``final``: mean of ``metric`` at ``compared_at_step`` or, if ``scored``, of the scores; ``best_on_<split>``: mean of
-    ``metric`` at each run's best evaluation on that split up to this step, NaN if ``scored``; ``…_sd``: standard
-    deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``saving_vs_ln``: the
-    unpaired saving; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or
+    ``seeds``, ``diverged``, ``failed``: numbers of runs; ``final``: mean of ``metric`` at ``compared_at_step`` or, if
+    ``scored``, of the scores; ``best_on_<split>``: mean of ``metric`` at each run's best evaluation on that split up to
+    this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
+    standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
+    median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
+    saving; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or
     over all runs if none is.
     """
     records = records.select(task, setting)
@@ -41,6 +43,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "norm": runs["norm"].iloc[0],
             "impl": series.impl,
             "seeds": len(runs),
+            **{status: int((runs["status"] == status).sum()) for status in statistics.LOST},
             "status": _status(runs),
             "steps_min": runs["step"].min(),
             "steps_max": runs["step"].max(),
@@ -48,8 +51,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "metric": f"{target.split} {target.metric}",
             "scored": target.scored,
             "compared_at_step": step,
-            **_estimate("final", final, runs),
-            **_estimate(f"best_on_{target.selection}", best, runs),
+            **_estimate("final", final, runs, target.mode),
+            **_estimate(f"best_on_{target.selection}", best, runs, target.mode),
             "seconds_per_1k_steps": series.median,
             "seconds_per_1k_steps_q25": series.low,
             "seconds_per_1k_steps_q75": series.high,
@@ -71,13 +74,19 @@ def _status(runs: pd.DataFrame) -> str:
     return ", ".join(sorted(parts, key=lambda part: "finished" not in part))
 
 
-def _estimate(name: str, values: pd.Series, runs: pd.DataFrame) -> dict[str, float]:
-    mean, sd, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
-    return {name: mean, f"{name}_sd": sd, f"{name}_interval": interval}
+def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> dict[str, float]:
+    of_runs = values.reindex(runs["folder"]).dropna().to_numpy(float)
+    mean, sd, interval = statistics.estimate(of_runs)
+    median = statistics.median(of_runs, int((runs["status"] == "diverged").sum()), mode)
+    parts = {"n": len(of_runs), "sd": sd, "interval": interval, "median": median}
+    return {name: mean} | {f"{name}_{part}": value for part, value in parts.items()}
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the main columns as text. Fractions are in percent; a missing saving is replaced by the reason."""
+    """Return the main columns as text. Fractions are in percent; a missing saving is replaced by the reason.
+
+    A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out.
+    """
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
     step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
@@ -106,7 +115,18 @@ def _range(low: int, high: int) -> str:
 
 
 def _quality(row: dict[str, Any], name: str) -> str:
-    return formats.quality(row[name], row["metric"].split()[-1], row[f"{name}_interval"], row[f"{name}_sd"])
+    """Return the mean with, where known, interval, standard deviation and median, and the runs left out of the mean."""
+    metric = row["metric"].split()[-1]
+    factor, _ = names.scale_and_unit(metric)
+    count, median = row[f"{name}_n"], row[f"{name}_median"]
+    remarks = [f"sd {row[f'{name}_sd'] * factor:.2g}"] if count > 1 else []
+    if math.isinf(median):
+        remarks.append("the median run diverged")
+    elif count + row["diverged"] > 2:
+        remarks.append(f"median {formats.four_digits(median * factor)}")
+    if count < row["seeds"]:
+        remarks.append(f"{count} of {row['seeds']} runs")
+    return formats.quality(row[name], metric, row[f"{name}_interval"], remarks)
 
 
 def _speed(row: dict[str, Any]) -> str:

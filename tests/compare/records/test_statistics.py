@@ -26,6 +26,15 @@ def test_intervals_need_three_seeds() -> None:
     assert interval == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees of freedom at 97.5 %
 
 
+@pytest.mark.parametrize(("mode", "worst"), [("min", math.inf), ("max", -math.inf)])
+def test_diverged_runs_are_the_worst_of_those_of_which_the_median_is_taken(mode: str, worst: float) -> None:
+    values = np.array([3.0, 1.0, 2.0, math.nan])
+    assert statistics.median(values, 0, mode) == 2.0
+    assert statistics.median(values, 2, mode) == (3.0 if mode == "min" else 1.0)
+    assert statistics.median(values, 3, mode) == statistics.median(np.array([]), 1, mode) == worst
+    assert math.isnan(statistics.median(np.array([]), 0, mode))
+
+
 def test_tables_compare_at_the_last_common_step(results: Path) -> None:
     write_run(results, "rms+eps=0.1", steps=200, status="interrupted")
     records = load(results).select("cifar10", "demo")

@@ -17,8 +17,8 @@ def test_numbers_have_at_least_four_significant_digits(value: float, text: str) 
     assert formats.four_digits(value) == formats.number(value) == text
 
 
-def test_qualities_have_the_unit_interval_and_deviation_that_are_known() -> None:
-    assert formats.quality(0.0951, "error", 0.002, 0.0012) == "9.510 ± 0.2 (sd 0.12) %"
+def test_qualities_have_their_unit_and_the_interval_and_remarks_that_are_known() -> None:
+    assert formats.quality(0.0951, "error", 0.002, ["sd 0.12", "2 of 3 runs"]) == "9.510 ± 0.2 (sd 0.12, 2 of 3 runs) %"
     assert formats.quality(23.5, "bleu") == "23.50"
     assert formats.two_decimals(0.0951, "error") == "9.51 %"
     assert formats.difference(-0.0049, "error", "+.2f") == "-0.49"

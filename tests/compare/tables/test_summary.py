@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-from helpers.comparisons import SERIES
+import pytest
+from helpers.comparisons import SERIES, setting, write_errors
 from rich.console import Console
 
 from rmsexp.compare.tables import summary as summary_table
@@ -22,3 +24,31 @@ def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:
     console = Console(file=StringIO(), width=200, record=True)
     console.print(summary_table.for_terminal(written))
     assert percent in console.export_text()
+
+
+def of_ln(root: Path) -> tuple[pd.Series, str]:
+    """Return the row of LN, as numbers, and its quality as text."""
+    table = summary_table.table(setting(root), "cifar10", "demo")
+    return table.iloc[0], summary_table.readable(table).iloc[0, 3]
+
+
+def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
+    for seed, error in enumerate([0.2, 0.3, 0.9]):  # the last one blew up without diverging
+        write_errors(tmp_path, "ln", seed, [0.9, error])
+    row, text = of_ln(tmp_path)
+    assert (row["final_n"], row["seeds"], row["final_median"]) == (3, 3, pytest.approx(0.3))
+    assert text == "46.67 ± 94 (sd 38, median 30.00) %"
+    write_errors(tmp_path, "ln", 3, [0.9, 0.1], status="diverged")
+    write_errors(tmp_path, "ln", 4, [0.9, 0.1], status="failed")
+    row, text = of_ln(tmp_path)
+    assert [row[name] for name in ("final_n", "seeds", "diverged", "failed")] == [3, 5, 1, 1]
+    assert row["final_median"] == pytest.approx(0.6)  # of 0.2, 0.3, 0.9 and a diverged run
+    assert text == "46.67 ± 94 (sd 38, median 60.00, 3 of 5 runs) %"
+
+
+def test_a_median_run_that_diverged_is_no_number(tmp_path: Path) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.2])
+    write_errors(tmp_path, "ln", 1, [0.9, 0.2], status="diverged")
+    row, text = of_ln(tmp_path)
+    assert row["final_median"] == math.inf
+    assert text == "20.00 (the median run diverged, 1 of 2 runs) %"
