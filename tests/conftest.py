@@ -49,6 +49,15 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
+def fused_kernels() -> None:
+    """Load the fused kernels, or skip the test where they cannot be built."""
+    from helpers.interpreter import load_kernels
+
+    if not load_kernels():
+        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+
+
+@pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a ``data.root`` that contains the demo's whitened images, so that runs do not compute them (8 s).
 

@@ -87,7 +87,7 @@ class RMSNorm(PerExampleNorm):
         return min(n, max(1, n * self._numerator // self._denominator))
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        return kernels.Form(self.kind, n if self._p == 1 else self.k(n), self.eps_inside, self._eps(dtype))
+        return kernels.Form(self.kind, self.k(n), self.eps_inside, self._eps(dtype))
 
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter, load_kernels
+from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
 from helpers.sites import draw, fill
 from torch import Tensor, nn
 
@@ -19,18 +19,12 @@ from rmsexp import norms
 from rmsexp.kernels.forms import Kind
 from rmsexp.models.recurrent import GRU, LSTM
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 B, T, H, S, C, A = 2, 3, 4, 3, 5, 6  # rows, time steps, hidden units, source positions, units of a key, of a value
 PARTS = B if INTERPRETED else 1  # sums of gradients: one for each row (Triton) or for each thread (C++)
 EPS = 1e-2
 Arguments = dict[str, Any]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    if not load_kernels():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
 
 
 @pytest.fixture(autouse=True)

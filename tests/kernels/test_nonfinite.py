@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter, load_kernels
+from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
 from helpers.sites import draw, fill
 from helpers.translation_models import SOURCES, TARGETS
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import DecoderState
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 VALUES = (math.nan, math.inf) if INTERPRETED else (math.nan, math.inf, -math.inf)
 WIDTH = 19  # one or several SIMD vectors, and a part of one
@@ -157,12 +157,6 @@ def assert_seen(case: Case, *, smooth: bool = True) -> None:
                     text = problem(fused[key], eager[key], unchanged[key], independent)
                     found += [f"{name}[{index}] = {value}, {key}: {text}"] if text else []
     assert not found, "\n".join(found)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    if not load_kernels():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
 
 
 @pytest.fixture(autouse=True)

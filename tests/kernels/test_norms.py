@@ -18,7 +18,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from rmsexp import kernels, norms
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
 LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
@@ -43,12 +43,6 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 Shape = tuple[int, ...]
 Pair = tuple[nn.Module, nn.Module]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
 
 
 def pair(

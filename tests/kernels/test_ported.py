@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from rmsexp import kernels
 from rmsexp.kernels import Form, Kind, StepForm
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 
 # --- RMSNorm

@@ -23,7 +23,7 @@ from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.train.randomness import StreamNoise
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it is inside or outside the root
     "none": norms.NoNorm(name="none"),
@@ -51,12 +51,6 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 LENGTHS = torch.tensor([5, 1, 3, 5, 2, 4])
 BATCH, TIME = len(LENGTHS), 5
 Pair = tuple[Any, Any]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def built() -> None:
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
 
 
 def pair(build: Callable[[norms.Norm], nn.Module], name: str, dtype: torch.dtype = torch.float64) -> Pair:

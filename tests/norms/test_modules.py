@@ -15,7 +15,7 @@ from helpers.sites import draw
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from rmsexp import kernels, norms
+from rmsexp import norms
 
 LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "rms": partial(norms.RMSNorm, 4, bias=True),
@@ -137,10 +137,9 @@ def test_the_form_for_recurrences_has_the_eps_of_the_layer(dtype: torch.dtype) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
 @pytest.mark.parametrize("axes", [None, (2, 3)])
 def test_a_changed_impl_takes_effect(axes: tuple[int, ...] | None) -> None:
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
     layer = norms.RMSNorm(4, axes=axes)
     x = input_of(layer).float().requires_grad_()
     for impl, fused in (("fused", True), ("eager", False)):

@@ -139,11 +139,10 @@ def test_a_gain_of_another_shape_is_an_error(shape: tuple[int, ...], impl: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
 @pytest.mark.parametrize("maps", [False, True])
 def test_derivatives_without_a_norm(maps: bool) -> None:
     """The fused operator of no norm, only gain, shift and leaky ReLU, has the right derivatives of both orders."""
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
     x = draw(*(MAPS if maps else ROWS))
     form = kernels.Form(kernels.Kind.NONE, 4 if maps else 3)
 
@@ -196,12 +195,11 @@ REFUSED: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("transform", REFUSED)
 def test_fused_recurrences_refuse_forward_mode_and_transforms(name: str, transform: str) -> None:
     """A derivative that the fused recurrences cannot compute is an error, never zero; without transform they work."""
-    if not kernels.load():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
     call, x = FUSED[name](), draw(2, 3, 6)
     assert call(x).isfinite().all()
     with pytest.raises((RuntimeError, NotImplementedError), match=r"autograd\.Function"):
