@@ -19,6 +19,9 @@ from rmsexp.train.clock import now
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
 SOURCES = (".py", ".cpp", ".h")  # suffixes of source files
+# What a result depends on, for git: the package, and these paths of its checkout. Results, documents, tests and
+# notebooks may change while runs go on.
+DECISIVE_PATHS = (".", *(f":/{path}" for path in ("configs", "scripts", "pyproject.toml", "constraints.txt")))
 # Keys of a session whose change may change results or times.
 DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
 
@@ -55,7 +58,10 @@ def code() -> str:
 
 @cache
 def git() -> dict[str, Any]:
-    """Return the commit, and whether there are uncommitted changes; both are None if git does not track the package."""
+    """Return the commit, and whether code, configs, scripts or locked versions have uncommitted changes (``dirty``).
+
+    Both are None if git does not track the package.
+    """
 
     def output(*words: str) -> str | None:
         try:
@@ -68,7 +74,10 @@ def git() -> dict[str, Any]:
     tracked = output("ls-files", "--error-unmatch", "record.py")
     if tracked is None:
         return {"commit": None, "dirty": None}
-    return {"commit": output("rev-parse", "HEAD"), "dirty": bool(output("status", "--porcelain"))}
+    return {
+        "commit": output("rev-parse", "HEAD"),
+        "dirty": bool(output("status", "--porcelain", "--", *DECISIVE_PATHS)),
+    }
 
 
 @cache

@@ -167,9 +167,20 @@ def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path
     assert state() == unknown  # as for an installed copy inside another project's checkout
     git("add", ".")
     git("commit", "-q", "-m", "x")
-    assert state() == {"commit": git("rev-parse", "HEAD"), "dirty": False}
-    (package / "record.py").write_text("4\n")
-    assert state() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+    clean, dirty = ({"commit": git("rev-parse", "HEAD"), "dirty": value} for value in (False, True))
+    assert state() == clean
+    for name in ("results/run.json", "docs/page.md", "tests/test_a.py", "notebooks/a.ipynb", "README.md"):
+        changed = package.parent / name
+        changed.parent.mkdir(exist_ok=True)
+        changed.write_text("4\n")
+        assert state() == clean, name
+    for name in ("package/record.py", "package/new.py", "configs/a.yaml", "scripts/a.py", "constraints.txt"):
+        changed = package.parent / name
+        changed.parent.mkdir(exist_ok=True)
+        before = changed.read_text() if changed.exists() else None
+        changed.write_text("4\n")
+        assert state() == dirty, name
+        changed.unlink() if before is None else changed.write_text(before)
 
 
 def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""Write the record of a check: what a script of this folder measured, and by which command, code and machine.
+
+A record is ``<results>/checks/<name><number>/check.json``. Its keys: ``format`` (1); ``check``, its name; ``command``,
+without the words that say where data and results lie; ``session``, as in ``run.json``; ``results``, of the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsexp import atomic
+from rmsexp.compare.records.timing_records import new_folder
+from rmsexp.machine_lock import measuring
+from rmsexp.train import provenance
+from rmsexp.train.contention import Contention
+
+FILE, FORMAT = "check.json", 1
+CPU = torch.device("cpu")
+PLACES = ("data.root=", "--results")  # words that say where files lie on this machine
+
+
+class Check:
+    """A check that begins now. ``name``: a word; ``results``: the folder below which its record is written."""
+
+    def __init__(self, name: str, results: Path, device: torch.device = CPU) -> None:
+        self._name, self._results, self._device = name, results.expanduser(), device
+        self._contention: Contention | None = None
+        self._session = provenance.session(device, 0)
+        (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Inside the context campaign workers pause, and it is recorded whether other processes used this machine."""
+        self._contention = self._contention or Contention(self._device)
+        with measuring(report), self._contention.watch():
+            yield
+
+    def write(self, results: Mapping[str, Any]) -> Path:
+        """Write the record to a new folder, report its path, and return the path."""
+        contention = {"contention": self._contention.report()} if self._contention else {}
+        folder = new_folder(self._results / "checks", self._name)
+        folder.mkdir()
+        content = {
+            "format": FORMAT,
+            "check": self._name,
+            "command": command(sys.argv),
+            "session": self._session | contention,
+            "results": dict(results),
+        }
+        atomic.write_json(folder / FILE, content)
+        report(f"record  {folder / FILE}")
+        return folder / FILE
+
+
+def report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def command(words: list[str]) -> str:
+    """Return the command line of a script, without the words that say where files lie."""
+    kept = [f"scripts/{Path(words[0]).name}"]
+    for before, word in zip(words, words[1:], strict=False):
+        if not word.startswith(PLACES) and before != "--results":
+            kept.append(word)
+    return shlex.join(["python", *kept])
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--results``, the folder for :class:`Check`."""
+    text = "folder for the record, checks/NAME0/check.json (results)"
+    parser.add_argument("--results", type=Path, default=Path("results"), help=text)

@@ -1,0 +1,31 @@
+"""The records of checks: their path, command and content."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import check_record  # noqa: E402
+
+
+def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["/home/x/scripts/words.py", "--results", "there", "norm=rms", "data.root=/data", "--results=there", "a b"]
+    monkeypatch.setattr(sys, "argv", words)
+    paths = []
+    for number in range(2):
+        check = check_record.Check("words", tmp_path)
+        with check.measuring():
+            sum(range(100_000))
+        paths.append(check.write({"speed": number}))
+    assert paths == [tmp_path / f"checks/words{number}/check.json" for number in range(2)]
+    first, second = (json.loads(path.read_text()) for path in paths)
+    assert (first["results"], second["results"]) == ({"speed": 0}, {"speed": 1})
+    assert (first["format"], first["check"]) == (1, "words")
+    assert first["command"] == "python scripts/words.py norm=rms 'a b'"
+    assert {"git", "code", "started", "device", "contention"} <= set(first["session"])
+    assert set(first["session"]["contention"]) >= {"state"}

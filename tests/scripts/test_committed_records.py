@@ -1,0 +1,93 @@
+"""Committed records come from commits of the history without uncommitted changes, but for a stated list of old ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import committed_records as audit  # noqa: E402
+
+KNOWN, OTHER = "a" * 40, "b" * 40
+HISTORY = frozenset({KNOWN})
+
+
+def session(commit: str | None = KNOWN, dirty: bool | None = False) -> dict[str, Any]:
+    return {"git": {"commit": commit, "dirty": dirty}}
+
+
+def plant(reference: Path, path: str, content: dict[str, Any]) -> None:
+    (reference / path).parent.mkdir(parents=True, exist_ok=True)
+    (reference / path).write_text(json.dumps(content))
+
+
+def test_the_committed_records_are_clean_or_listed(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    """In a shallow clone, or without git, commits are unknown; then the script says so and the rest is checked."""
+    monkeypatch.setattr(sys, "argv", ["committed_records.py"])
+    status = audit.main()
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    assert (audit.commits(audit.ROOT) is None) == shown.startswith("the history of this checkout is not complete")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "expected"),
+    [
+        ("m/t/s/rms/seed0/run.json", {"sessions": [session(), session()]}, None),
+        ("m/t/s/rms/seed0/run.json", {"sessions": [session(), session(OTHER)]}, audit.LOST),
+        ("m/t/s/rms/seed0/run.json", {"sessions": [session(dirty=True)]}, audit.CHANGES),
+        ("m/t/s/rms/seed0/run.json", {"sessions": [session(None, None)]}, audit.UNKNOWN),
+        ("m/t/s/timing/steps0/timing.json", {"session": session(OTHER, True)}, f"{audit.LOST}; {audit.CHANGES}"),
+        ("m/t/s/timing/steps0/timing.json", {"processes": [{"session": session(OTHER)}]}, audit.LOST),
+        ("m/bench/norms0/bench.json", {"session": session(dirty=True)}, audit.CHANGES),
+        ("m/checks/words0/check.json", {"session": session(OTHER)}, audit.LOST),
+        ("q/campaigns/c/campaign.json", {"jobs": [], "registered": {"commit": OTHER}}, audit.LOST),
+        ("q/campaigns/c/campaign.json", {"jobs": [], "registered": {"commit": f"{KNOWN}+"}}, audit.CHANGES),
+        ("q/campaigns/c/campaign.json", {"jobs": [], "registered": None}, None),
+    ],
+)
+def test_what_is_wrong_with_a_record(tmp_path: Path, path: str, content: dict[str, Any], expected: str | None) -> None:
+    plant(tmp_path, path, content)
+    assert audit.unclean(tmp_path, HISTORY) == ({path: expected} if expected else {})
+    problems = [word for word in (expected or "").split("; ") if word not in ("", audit.LOST)]
+    assert audit.unclean(tmp_path, None) == ({path: "; ".join(problems)} if problems else {})
+
+
+def test_entries_that_no_longer_hold_are_reported() -> None:
+    listed = {"a": audit.LOST, "b": audit.CHANGES, "c": f"{audit.LOST}; {audit.CHANGES}"}
+    assert audit.stale(listed, listed, HISTORY) == []
+    assert audit.stale(listed, {"a": audit.LOST, "c": audit.CHANGES}, HISTORY) == ["b", "c"]
+    assert audit.stale(listed, {"b": audit.CHANGES, "c": audit.CHANGES}, None) == []
+    assert audit.stale(listed, {"c": audit.CHANGES}, None) == ["b"]
+
+
+def test_a_new_unclean_record_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(audit, "REFERENCE", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["committed_records.py"])
+    (tmp_path / audit.LISTED).write_text("record,problems\n")
+    assert audit.main() == 0
+    plant(tmp_path, "m/checks/words0/check.json", {"session": session(dirty=True)})
+    assert audit.main() == 1
+    lost = "" if audit.commits(audit.ROOT) is None else f"{audit.LOST}; "
+    assert f"m/checks/words0/check.json: {lost}{audit.CHANGES}\n" in capsys.readouterr().out
+
+
+def test_a_shallow_clone_has_no_history(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout
+
+    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
+    assert audit.commits(tmp_path / "none") is None
+    git("init", "-q", str(whole))
+    for message in "12":
+        git("-C", str(whole), "commit", "-q", "--allow-empty", "-m", message)
+    assert audit.commits(whole) == set(git("-C", str(whole), "rev-list", "HEAD").split())
+    git("clone", "-q", "--depth", "1", whole.as_uri(), str(shallow))
+    assert audit.commits(shallow) is None
