@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def report(line: str) -> None:
 def command(words: list[str]) -> str:
     """Return the command line of a script, without the words that say where files lie."""
     kept = [f"scripts/{Path(words[0]).name}"]
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in pairwise(words):
         if not word.startswith(PLACES) and before != "--results":
             kept.append(word)
     return shlex.join(["python", *kept])
