@@ -187,7 +187,7 @@ class RunFolder:
         if len(content) < length:
             missing = f"has {len(content)} bytes, fewer than the {length} at its last checkpoint"
             raise ValueError(f"{self.metrics_path} {missing}")
-        return {"bytes": length, "digest": hashlib.sha256(content[:length]).hexdigest()}
+        return _extent(content[:length])
 
     def cut_metrics(self, length: int, digest: str = "") -> None:
         """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
@@ -243,7 +243,7 @@ def _is_changed(content: bytes, status: Mapping[str, Any]) -> bool:
     if recorded is None:
         return False
     length = len(content) if status["status"] in ENDED else recorded["bytes"]
-    return {"bytes": length, "digest": hashlib.sha256(content[:length]).hexdigest()} != recorded
+    return _extent(content[:length]) != recorded
 
 
 def _status_problem(status: Mapping[str, Any]) -> str | None:
@@ -257,6 +257,11 @@ def _status_problem(status: Mapping[str, Any]) -> str | None:
     if not (checkpoint is None or _is_count(checkpoint)) or not (metrics is None or _is_extent(metrics)):
         return "has no valid checkpoint and metrics"
     return None
+
+
+def _extent(content: bytes) -> dict[str, Any]:
+    """Return what a status records of a metrics file: the length and the digest of its content."""
+    return {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}
 
 
 def _is_extent(value: object) -> bool:
