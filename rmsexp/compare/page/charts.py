@@ -85,14 +85,14 @@ def _chart(chart: panels.Chart) -> dict[str, Any]:
 
 
 def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
-    """Return the lines of a curve: one per seed and then the mean; for a curve of the paper, that curve alone."""
+    """Return the lines of a curve: one per seed, then the mean; for a curve of the paper, that curve alone."""
     lines = [
         _line(curve.series, seed) | {"seed": seed.number, "diverged": seed.diverged, **_points(seed.x, seed.y)}
         for seed in curve.seeds
     ]
     mean = curve.mean
     band = {"low": _numbers(mean["low"]), "high": _numbers(mean["high"])} if curve.has_band else {}
-    source = {"paper": True} if curve.from_paper else {}
+    source = {"paper": True} if curve.from_paper else {"averaged": curve.averaged}
     return [*lines, _line(curve.series, curve) | source | _points(mean["x"], mean["mean"]) | band]
 
 

@@ -130,6 +130,8 @@ function drawCharts(section) {
   );
   const holder = section.querySelector(".charts");
   if (!holder.childElementCount) holder.append(...charts.map(() => chartElement()));
+  const panels = charts.filter((chart) => !chart.source).map((chart) => chart.panels[form.x.value]);
+  const counted = countSeeds(section, series, panels);
   charts.forEach((chart, i) => {
     const panel = chart.panels[form.x.value];
     holder.children[i].hidden = !panel; // some figures of the paper have only one of the axes
@@ -137,7 +139,7 @@ function drawCharts(section) {
     const drawn = traces(panel.curves, look);
     const [plot, caption] = holder.children[i].children;
     plot.setAttribute("aria-label", `${chart.source} ${chart.title} against ${panel.title}; the tables below have the numbers`);
-    caption.textContent = [chart.source, remark(chart, panel, drawn)].join(" ");
+    caption.textContent = [chart.source, remark(chart, panel, drawn, counted)].join(" ");
     Plotly.react(plot, drawn, layout(chart, panel), { responsive: true, displayModeBar: false });
   });
   section.querySelector(".reading").textContent = reading(charts);
@@ -151,10 +153,34 @@ function chartElement() {
   return figure;
 }
 
-/** Explain why a chart shows fewer curves or values than expected. */
-function remark(chart, panel, drawn) {
+/** Return the number of seeds that a panel's lines of a series show: the seeds drawn, or those in the mean. */
+function seedsIn(panel, name) {
+  const curves = panel.curves.filter((curve) => curve.series === name);
+  if (form.show.value === "seeds") return curves.filter((curve) => kindOf(curve) === "seed").length;
+  return curves.find((curve) => kindOf(curve) === "mean")?.averaged ?? 0;
+}
+
+/** Write into the legend how many seeds each norm's lines show, at most; return the number, name and label of each. */
+function countSeeds(section, series, panels) {
+  const texts = section.querySelectorAll(".norms .seeds");
+  return series.map(({ series: name, label, seeds }, i) => {
+    const shown = Math.max(0, ...panels.map((panel) => seedsIn(panel, name)));
+    const all = `${seeds} seed${seeds > 1 ? "s" : ""}`;
+    if (seeds) texts[i].textContent = shown === seeds ? all : `${shown} of ${all}`;
+    return { name, label, shown };
+  });
+}
+
+/** Explain why a chart shows fewer curves, seeds or values than expected. `counted`: the seeds in the legend. */
+function remark(chart, panel, drawn, counted) {
   if (!panel.curves.length) return "Nothing recorded yet.";
   if (!drawn.length) return "No norm is selected.";
+  const fewer = counted.filter(({ name, shown }) => !chart.source && !hidden.has(name) && seedsIn(panel, name) < shown);
+  const listed = fewer.map(({ name, label }) => `${label} ${seedsIn(panel, name)}`).join(", ");
+  return [listed && `Number of seeds here: ${listed}.`, omission(chart, drawn)].filter(Boolean).join(" ");
+}
+
+function omission(chart, drawn) {
   const omitted = scale(chart) === "log" ? drawn.flatMap((curve) => curve.y).filter((value) => value <= 0).length : 0;
   return omitted ? `${omitted} values of zero or below cannot be shown on a logarithmic axis.` : "";
 }
@@ -164,7 +190,7 @@ function reading(charts) {
   const curves = charts.flatMap((chart) => chart.panels[form.x.value]?.curves ?? []);
   const smoothing = Number(form.smooth.value);
   const show = form.show.value;
-  const parts = { both: ["thin: one seed", "thick: mean over seeds"], mean: ["mean over seeds"], seeds: ["one line per seed"] }[show];
+  const parts = { both: ["thin: one seed", "thick: mean over the seeds counted above"], mean: ["mean over the seeds counted above"], seeds: ["one line per seed"] }[show];
   if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
   if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded from savings (contended, mixed or unknown)");
   if (curves.some((curve) => curve.diverged) && show !== "mean") parts.push("x: diverged");

@@ -2,7 +2,8 @@
 
 A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
 were changed. In each panel, a series has a line per seed, a line of the mean over seeds and, from three seeds on, a
-band: the 95 % t-interval of the mean.
+band: the 95 % t-interval of the mean. The mean leaves out runs that diverged or failed and, against time, runs whose
+time is not clear, so a legend counts the seeds of each panel (:func:`seeds`).
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Curve(NamedTuple):
         seeds: the curve of each run; empty for a curve of the paper.
         mean: the thinned mean, columns ``x``, ``mean``, ``low``, ``high``. The band is from ``low`` to ``high``, which
             are NaN below three seeds and for curves of the paper.
+        averaged: the number of seeds in the mean; 0 for a curve of the paper.
         time_excluded: whether x is time, and the mean includes runs whose time is not clear, for lack of others.
         from_paper: whether ``mean`` is a curve of the paper.
     """
@@ -82,6 +84,7 @@ class Curve(NamedTuple):
     series: str
     seeds: list[Seed]
     mean: pd.DataFrame
+    averaged: int = 0
     time_excluded: bool = False
     from_paper: bool = False
 
@@ -152,6 +155,17 @@ def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
     return Chart(quantity.title, _is_logarithmic(quantity.metric, rows[quantity.metric]), panels)
 
 
+def seeds(chart: Chart, series: str, runs: int) -> str:
+    """Return how many seeds the means of a series are of, such as "2 of 3 seeds; against time: 1".
+
+    The number is smaller in a panel whose mean leaves runs out. ``runs``: the number of all runs of the series.
+    """
+    lines = chart.panels["step"].curves, chart.panels["time"].curves
+    by_step, by_time = (sum(curve.averaged for curve in panel if curve.series == series) for panel in lines)
+    text = f"{runs} seed{'s' if runs > 1 else ''}" if by_step == runs else f"{by_step} of {runs} seeds"
+    return text if by_time == by_step else f"{text}; against time: {by_time}"
+
+
 def _time_title(unit: str) -> str:
     return f"time in training ({unit})"
 
@@ -175,7 +189,7 @@ def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits
         mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
         mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
         seeds = [_seed(run, points[run["folder"]], limits.seed) for run in series_runs.to_dict("records")]
-        result.append(Curve(series, seeds, mean, bool(averaged["time_excluded"].any())))
+        result.append(Curve(series, seeds, mean, len(averaged), bool(averaged["time_excluded"].any())))
     return result
 
 

@@ -32,13 +32,21 @@ def save(records: Records, folder: Path) -> None:
 
 
 def draw(records: Records, quantities: list[Quantity]) -> Figure:
-    """Return a figure with a row of two panels per quantity, a caption above them and a legend to the right of them."""
+    """Return a figure with a row of two panels per quantity, a caption above them and a legend to the right of them.
+
+    The legend counts the seeds in the means. If these numbers differ between quantities, each row has a legend.
+    """
     return _draw(records, [panels.chart(records, quantity, LIMITS) for quantity in quantities])
 
 
 def _draw(records: Records, charts: list[Chart]) -> Figure:
-    figure, rows = _layout(records, len(charts))
     series = names.in_order(records.runs["series"])
+    runs = records.runs["series"].value_counts()
+    counted = [
+        [f"{names.label(name)} ({panels.seeds(chart, name, runs[name])})" for name in series] for chart in charts
+    ]
+    legends = counted if any(labels != counted[0] for labels in counted) else counted[:1]
+    figure, rows = _layout(records, len(charts), legends)
     for chart, row in zip(charts, rows, strict=True):
         for axes, panel in zip(row, chart.panels.values(), strict=True):
             draw_panel(axes, chart, panel, series)
@@ -47,41 +55,52 @@ def _draw(records: Records, charts: list[Chart]) -> Figure:
     return figure
 
 
-def _layout(records: Records, rows: int) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with caption and legend, and the two panels of each row.
+def _layout(records: Records, rows: int, legends: list[list[str]]) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure with caption and legends, and the two panels of each row.
 
     Positions are computed in inches, which is much faster than a layout engine.
+
+    Args:
+        records: the records of the setting.
+        rows: the number of rows.
+        legends: the texts of all series, in the legend of each row or, if it is the same for all rows, of the first.
     """
-    series = names.in_order(records.runs["series"])
-    legend = 1.4 + 0.075 * max(len(names.label(name)) for name in series)
+    legend = 0.7 + 0.075 * max(len(text) for labels in legends for text in labels)
     width = 2 * (canvas.GAP[0] + canvas.PANEL[0]) + 0.2 + legend
     lines = canvas.wrapped(_caption(records), width)
     top = 0.75 + canvas.LINE * len(lines)
     row_height = canvas.PANEL[1] + canvas.GAP[1]
-    height = top + max(rows * row_height, canvas.ENTRY * (len(series) + 2))  # the legend may be taller than the rows
+    entries = canvas.ENTRY * (len(legends[0]) + 2)  # a legend may be taller than the rows that it is for
+    if len(legends) > 1:
+        row_height = max(row_height, entries)
+    height = top + max(rows * row_height, entries)
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     canvas.heading(figure, ", ".join(records.names), lines)
     size = canvas.PANEL[0] / width, canvas.PANEL[1] / height
     lefts = [(canvas.GAP[0] + column * (canvas.PANEL[0] + canvas.GAP[0])) / width for column in range(2)]
     bottoms = [1 - (top + row * row_height + canvas.PANEL[1]) / height for row in range(rows)]
-    _legend(figure, records, series, (1 - legend / width, 1 - top / height))
+    for row, labels in enumerate(legends):
+        _legend(figure, records, labels, (1 - legend / width, 1 - (top + row * row_height) / height))
     return figure, [[figure.add_axes((left, bottom, *size)) for left in lefts] for bottom in bottoms]
 
 
 def _caption(records: Records) -> list[str]:
     seeds = records.runs.groupby("series").size().max()
     band = f"; band: {statistics.CONFIDENCE:.0%} t-interval of the mean (from 3 seeds on)" if seeds > 2 else ""
-    return [*caveats(records), f"thin: one seed; thick: mean over seeds, up to where the shortest curve ends{band}"]
+    return [
+        *caveats(records),
+        f"thin: one seed; thick: mean over the seeds counted in the legend, up to where the shortest ends{band}",
+    ]
 
 
-def _legend(figure: Figure, records: Records, series: list[str], corner: tuple[float, float]) -> None:
-    seeds = records.runs["series"].value_counts()
-    handles, labels = [], []
+def _legend(figure: Figure, records: Records, labels: list[str], corner: tuple[float, float]) -> None:
+    """Draw a legend. ``labels``: the texts of all series, to which entries for dashes and crosses are added."""
+    series, labels = names.in_order(records.runs["series"]), list(labels)
+    handles = []
     for name in series:
-        colour, dash = style.colour(names.norm_of(name)), style.dash_of(name, series)
-        handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=style.THICK))
-        labels.append(f"{names.label(name)} ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})")
+        look: dict[str, Any] = {"color": style.colour(names.norm_of(name)), "linestyle": style.dash_of(name, series)}
+        handles.append(Line2D([], [], **look, linewidth=style.THICK))
     if (records.runs["time_state"] != "clear").any():
         handles.append(Line2D([], [], color="black", linestyle=style.TIME_EXCLUDED))
         labels.append("time excluded")

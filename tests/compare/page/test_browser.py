@@ -24,7 +24,7 @@ from rmsexp.compare.records import campaigns, timing_records
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
-from helpers.comparisons import mean_of, named, report
+from helpers.comparisons import drop_evaluations, mean_of, named, report
 
 SLOW = 20_000  # timeout in milliseconds, for a busy machine
 
@@ -289,6 +289,26 @@ def test_tables_are_readable_without_javascript(browser: Browser, address: str) 
     assert page.locator("section.setting:visible").count() == 3
     assert page.locator("form").is_hidden()
     context.close()
+
+
+def test_the_legend_counts_the_seeds_that_lines_show(browser: Browser, tmp_path: Path) -> None:
+    for seed, state in enumerate(["clear", "contended", "clear"]):
+        write_run(tmp_path, "ln", seed, contention=state)
+    write_run(tmp_path, "rms", 0)
+    drop_evaluations(write_run(tmp_path, "rms", 1))
+    (tmp_path / "report.html").write_text(html.page([report(tmp_path)]))
+    page = browser.new_page()
+    try:
+        page.goto((tmp_path / "report.html").as_uri(), timeout=SLOW)
+        counts, caption = page.locator(".norms .seeds"), page.locator("figcaption").nth(1)
+        assert counts.all_text_contents()[:2] == ["3 seeds", "2 seeds"]
+        assert caption.text_content() == " Number of seeds here: RMSNorm 1."
+        page.get_by_label("time", exact=True).check()
+        assert counts.all_text_contents()[:2] == ["2 of 3 seeds", "2 seeds"]
+        page.get_by_label("seeds", exact=True).check()
+        assert counts.all_text_contents()[:2] == ["3 seeds", "2 seeds"]
+    finally:
+        page.close()
 
 
 def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: Path) -> None:

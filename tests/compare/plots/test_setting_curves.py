@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from helpers.comparisons import SERIES, summary
+from helpers.comparisons import SERIES, drop_evaluations, summary
 from helpers.records import make_row, write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -103,3 +103,31 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     records = load(tmp_path)
     figure = setting_curves.draw(records, [panels.quantities(records)[0]])
     assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [["o", "o"]] * 2  # seed and mean
+
+
+def legends(figure: Figure) -> list[list[str]]:
+    """Return the texts of each legend, without the part before the parentheses."""
+    return [[text.get_text().partition(" ")[2] for text in legend.get_texts()] for legend in figure.legends]
+
+
+def test_the_legend_counts_the_seeds_of_each_mean(tmp_path: Path) -> None:
+    for seed, state in enumerate(["clear", "contended", "clear"]):
+        write_run(tmp_path, "ln", seed, contention=state)
+        write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
+    records = load(tmp_path)
+    figure = setting_curves.draw(records, panels.quantities(records))
+    assert legends(figure)[0][:2] == ["(3 seeds; against time: 2)", "(2 of 3 seeds)"]
+    assert len(figure.legends) == 1
+    rows = records.metrics[(records.metrics["split"] == "train") & (records.metrics["step"] == 400)]
+    losses = rows.set_index(["series", "seed"])["loss"]
+    for axes, seeds in zip(figure.axes[:2], ([0, 1, 2], [0, 2]), strict=True):
+        thick_ln = next(line for line in axes.lines if line.get_linewidth() == style.THICK)
+        assert math.isclose(thick_ln.get_ydata()[-1], losses["ln"][seeds].mean())
+
+
+def test_each_row_has_a_legend_if_its_seeds_differ(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", 0)
+    drop_evaluations(write_run(tmp_path, "ln", 1))
+    records = load(tmp_path)
+    figure = setting_curves.draw(records, panels.quantities(records))
+    assert legends(figure) == [["(2 seeds)"], ["(1 of 2 seeds)"], ["(1 of 2 seeds)"]]
