@@ -1,17 +1,28 @@
-"""Steps and seconds until a run's evaluations first reach a value of the metric that is the same for all norms."""
+"""Steps and seconds until a run's evaluations first reach a value of the metric that is the same for all norms.
+
+A run that did not reach the level is censored at its last evaluation: it may reach it later. A run that diverged before
+it reached the level never reaches it, so its time is infinite; to censor it would be to suppose that it would have gone
+on like the others. A run that reached the level and diverged later did reach it.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records import names, statistics, survival
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
 SHARE = 0.9  # the fraction of LN's improvement that defines the level
-COLUMNS = ["series", "runs", "reached", "steps", "seconds", "timed"]
+COLUMNS = [
+    *("series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"),
+    *("timed", "timed_steps", "seconds", "seconds_low", "seconds_high", "untimed"),
+]
+CLOCK = ["device", "threads", "torch"]  # times are compared if these columns of the runs agree
+NEVER = "not reached"
 
 
 class Level(NamedTuple):
@@ -23,6 +34,7 @@ class Level(NamedTuple):
         mode: "min" or "max", the better direction.
         value: the value of the metric; a fraction if the metric is shown in percent.
         source: how it was chosen, in words.
+        evaluations: the fewest and the most evaluations of a run that neither diverged nor failed.
     """
 
     split: str
@@ -30,6 +42,7 @@ class Level(NamedTuple):
     mode: str
     value: float
     source: str
+    evaluations: tuple[int, int]
 
 
 def level(records: Records) -> Level | None:
@@ -52,46 +65,93 @@ def level(records: Records) -> Level | None:
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
     source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
-    return Level(split, target.metric, target.mode, start + SHARE * (end - start), source)
+    counts = rows.groupby("folder").size()
+    value = start + SHARE * (end - start)
+    return Level(split, target.metric, target.mode, value, source, (int(counts.min()), int(counts.max())))
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
     """Return one row per series, with columns ``COLUMNS``.
 
-    ``runs``: the number of runs. ``reached``: the number of runs that reached the level. ``steps``: the median of
-    their steps at the first evaluation at or beyond the level, not interpolated. ``timed``: the number of runs that
-    reached it and have a clear time. ``seconds``: the median of their times (data + train) at this evaluation.
+    ``runs``: the number of runs. ``reached``: of those that reached the level. ``diverged``: of those that diverged
+    before. ``steps``, ``steps_low``, ``steps_high``: their median and its 95 % interval, see
+    :func:`rmsexp.compare.records.survival.median`; the steps of a run are those at its first evaluation at or beyond
+    the level, not interpolated. ``timed``: the number of runs with a clear time. ``timed_steps``: the median steps of
+    these runs. ``seconds``, ``seconds_low``, ``seconds_high``: the same for their time (data + train). ``untimed``:
+    why no run is timed, although times are clear; they are of different machines, threads or versions of torch.
     """
-    rows = records.metrics
-    if goal.metric not in rows:
-        return pd.DataFrame(columns=COLUMNS)
-    rows = rows[rows["split"] == goal.split]
+    runs = _observed(records, goal)
+    clear = (runs["time_state"] == "clear") & runs["time"].notna()
+    clocks = runs.loc[clear, CLOCK].astype(str).nunique()
+    untimed = f"{' and '.join(clocks.index[clocks > 1])} differ" if (clocks > 1).any() else ""
+    rows = []
+    for series in names.in_order(runs["series"]):
+        of_series = runs[runs["series"] == series]
+        timed = of_series[clear[of_series.index] & (untimed == "")]
+        steps, seconds = _median(of_series, "step"), _median(timed, "time")
+        counts = [len(of_series), int(of_series["reached"].sum()), int(of_series["lost"].sum())]
+        rows.append([series, *counts, *steps, len(timed), _median(timed, "step").value, *seconds, untimed])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _observed(records: Records, goal: Level) -> pd.DataFrame:
+    """Return the runs with columns ``reached``, ``lost`` (diverged before), ``step`` and ``time``.
+
+    The last two are those of the evaluation that reached the level, or of the last one; 0 without evaluations.
+    """
+    rows = records.metrics.reindex(columns=["folder", "split", "step", "time", goal.metric])
+    rows = rows[rows["split"] == goal.split].dropna(subset=goal.metric).sort_values("step")
     good = rows[goal.metric] <= goal.value if goal.mode == "min" else rows[goal.metric] >= goal.value
-    first = rows[good].sort_values("step").drop_duplicates("folder").set_index("folder")[["step", "time"]]
-    table = []
-    for series in names.in_order(records.runs["series"]):
-        runs = records.runs[records.runs["series"] == series]
-        reached = first.reindex(runs["folder"]).dropna(subset="step")
-        timed = reached[reached.index.isin(runs.loc[runs["time_state"] == "clear", "folder"])]["time"].dropna()
-        table.append([series, len(runs), len(reached), reached["step"].median(), timed.median(), len(timed)])
-    return pd.DataFrame(table, columns=COLUMNS)
+    first, last = rows[good].drop_duplicates("folder"), rows.drop_duplicates("folder", keep="last")
+    deciding = pd.concat([first, last]).drop_duplicates("folder").set_index("folder")[["step", "time"]]
+    runs = records.runs.drop(columns="step").set_index("folder")
+    runs = runs.join(deciding.reindex(runs.index))
+    runs.loc[runs["step"].isna(), ["step", "time"]] = 0.0
+    reached = runs.index.isin(first["folder"])
+    return runs.assign(reached=reached, lost=~reached & (runs["status"] == "diverged"))
+
+
+def _median(runs: pd.DataFrame, column: str) -> survival.Median:
+    if runs.empty:
+        return survival.Median(math.nan, math.nan, math.nan)
+    times = runs[column].mask(runs["lost"], math.inf)
+    return survival.median(times.to_numpy(float), runs["reached"].to_numpy(bool))
 
 
 def title(goal: Level) -> str:
-    """Return the table's title, such as "Time until valid error is 21.30 % (90 % of the way to …)"."""
+    """Return the table's title, such as "Time until valid error is 21.30 % (90 % of the way to …; 20 evaluations…)"."""
     value = formats.quality(goal.value, goal.metric)
-    return f"Time until {names.split_label(goal.split)} {names.metric_label(goal.metric)} is {value} ({goal.source})"
+    few, many = goal.evaluations
+    count = f"{few} evaluations per run" if few == many else f"{few} to {many} evaluations per run"
+    metric = f"{names.split_label(goal.split)} {names.metric_label(goal.metric)}"
+    return f"Time until {metric} is {value} ({goal.source}; {count})"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table as text. Where only some runs are timed, their number and median steps follow the seconds."""
     return pd.DataFrame([_row(row) for row in table.to_dict("records")])
 
 
 def _row(row: dict[Any, Any]) -> dict[str, str]:
-    untimed = f"{formats.NO_VALUE} (time excluded)" if row["reached"] else formats.NO_VALUE
+    seconds = _text(row, "seconds")
+    if not row["timed"]:
+        seconds = f"{formats.NO_VALUE} ({row['untimed'] or 'time excluded'})"
+    elif row["timed"] < row["runs"]:
+        seconds += f"; {row['timed']} of {row['runs']} runs are timed, their steps: {_number(row['timed_steps'])}"
+    diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
     return {
         "norm": names.label(row["series"]),
-        "runs that reached it": f"{row['reached']} of {row['runs']}",
-        "steps (median)": f"{row['steps']:.0f}" if row["reached"] else formats.NO_VALUE,
-        "seconds (median)": f"{row['seconds']:.4g}" if row["timed"] else untimed,
+        "runs that reached it": f"{row['reached']} of {row['runs']}{diverged}",
+        "steps, Kaplan-Meier median (95 % interval)": _text(row, "steps"),
+        "seconds, the same": seconds,
     }
+
+
+def _text(row: dict[Any, Any], name: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    interval = "" if math.isnan(low) else f" ({_number(low)} to {_number(high)})"
+    return _number(row[name]) + interval
+
+
+def _number(value: float) -> str:
+    return NEVER if math.isinf(value) else f"{value:.4g}"
