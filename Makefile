@@ -33,7 +33,8 @@ check: setup ## lint, types and the quick tests (a minute and a half)
 
 test: setup lint types unit notebooks ## run every check that CI runs
 
-test-full: test ## run make test, then the numerical tests with each set of vector instructions and one and two threads
+test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
+	$(BIN)/pytest -m minutes
 	for capability in default avx2 avx512; do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
@@ -55,10 +56,10 @@ types: setup ## run mypy
 	$(BIN)/mypy
 
 quick: setup
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone" --ignore tests/end_to_end --ignore tests/documentation
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone and not minutes" --ignore tests/end_to_end --ignore tests/documentation
 
 unit: setup ## run pytest: most tests in parallel, then those that measure time or memory one by one
-	$(BIN)/pytest $(PARALLEL) -m "not alone"
+	$(BIN)/pytest $(PARALLEL) -m "not alone and not minutes"
 	$(BIN)/pytest -m alone
 
 notebooks: setup ## run the notebooks

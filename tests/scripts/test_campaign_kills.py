@@ -15,7 +15,7 @@ import campaign_kills  # noqa: E402
 from campaign_kills import Report, Step  # noqa: E402
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_killed_workers_change_nothing() -> None:
     command = [sys.executable, SCRIPTS / "campaign_kills.py", "--kills", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
