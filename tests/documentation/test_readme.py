@@ -16,7 +16,7 @@ SCRIPT = runpy.run_path(str(documents.ROOT / "scripts/draw_architecture.py"))
 def test_the_readme_is_short() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 160
-    assert len(text.split()) <= 1200
+    assert len([word for word in text.split() if word not in ("|", "---")]) <= 1200
 
 
 @pytest.mark.parametrize("document", documents.DOCUMENTS, ids=documents.name)

@@ -1,0 +1,231 @@
+"""The metrics of the reference runs at scale=small, which have one or two seeds per norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from readme_blocks.evidence import TASKS, Evidence
+from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
+from rmsexp import record
+from rmsexp.compare.records import names
+from rmsexp.compare.tables import formats
+from rmsexp.readers import read_json
+
+NORMS = ("none", "ln", "rms", "prms", "bn", "wn")
+EVERYWHERE = "bn+everywhere=True"
+
+
+class Runs(NamedTuple):
+    """The runs of a task in one setting of a machine. ``target``: (split, metric, mode)."""
+
+    place: str
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    target: tuple[str, str, str]
+
+    def values(self, series: str, metric: str, split: str) -> list[float]:
+        """Return a metric, in the displayed unit, at the last step of each seed; none without such runs."""
+        found = []
+        for run in self.runs[self.runs["series"] == series].sort_values("seed").to_dict("records"):
+            rows = self.evaluations(run["folder"], split)
+            last = rows[rows["step"] == rows["step"].max()]
+            found.append(names.scale_and_unit(metric)[0] * float(last[metric].iloc[0]))
+        return found
+
+    def evaluations(self, folder: str, split: str) -> pd.DataFrame:
+        return self.metrics[(self.metrics["folder"] == folder) & (self.metrics["split"] == split)]
+
+    @property
+    def steps(self) -> int:
+        return int(self.runs["step"].max())
+
+    @property
+    def seeds(self) -> int:
+        return int(self.runs["seed"].nunique())
+
+
+def of_task(evidence: Evidence, task: str, setting: str = "small") -> Runs | None:
+    """Return the runs of a task; of several machines those of most seeds and norms. None without runs."""
+    found = []
+    for place in evidence.machines:
+        records = evidence.runs(place).select(task, setting)
+        if len(records.runs):
+            first = records.runs.iloc[0]
+            target = (first["target_split"], first["target_metric"], first["target_mode"])
+            found.append(Runs(place, records.runs, records.metrics, target))
+    return max(found, key=lambda runs: len(runs.runs), default=None)
+
+
+def _mean(values: Sequence[float], metric: str, digits: int = 1) -> str:
+    unit = names.scale_and_unit(metric)[1]
+    return f"{np.mean(values):.{digits}f} {unit}".rstrip() if values else formats.NO_VALUE
+
+
+def overview(evidence: Evidence) -> str:
+    """A table of each task's metric with each norm, and how LayerNorm, RMSNorm and pRMSNorm differ."""
+    rows, found = [], {}
+    for task in TASKS:
+        runs = of_task(evidence, task)
+        if runs is None:
+            continue
+        split, metric, mode = runs.target
+        found[task] = runs
+        cells = {names.label(norm): _mean(runs.values(norm, metric, split), metric) for norm in NORMS}
+        label = names.metric_label(metric)
+        title = {"task and metric": f"`{task}`, {split} {label}, {'lower' if mode == 'min' else 'higher'} is better"}
+        rows.append(title | cells)
+    several = [f"{plural(runs.seeds, 'seed')} on `{task}`" for task, runs in found.items() if runs.seeds > 1]
+    means = f"The table has the mean of {listed(several)}, and one seed otherwise." if several else ""
+    return paragraphs(
+        table(rows),
+        sentences(
+            means,
+            _pair(found, "rms", "ln"),
+            _pair(found, "prms", "rms"),
+            _recalls_of_prms(found.get("order_embedding")),
+            "The orders of norms in these runs may be due to the seeds, to learning rates that were tuned for RMSNorm "
+            "alone, and to the early end of training. [Campaigns](campaigns.md) decide such questions.",
+        ),
+    )
+
+
+def _pair(found: dict[str, Runs], first: str, second: str) -> str:
+    """Return by how much two norms differ on each task, and on which the first one is worse."""
+    worse, better, differences = [], [], []
+    for task, runs in found.items():
+        split, metric, mode = runs.target
+        pairs = np.subtract(runs.values(first, metric, split), runs.values(second, metric, split))
+        mean = float(np.mean(pairs))
+        differences.append(f"{mean:+.1f}{_interval(pairs)} on `{task}`")
+        if mean:
+            (worse if (mean > 0) == (mode == "min") else better).append(task)
+    one, other = names.label(first), names.label(second)
+    sides = [f"worse on {tasks(worse)}"] * bool(worse) + [f"better on {tasks(better)}"] * bool(better)
+    return f"In these runs {one} minus {other} is {listed(differences)}: {one} is {listed(sides)}."
+
+
+def _recalls_of_prms(runs: Runs | None) -> str:
+    """Return in how many of the mean recalls of order-embedding pRMSNorm is better than RMSNorm."""
+    if runs is None:
+        return ""
+    kinds = [(f"{kind}_recall", split) for kind in ("image", "caption") for split in ("valid", "test")]
+    better = sum(np.mean(runs.values("prms", *kind)) > np.mean(runs.values("rms", *kind)) for kind in kinds)
+    return (
+        f"Of the {len(kinds)} mean recalls of `order_embedding` (of images and of captions, on validation and test "
+        f"data), pRMSNorm has the higher one in {better}."
+    )
+
+
+def _interval(values: np.ndarray) -> str:
+    """Return the 95 % t-interval of a mean of two or more values, such as " (± 31)"."""
+    if len(values) < 2:
+        return ""
+    half = float(stdtrit(len(values) - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return f" (95 % interval ± {half:.2g})"
+
+
+def cifar10(evidence: Evidence) -> str:
+    """A row per norm: the test error of each seed, at the end and at best."""
+    runs = of_task(evidence, "cifar10")
+    assert runs is not None, "no runs of cifar10"
+    split, metric, _ = runs.target
+    rows = []
+    for norm in NORMS:
+        folders = runs.runs[runs.runs["series"] == norm].sort_values("seed")["folder"]
+        lowest = []
+        for folder in folders:
+            errors = runs.evaluations(folder, split)
+            best = errors.loc[errors[metric].idxmin()]
+            lowest.append(f"{100 * best[metric]:.2f} % (step {best['step']:.0f})")
+        last = [f"{value:.2f} %" for value in runs.values(norm, metric, split)]
+        rows.append({"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last)})
+        rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest)}
+    return paragraphs(f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}.", table(rows))
+
+
+def translation(evidence: Evidence) -> str:
+    """A row per norm: the test BLEU of both models."""
+    both = {task: of_task(evidence, task) for task in ("rnnsearch", "transformer")}
+    rows = [
+        {"norm": names.label(norm)}
+        | {
+            f"BLEU of `{task}` at step {runs.steps}": _mean(runs.values(norm, "bleu", "test"), "bleu", 2)
+            for task, runs in both.items()
+            if runs is not None
+        }
+        for norm in NORMS
+    ]
+    epochs = [
+        f"{runs.metrics['epoch'].max():.1f} epochs of `{task}`" for task, runs in both.items() if runs is not None
+    ]
+    return paragraphs(table(rows), f"These are {listed(epochs)}.")
+
+
+def reading(evidence: Evidence) -> str:
+    """A row per norm: the error on LAMBADA, and recalls and ranks on Flickr8k."""
+    reader, retrieval = of_task(evidence, "attentive_reader"), of_task(evidence, "order_embedding")
+    assert reader is not None, "no runs of attentive_reader"
+    assert retrieval is not None, "no runs of order_embedding"
+    rows = []
+    for series in (*NORMS[:5], EVERYWHERE, *NORMS[5:]):
+        name = "BN-Everywhere" if series == EVERYWHERE else names.label(series)
+        rows.append({"norm": name, f"LAMBADA, validation error at step {reader.steps}": _error(reader, series)})
+        for kind in ("image", "caption"):
+            heading = f"Flickr8k, {kind} R@1, R@5, R@10 in % (mean rank) at step {retrieval.steps}"
+            rows[-1][heading] = _recalls(retrieval, series, kind)
+    return paragraphs(table(rows), sentences(*_chance(reader), *_chance(retrieval)))
+
+
+def _error(runs: Runs, series: str) -> str:
+    text = _mean(runs.values(series, "error", "valid"), "error", 2)
+    batch = [100 * value for value in runs.values(series, "error_batch", "valid")] if series[:2] == "bn" else []
+    return f"{text} ({np.mean(batch):.2f} % with batch statistics)" if batch else text
+
+
+def _recalls(runs: Runs, series: str, kind: str) -> str:
+    recalls = [runs.values(series, f"{kind}_r{cutoff}", "test") for cutoff in (1, 5, 10)]
+    if not recalls[0]:
+        return ""
+    rank = runs.values(series, f"{kind}_mean_rank", "test")
+    return f"{', '.join(f'{np.mean(values):.1f}' for values in recalls)} ({np.mean(rank):.0f})"
+
+
+def _chance(runs: Runs) -> list[str]:
+    """Return what the runs say about chance, as sentences."""
+    notes = read_json(Path(runs.runs["folder"].iloc[0], record.RUN))["notes"]
+    return [f"By chance: {notes[key]}." for key in ("chance", "retrieval") if key in notes]
+
+
+def longer(evidence: Evidence) -> str:
+    """A row per longer run of translation models with RMSNorm, of all settings but scale=small itself."""
+    rows = []
+    for place in evidence.machines:
+        records = evidence.runs(place)
+        chosen = records.runs[records.runs["setting"].str.startswith("small+")]
+        for run in chosen.to_dict("records"):
+            metrics = records.metrics[records.metrics["folder"] == run["folder"]]
+            rows.append(_longer_row(evidence, run, metrics))
+    return table(rows)
+
+
+def _longer_row(evidence: Evidence, run: dict, metrics: pd.DataFrame) -> dict[str, str]:
+    valid, test = metrics[metrics["split"] == "valid"], metrics[metrics["split"] == "test"]
+    best = valid.loc[valid["bleu"].idxmax()]
+    then = test[test["step"] == best["step"]].iloc[0]
+    size = f"{run['parameters'] / 1e6:.2f} M weights, `impl={run['impl']}`"
+    return {
+        "run": f"{evidence.link(run['task'], run['folder'])}, {size}",
+        "last step, of the recipe's": f"{run['step']:,} of {run['recipe_steps']:,.0f}",
+        "best validation BLEU (greedy search) and its step": f"{best['bleu']:.2f} ({best['step']:,.0f})",
+        "epochs until then": f"{best['epoch']:.1f}",
+        "minutes of training until then": f"{best['time'] / 60:.1f}",
+        "test BLEU then": f"{then['bleu']:.2f}",
+        "test chrF then": f"{then['chrf']:.2f}",
+    }

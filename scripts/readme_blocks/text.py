@@ -1,0 +1,53 @@
+"""Words, lists and tables for the texts of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rmsexp.compare.tables import markup
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    words = list(words)
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def tasks(names: Iterable[str]) -> str:
+    return listed(f"`{name}`" for name in names)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "one process" or "6 processes"."""
+    if count == 1:
+        return f"one {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    return markup.markdown(pd.DataFrame(rows)).strip()
+
+
+def paragraphs(*parts: str) -> str:
+    """Return the parts that are not empty, as paragraphs of Markdown."""
+    return "\n\n".join(part for part in parts if part)
+
+
+def sentences(*parts: str) -> str:
+    """Return a paragraph of the sentences that are not empty, a line each."""
+    return "\n".join(part for part in parts if part)
+
+
+def machine(session: Mapping[str, Any]) -> str:
+    """Return processor, threads, torch and date of a record's session."""
+    versions = session["versions"]
+    threads = plural(int(session["threads"]), "thread")
+    return f"{session['device']}, {threads}, torch {versions['torch']}, {session['started'][:10]}"
+
+
+def not_recorded(command: str) -> str:
+    """Return what a block says as long as no record is committed."""
+    return f"No record of this is committed yet. The command is `{command}`."

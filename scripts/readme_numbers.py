@@ -1,0 +1,135 @@
+"""Write the marked blocks of README.md, docs and results/README.md from the committed records in results/reference.
+
+A block stands between two lines of its own, and nobody edits it by hand:
+
+    <!-- numbers: NAME -->
+    <!-- end -->
+
+Its text comes from the function with this name in ``BLOCKS``. A test fails where a block differs from what the records
+say; with --check this script lists these places instead of writing, and exits with status 1.
+
+    python scripts/readme_numbers.py
+    python scripts/readme_numbers.py --check
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from readme_blocks import layers, origin, quality, savings, verdicts
+from readme_blocks.evidence import Evidence
+
+from rmsexp import atomic
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "results/reference"
+PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
+BEGIN, END = re.compile(r"<!-- numbers: (\S+) -->"), "<!-- end -->"
+COMMAND = "python scripts/readme_numbers.py"
+
+Blocks = Mapping[str, Callable[[Evidence], str]]
+BLOCKS: Blocks = {
+    "savings": savings.readme,
+    "savings-of-tasks": savings.timing_page,
+    "savings-of-layers": savings.layers,
+    "fused-steps": savings.fused,
+    "verdicts": verdicts.readme,
+    "unclean-records": origin.unclean,
+    "metrics": quality.overview,
+    "metrics-of-cifar10": quality.cifar10,
+    "metrics-of-translation": quality.translation,
+    "metrics-of-reading": quality.reading,
+    "longer-runs": quality.longer,
+    "norm-layers": layers.norms,
+    "recurrences": layers.recurrences,
+}
+
+
+class Block(NamedTuple):
+    """A block of a page: its name, the number of its first marker's line, and its text."""
+
+    name: str
+    line: int
+    text: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="list the blocks that differ, and write nothing")
+    arguments = parser.parse_args()
+    found = [line for page in PAGES for line in differences(page, REFERENCE)]
+    if not arguments.check:
+        for page in PAGES:
+            atomic.write_atomic(page, updated(page.read_text(), Evidence(REFERENCE, page.parent), BLOCKS))
+    print("\n".join(found) or "all blocks are as the records say")
+    return int(bool(found) and arguments.check)
+
+
+def blocks(document: str) -> list[Block]:
+    """Return the blocks of a page.
+
+    Raises: ValueError, with the number of the line, if a block has no end, or an end no beginning.
+    """
+    found, name, begun = [], "", 0
+    lines = document.splitlines()
+    for number, line in enumerate(lines, 1):
+        begins = BEGIN.fullmatch(line)
+        if (begins and name) or (line == END and not name):
+            raise ValueError(f"line {number}: {line} without {END if begins else 'a beginning'} before it")
+        if begins:
+            name, begun = begins[1], number
+        elif line == END:
+            found.append(Block(name, begun, "\n".join(lines[begun : number - 1])))
+            name = ""
+    if name:
+        raise ValueError(f"line {begun}: the block {name} has no {END}")
+    return found
+
+
+def updated(document: str, evidence: Evidence, texts: Blocks) -> str:
+    """Return the page with the text of each block as the records say.
+
+    Raises: ValueError if the blocks are not well formed, or one has an unknown name.
+    """
+    lines = document.splitlines()
+    for block in reversed(blocks(document)):
+        if block.name not in texts:
+            raise ValueError(f"line {block.line}: no block is named {block.name}; known: {', '.join(texts)}")
+        end = lines.index(END, block.line)
+        lines[block.line : end] = texts[block.name](evidence).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def differences(page: Path, reference: Path, texts: Blocks = BLOCKS) -> list[str]:
+    """Return a line for each block of a page that differs from the records: where, and how."""
+    before = page.read_text()
+    after = blocks(updated(before, Evidence(reference, page.parent), texts))
+    return [
+        f"{page.name}:{line} block {old.name}: {text}; run {COMMAND}"
+        for old, new in zip(blocks(before), after, strict=True)
+        for line, text in _first_difference(old, new)
+    ]
+
+
+def _first_difference(old: Block, new: Block) -> Iterator[tuple[int, str]]:
+    """Yield (number of the line, what differs) for the first line that differs, if any."""
+    mine, theirs = (block.text.splitlines() for block in (old, new))
+    for number in range(max(len(mine), len(theirs))):
+        has, says = (lines[number] if number < len(lines) else "nothing" for lines in (mine, theirs))
+        if has != says:
+            yield old.line + 1 + number, f"has {_short(has, says)!r}, the records say {_short(says, has)!r}"
+            return
+
+
+def _short(text: str, other: str) -> str:
+    """Return the part of a line around its first difference from another line."""
+    same = next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    return text[max(0, same - 20) : same + 40]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,128 @@
+"""The marked blocks of the documents are as the committed records say, and an edit by hand is found."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import campaigns
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import readme_numbers  # noqa: E402
+from readme_blocks import savings, text, verdicts  # noqa: E402
+from readme_blocks.evidence import Evidence  # noqa: E402
+
+PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
+TEXTS = {"one": lambda _: "first 1 %", "two": lambda _: "a\nb"}
+
+
+@pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_the_blocks_of_a_page_are_as_the_records_say(page: Path) -> None:
+    assert not readme_numbers.differences(page, readme_numbers.REFERENCE)
+
+
+def test_every_text_has_a_block() -> None:
+    used = {block.name for page in readme_numbers.PAGES for block in readme_numbers.blocks(page.read_text())}
+    assert used == set(readme_numbers.BLOCKS)
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (("1 %", "2 %"), ["3 block one: has 'first 2 %', the records say 'first 1 %'"]),
+        (("first 1 %\n", ""), ["3 block one: has 'nothing', the records say 'first 1 %'"]),
+        (("b\n<", "b\nc\n<"), ["9 block two: has 'c', the records say 'nothing'"]),
+        (("before", "any text with 3 %"), []),
+    ],
+)
+def test_an_edit_by_hand_is_found(tmp_path: Path, edit: tuple[str, str], expected: list[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace(*edit))
+    found = readme_numbers.differences(page, tmp_path, TEXTS)
+    assert found == [f"page.md:{line}; run python scripts/readme_numbers.py" for line in expected]
+    page.write_text(readme_numbers.updated(page.read_text(), Evidence(tmp_path, tmp_path), TEXTS))
+    assert readme_numbers.differences(page, tmp_path, TEXTS) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("<!-- numbers: three -->\n<!-- end -->", "line 1: no block is named three; known: one, two"),
+        ("<!-- numbers: one -->\n", "line 1: the block one has no <!-- end -->"),
+        ("\n<!-- end -->\n", "line 2: <!-- end --> without a beginning before it"),
+        ("<!-- numbers: one -->\n<!-- numbers: two -->\n<!-- end -->", "line 2: <!-- numbers: two --> without"),
+    ],
+)
+def test_malformed_blocks_are_refused(tmp_path: Path, page: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        readme_numbers.updated(page, Evidence(tmp_path, tmp_path), TEXTS)
+
+
+def copy_timing(source: str, target: Path) -> Path:
+    folder = readme_numbers.REFERENCE / source
+    target.mkdir(parents=True)
+    shutil.copy(folder / "timing.json", target)
+    return target / "timing.json"
+
+
+def test_a_record_with_enough_rounds_precedes_a_newer_one(tmp_path: Path) -> None:
+    """Of Intel's records of RNNSearch the newest has 17 rounds; the table has the newest of the others."""
+    for number in (3, 4):
+        folder = f"rnnsearch/small/timing/steps{number}"
+        copy_timing(f"intel-xeon-2-cores/{folder}", tmp_path / "m" / folder)
+    (group,) = savings.groups(Evidence(tmp_path, tmp_path))
+    assert Path(group.records["rnnsearch"]["folder"].iloc[0]).name == "steps3"
+    (fused,) = savings.groups(Evidence(tmp_path, tmp_path), needed="rms+impl=fused")
+    assert Path(fused.records["rnnsearch"]["folder"].iloc[0]).name == "steps4"
+
+
+def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
+    for place, number in (("a", 0), ("b", 0), ("b", 1)):
+        path = copy_timing(
+            "amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / place / f"cifar10/small/timing/steps{number}"
+        )
+        if number:
+            path.write_text(path.read_text().replace('"threads": 1', '"threads": 2'))
+    found = savings.groups(Evidence(tmp_path, tmp_path))
+    assert sorted((group.place, group.threads) for group in found) == [("a", 1), ("b", 1), ("b", 2)]
+    assert savings.timing_page(Evidence(tmp_path, tmp_path)).count("**AMD EPYC") == 3
+
+
+def test_a_ratio_to_another_series_is_paired() -> None:
+    evidence = Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT)
+    record = next(group for group in savings.groups(evidence, needed="rms+impl=fused")).records["cifar10"]
+    both = savings.ratio(record, "rms+impl=fused", "ln+impl=fused")
+    rms, ln = (savings.ratio(record, series) for series in ("rms+impl=fused", "ln+impl=fused"))
+    assert both is not None
+    assert rms is not None
+    assert ln is not None
+    assert both.ratio == pytest.approx(rms.ratio / ln.ratio, rel=0.01)
+    assert both.low < both.ratio < both.high
+    assert savings.ratio(record, "wn") is None
+
+
+def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
+    assert verdicts.readme(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
+    first, second, unfinished = campaigns.three()
+    unfinished.write(tmp_path)
+    only = verdicts.readme(Evidence(tmp_path, tmp_path))
+    assert only == f"Not decided yet: `quality_rnnsearch` ({Evidence(tmp_path, tmp_path).campaigns[0].undecided})."
+    first.write(tmp_path)
+    second.write(tmp_path)
+    lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()
+    assert lines[0] == "| claim | `cifar10` | `order_embedding` | every task |"
+    assert lines[2].startswith("| RMSNorm equals LayerNorm | supported, ")
+    assert "Margins: 1.5 points on `cifar10` and 0.75 points on `order_embedding`." in lines[-2]
+    assert lines[-1].startswith("Not decided yet: `quality_rnnsearch` (")
+
+
+def test_lists_and_plurals() -> None:
+    assert [text.listed("abc"[:count]) for count in range(4)] == ["", "a", "a and b", "a, b and c"]
+    assert [text.plural(count, noun) for count, noun in ((1, "process"), (6, "process"), (2, "seed"))] == [
+        "one process",
+        "6 processes",
+        "2 seeds",
+    ]
