@@ -7,6 +7,12 @@ A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. T
   pixels minus a mean colour. Ours come from torchvision's weights and preprocessing, so they are similar, not equal.
 - ``descriptor`` needs no weights. It has histograms of colour, texture and gradients in 1x1, 2x2 and 4x4 cells of the
   image, and the image in grey, shrunk to 8x8 pixels.
+
+Deviation: COCO, network of the VGG-19 features
+    original: the Caffe model (order-embedding:extract_cnn_features.py:42)
+    ours: the torchvision model; data.name=coco_release reads the released features
+    why: torchvision is a dependency already, and Caffe is not maintained
+    effect: not measured
 """
 
 from __future__ import annotations

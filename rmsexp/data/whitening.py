@@ -3,6 +3,12 @@
 Let the row vector x be (pixel - 127.5) / 128 of an image's 3 x height x width pixel values. Let m be the mean and
 C = U diag(s) U' the covariance (normalised by the number of images) of the *training* images. Each image of each split
 becomes (x - m) W with W = U diag(1 / sqrt(s + eps)) U'.
+
+Deviation: CIFAR-10, precision of whitening
+    original: decomposes the covariance in float32 (weight-norm:nn.py:18-22)
+    ours: in float64; the whitened images are float32
+    why: in float32 the result depends on the library of linear algebra
+    effect: not measured; differences are of the size of float32's rounding
 """
 
 from __future__ import annotations

@@ -3,6 +3,18 @@
 Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
 in the attention, 1 for the decoder's first state, 3 in the readout.
 
+Deviation: RNNSearch, matrices of target embedding and softmax
+    original: two matrices by default (nematus:nematus/config.py:309); the paper does not say
+    ours: one shared matrix
+    why: it needs less memory, and the public training script of Nematus shares it, too
+    effect: not measured; 16.4 million parameters less at scale=paper
+Deviation: RNNSearch in Theano
+    original: initial readout weights are not orthogonal (nematus-theano:nematus/nmt.py:177-187), the attention score
+        has a bias (nematus-theano:nematus/layers.py:582), and labels are not smoothed, though the paper says 0.1
+    ours: one model for both frameworks, as in the TensorFlow code
+    why: not implemented
+    effect: not measured
+
 Shapes: source and target tokens and masks ``(batch, time)``; embeddings ``(batch, time, E)``; hidden states
 ``(batch, time, H)``; annotations, contexts and keys ``(batch, time, C)`` with C = 2 H.
 """

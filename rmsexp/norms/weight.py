@@ -1,4 +1,11 @@
-"""No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016)."""
+"""No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016).
+
+Deviation: WeightNorm in RNNSearch in Theano
+    original: the gain divides the normalised weight (nematus-theano:nematus/layers.py:105-112)
+    ours: the gain multiplies the normalised weight
+    why: as in the paper on WeightNorm
+    effect: not measured; the initial weights are the same
+"""
 
 from __future__ import annotations
 
