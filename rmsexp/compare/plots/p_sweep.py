@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,41 +16,57 @@ from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
 CAPTION = "points: seeds; hollow: time excluded; lines: means over the filled points"
+BARS = f"; bars: {statistics.CONFIDENCE:.0%} t-interval of the mean, from three seeds on"
 
 
 def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
     """Return a figure with two panels, the headline metric and the seconds per 1k steps against p.
 
     Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
-    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. ``table``: see
-    :func:`rmsexp.compare.tables.p_sweep.table`.
+    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals.
+    The caption has the numbers of seeds. ``table``: see :func:`rmsexp.compare.tables.p_sweep.table`.
     """
     headline = statistics.headline(target)
-    lost = int(table["status"].isin(statistics.LOST).sum())
-    captions = [CAPTION, f"runs that diverged or failed, whose quality is not drawn: {lost}"] if lost else [CAPTION]
-    figure, (quality, time) = canvas.row(2, title, captions)
     values = table[headline] * names.scale_and_unit(target.metric)[0]
-    _panel(quality, table, values, pd.Series(True, table.index))
+    clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
+    figure, (quality, time) = canvas.row(2, title, _captions(table, values, clear))
+    _panel(quality, table, values, values)
     evaluation = statistics.final_label(target) if headline == "final" else f"best on {target.selection}"
     quality.set_ylabel(f"{Quantity(target.split, target.metric, target.loss_unit).title}, {evaluation}")
-    _panel(time, table, table["seconds_per_1k_steps"], table["time_state"] == "clear")
+    _panel(time, table, table["seconds_per_1k_steps"], clear)
     time.set_ylabel("seconds per 1k steps")
     figure.legend(*quality.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=9)
     return figure
 
 
+def _captions(table: pd.DataFrame, quality: pd.Series, time: pd.Series) -> list[str]:
+    """Return the caption: the marks, the numbers of averaged seeds, and the number of runs without quality."""
+    norms = [table["series"] == WHOLE, table["p"]]
+    seeds = [values.notna().groupby(norms).sum() for values in (quality, time)]
+    counts = [f"{few}" if few == many else f"{few} to {many}" for few, many in ((n.min(), n.max()) for n in seeds)]
+    bars = BARS if max(count.max() for count in seeds) > 2 else ""
+    lost = int(table["status"].isin(statistics.LOST).sum())
+    lines = [CAPTION + bars, f"seeds per mean: {counts[0]} in quality, {counts[1]} in time"]
+    return [*lines, f"runs that diverged or failed, whose quality is not drawn: {lost}"] if lost else lines
+
+
 def _panel(axes: Axes, table: pd.DataFrame, values: pd.Series, included: pd.Series) -> None:
+    """Draw one panel. ``values``: those of all runs. ``included``: those in means; NaN for the other runs."""
     p, is_whole = table["p"] * 100, table["series"] == WHOLE
     for norm, is_norm in ((WHOLE, is_whole), (PARTIAL, ~is_whole)):
-        for selected, fill in ((is_norm & included, "full"), (is_norm & ~included, "none")):
-            look: dict[str, Any] = {"color": style.colour(norm), "alpha": 0.6, "markersize": 4, "fillstyle": fill}
-            axes.plot(p[selected], values[selected], "o", **look)
-    partial = values[~is_whole & included]
-    mean = partial.groupby(p).mean()
-    axes.plot(mean.index, mean, color=style.colour(PARTIAL), linewidth=style.THICK, label=names.label(PARTIAL))
-    whole = values[is_whole & included]
-    if whole.notna().any():
-        label = f"{names.label(WHOLE)} (p = 100 %)"
-        axes.axhline(whole.mean(), color=style.colour(WHOLE), linestyle=RMS_LINE, label=label)
+        colour = style.colour(norm)
+        for selected, fill in ((included.notna(), "full"), (included.isna(), "none")):
+            look: dict[str, Any] = {"color": colour, "alpha": 0.6, "markersize": 4, "fillstyle": fill}
+            axes.plot(p[is_norm & selected], values[is_norm & selected], "o", **look)
+        estimates = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in included[is_norm].groupby(p)}
+        means, bars = (
+            [estimate.mean for estimate in estimates.values()],
+            [found.interval for found in estimates.values()],
+        )
+        if norm == PARTIAL:
+            axes.plot(list(estimates), means, color=colour, linewidth=style.THICK, label=names.label(norm))
+        elif not np.isnan(means).all():
+            axes.axhline(means[0], color=colour, linestyle=RMS_LINE, label=f"{names.label(norm)} (p = 100 %)")
+        axes.errorbar(list(estimates), means, yerr=bars, color=colour, fmt="none", capsize=4, elinewidth=1)
     axes.set_xlabel("p (% of the units)")
     axes.set_xlim(0, 104)

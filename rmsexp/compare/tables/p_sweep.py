@@ -53,15 +53,16 @@ def _p(folder: Path, series: str) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per p and norm as text: means over the seeds that neither diverged nor failed.
+    """Return one row per p and norm as text: means over seeds, with 95 % t-intervals from three seeds on.
 
-    From three seeds on, they have 95 % t-intervals. Times are means over the runs whose time is clear.
+    Quality is of the runs that neither diverged nor failed, times are of those that are clear. A mean that leaves runs
+    out is followed by "2 of 3 seeds".
     """
     _, unit = names.scale_and_unit(target.metric)
     metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
     rows = []
     for (_, series), runs in table.groupby(["p", "series"]):
-        seconds = runs.loc[runs["time_state"] == "clear", "seconds_per_1k_steps"]
+        seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
         rows.append(
             {
                 "norm": names.label(names.norm_of(str(series))),
@@ -70,13 +71,14 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
                 "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),
                 f"{target.split} {metric}, {statistics.final_label(target)}": _mean(runs["final"], target.metric),
                 f"best on {target.selection}": _mean(runs["best"], target.metric),
-                "seconds per 1k steps": formats.number(seconds.mean()),
+                "seconds per 1k steps": _mean(seconds, ""),
             }
         )
     return pd.DataFrame(rows)
 
 
 def _mean(values: pd.Series, metric: str) -> str:
-    """Return the mean and half of its 95 % t-interval, without unit."""
+    """Return the mean, half of its 95 % t-interval and the number of seeds if some have no value, without unit."""
     mean, _, interval = statistics.estimate(values.to_numpy(float))
-    return formats.quality(mean, metric, interval).removesuffix(names.scale_and_unit(metric)[1]).rstrip()
+    left_out = [f"{values.count()} of {len(values)} seeds"] if values.hasnans else []
+    return formats.quality(mean, metric, interval, left_out).removesuffix(names.scale_and_unit(metric)[1]).rstrip()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.records import write_run
+from scipy import stats as scipy_stats
 
 from rmsexp.compare import load
 from rmsexp.compare.plots import p_sweep as p_plot
@@ -27,3 +28,31 @@ def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
     assert mean.get_ydata().tolist() == pytest.approx(expected.tolist())
     hollow = [line for line in time.lines if line.get_fillstyle() == "none" and line.get_marker() == "o"]
     assert sum(len(line.get_xdata()) for line in hollow) == 2
+
+
+def test_means_of_three_seeds_have_intervals_and_the_caption_counts_seeds(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
+        write_run(tmp_path, "rms", seed, contention="contended" if seed else "clear")
+    write_run(tmp_path, "prms+p=0.1")
+    target, table = statistics.target(load(tmp_path)), p_table.table(load(tmp_path), "cifar10", "demo")
+    figure = p_plot.draw(table, target, "title")
+    quality, time = figure.axes
+    for series, (_, _, (bars,)) in zip(("rms", "prms+p=0.5"), quality.containers, strict=True):
+        values = table.loc[table["series"] == series, "final"].dropna() * 100
+        low, high = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        assert bars.get_segments()[-1][:, 1].tolist() == pytest.approx([low, high])
+    assert "seeds per mean: 1 to 4 in quality, 1 to 4 in time" in figure.texts[1].get_text()
+    assert "bars: 95%" in figure.texts[1].get_text()
+    assert "diverged or failed, whose quality is not drawn: 1" in figure.texts[1].get_text()
+    assert len(time.containers) == 2
+
+
+def test_without_three_seeds_there_are_no_intervals(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "rms", seed)
+        write_run(tmp_path, "prms+p=0.5", seed)
+    table = p_table.table(load(tmp_path), "cifar10", "demo")
+    figure = p_plot.draw(table, statistics.target(load(tmp_path)), "title")
+    assert "bars" not in figure.texts[1].get_text()
+    assert "seeds per mean: 2 in quality, 2 in time" in figure.texts[1].get_text()

@@ -9,6 +9,7 @@ from helpers.records import write_run
 
 from rmsexp import record
 from rmsexp.compare import load
+from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import p_sweep as p_table
 
 
@@ -29,3 +30,17 @@ def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     assert table["seconds_per_1k_steps"].tolist() == pytest.approx([100, 200, 100])
     errors = load(tmp_path).metrics.query("split == 'test' and step == 400").set_index("series")["error"]
     assert table["final"].tolist() == pytest.approx([errors["prms"].iloc[0], errors["prms+p=0.5"], errors["rms"]])
+
+
+def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
+        write_run(tmp_path, "rms", seed, contention="contended" if seed > 1 else "clear")
+    records = load(tmp_path)
+    partial, whole = p_table.readable(p_table.table(records, "cifar10", "demo"), statistics.target(records)).to_numpy()
+    assert partial[:4].tolist() == ["pRMSNorm", "50 %", "4", "1"]
+    assert partial[4].endswith(" (3 of 4 seeds)")
+    assert " ± " in partial[4]
+    assert partial[6] == "100.00 ± 0"
+    assert whole[4].count("of 4 seeds") == 0
+    assert whole[6] == "100.00 (2 of 4 seeds)"
