@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rmsexp.compare.records.statistics import LOST, Array, t_factor
 
+CLOCK = ["device", "threads", "torch"]  # columns of runs that agree where times are compared
 Points = tuple[Array, Array]  # x and y
 
 
@@ -72,3 +73,10 @@ def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
     if len(included):
         return included, True
     return (not_lost if len(not_lost) else runs), False
+
+
+def clock_difference(runs: pd.DataFrame) -> str:
+    """Return why the times of runs cannot be compared, such as "different threads, torch"; "" if they can be."""
+    counts = runs[CLOCK].astype(str).nunique()
+    differ = counts.index[counts > 1]
+    return f"different {', '.join(differ)}" if len(differ) else ""

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.compare.records import names, speed, statistics
-from rmsexp.compare.records.curves import averaged
+from rmsexp.compare.records.curves import averaged, clock_difference
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import four_digits
 
@@ -19,7 +19,8 @@ def figure_1(records: Records) -> list[str]:
 
     The first gives the training losses of all norms after as many steps as the baseline was trained, and after as much
     time; the second describes the method. The baseline is the model without norm, or LN if every run without norm is
-    missing, diverged or failed. It is compared only with runs of the same implementation.
+    missing, diverged or failed. It is compared only with runs of the same implementation. Times are compared only if
+    they are clear and of the same device, number of threads and version of torch; otherwise the sentence says why not.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
@@ -57,18 +58,30 @@ def _sentence(
     level = four_digits(_value_at(baseline_runs, smoothed, "step", end, "loss"))
     seconds = _value_at(baseline_runs, smoothed, "step", end, "time")
     unit, divisor = speed.time_unit(seconds)
-    start = f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}, {seconds / divisor:.3g} {unit})"
+    untimed = _untimed(baseline_runs, baseline_runs)
+    took = f"its time is excluded: {untimed}" if untimed else f"{seconds / divisor:.3g} {unit}"
     parts = []
     for series in names.in_order(others["series"]):
         runs = others[others["series"] == series]
         by_step = f"at its end before that step (step {_end(runs, smoothed, 'step'):.0f})"
         if not np.isnan(loss := _value_at(runs, smoothed, "step", end, "loss")):
             by_step = f"at {four_digits(loss)} after the same steps"
-        by_time = f"at its end before that time ({_end(runs, smoothed, 'time') / divisor:.3g} {unit})"
+        by_time = f" and at its end before that time ({_end(runs, smoothed, 'time') / divisor:.3g} {unit})"
         if not np.isnan(loss := _value_at(runs, smoothed, "time", seconds, "loss")):
-            by_time = f"at {four_digits(loss)} after the same time"
-        parts.append(f"{names.label(series)} is {by_step} and {by_time}")
-    return f"{start}, {'; '.join(parts)}."
+            by_time = f" and at {four_digits(loss)} after the same time"
+        if reason := _untimed(runs, baseline_runs):
+            by_time = "" if untimed else f" (its time is excluded: {reason})"
+        parts.append(f"{names.label(series)} is {by_step}{by_time}")
+    return f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}, {took}), {'; '.join(parts)}."
+
+
+def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame) -> str:
+    """Return why the times of a series' runs are not compared with those of the baseline; "" if they are."""
+    timed, is_clear = averaged(runs, timed=True)
+    baseline_timed, baseline_is_clear = averaged(baseline_runs, timed=True)
+    if is_clear and baseline_is_clear:
+        return clock_difference(pd.concat([timed, baseline_timed]))
+    return ", ".join(sorted(set((baseline_runs if is_clear else runs)["time_state"])))
 
 
 def _name(baseline: str) -> str:
@@ -109,11 +122,12 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
         remarks.append(
             f"without {', '.join(map(names.label, missing))} (diverged, failed, not started or of another impl)"
         )
-    timed = {str(series): averaged(runs, timed=True) for series, runs in used.groupby("series")}
-    unreliable = names.in_order(series for series, (_, is_clear) in timed.items() if not is_clear)
-    if unreliable:
-        remarks.append(f"times of {', '.join(map(names.label, unreliable))} are contended, mixed or unknown")
-    machines = pd.concat([runs for runs, _ in timed.values()])[["device", "threads", "torch"]].astype(str)
-    if len(machines.drop_duplicates()) > 1:
-        remarks.append("device, threads or torch version differ between runs")
-    return "; ".join(remarks) + "."
+    seeds = ", ".join(_seeds(used[used["series"] == series]) for series in names.in_order(used["series"]))
+    return "; ".join([*remarks, f"seeds: {seeds}"]) + "."
+
+
+def _seeds(runs: pd.DataFrame) -> str:
+    """Return the number of a series' runs in its losses and, if it is smaller, in its times: "RMSNorm 2 (time: 1)"."""
+    (losses, _), (times, _) = (averaged(runs, timed=timed) for timed in (False, True))
+    fewer = f" (time: {len(times)})" if len(times) < len(losses) else ""
+    return f"{names.label(runs['series'].iloc[0])} {len(losses)}{fewer}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics, survival
+from rmsexp.compare.records import curves, names, statistics, survival
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
@@ -21,7 +21,6 @@ COLUMNS = [
     *("series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"),
     *("timed", "timed_steps", "seconds", "seconds_low", "seconds_high", "untimed"),
 ]
-CLOCK = ["device", "threads", "torch"]  # times are compared if these columns of the runs agree
 NEVER = "not reached"
 
 
@@ -82,8 +81,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     """
     runs = _observed(records, goal)
     clear = (runs["time_state"] == "clear") & runs["time"].notna()
-    clocks = runs.loc[clear, CLOCK].astype(str).nunique()
-    untimed = f"{' and '.join(clocks.index[clocks > 1])} differ" if (clocks > 1).any() else ""
+    untimed = curves.clock_difference(runs[clear])
     rows = []
     for series in names.in_order(runs["series"]):
         of_series = runs[runs["series"] == series]

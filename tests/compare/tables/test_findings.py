@@ -8,6 +8,7 @@ import pytest
 from helpers.comparisons import evaluated, setting, training, write_rows
 from helpers.records import write_run
 
+from rmsexp import record
 from rmsexp.compare.tables import findings
 
 
@@ -46,7 +47,34 @@ def test_ln_is_the_baseline_if_the_model_without_norm_failed(tmp_path: Path, bas
         "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
     )
     assert f"LayerNorm is the baseline, since the model without norm {reason}" in method
-    assert "times of RMSNorm are contended, mixed or unknown" in method
+    assert sentence.endswith("RMSNorm is at 4.150 after the same steps (its time is excluded: contended).")
+
+
+def test_times_of_a_contended_baseline_are_left_out(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln", 0.02, 0.2, contention="contended")
+    write_losses(tmp_path, "rms", 0.03, 0.1)
+    sentence, _ = findings.figure_1(setting(tmp_path))
+    assert sentence == (
+        "When LayerNorm reaches training loss 6.100 (at step 200, its time is excluded: contended), "
+        "RMSNorm is at 4.150 after the same steps."
+    )
+
+
+def test_times_of_another_number_of_threads_are_left_out(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln", 0.02, 0.2)
+    write_losses(tmp_path, "rms", 0.03, 0.1)
+    path = tmp_path / "cifar10/demo/rms/seed0" / record.RUN
+    path.write_text(path.read_text().replace('"threads": 2', '"threads": 1'))
+    sentence, _ = findings.figure_1(setting(tmp_path))
+    assert sentence.endswith("RMSNorm is at 4.150 after the same steps (its time is excluded: different threads).")
+
+
+def test_the_method_counts_the_seeds(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_losses(tmp_path, "ln", 0.02, 0.2, seed=seed, contention="contended" if seed else "clear")
+        write_losses(tmp_path, "rms", 0.03, 0.1, seed=seed)
+    _, method = findings.figure_1(setting(tmp_path))
+    assert method.endswith("seeds: LayerNorm 2 (time: 1), RMSNorm 2.")
 
 
 def test_a_single_norm_gives_no_sentence(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_seconds_of_different_machines_are_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "cifar10/demo/rms/seed0" / record.RUN
     path.write_text(path.read_text().replace('"threads": 2', '"threads": 1'))
     text = time_to_target.readable(time_to_target.table(setting(tmp_path), LEVEL)).set_index("norm")
-    assert text.loc["RMSNorm"].tolist() == ["1 of 1", "100", f"{NO_VALUE} (threads differ)"]
+    assert text.loc["RMSNorm"].tolist() == ["1 of 1", "100", f"{NO_VALUE} (different threads)"]
 
 
 def test_without_ln_the_worst_norm_determines_the_level(tmp_path: Path) -> None:
