@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from rmsexp.train import memory
+from rmsexp import machine
+from rmsexp.train import memory, probe
 from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
@@ -34,17 +35,29 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "git": git(),
         "code": code(),
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
-        "device": _processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device": machine.processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
         "memory_kept": memory.keeps_freed(),
         "host_cores": os.cpu_count(),
+        "machine": _machine(device),
     }
 
 
+def _machine(device: torch.device) -> dict[str, Any]:
+    """Return the machine's identity, and the speeds of the probe; on a GPU these are None, as no probe is taken."""
+    speeds = probe.speeds() if device.type == "cpu" else {"arithmetic": None, "bandwidth": None}
+    return machine.identity(torch.backends.cpu.get_cpu_capability()) | speeds
+
+
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks."""
-    return [key for key in DECISIVE if before.get(key) != after[key]]
+    """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
+
+    ``machine`` is one of them if the ids differ; a machine's speeds depend on what else it does. Older records lack it.
+    """
+    changes = [key for key in DECISIVE if before.get(key) != after[key]]
+    is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]
+    return changes + ["machine"] * is_other
 
 
 @cache
@@ -78,14 +91,3 @@ def git() -> dict[str, Any]:
         "commit": output("rev-parse", "HEAD"),
         "dirty": bool(output("status", "--porcelain", "--", *DECISIVE_PATHS)),
     }
-
-
-@cache
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -1,0 +1,89 @@
+"""Which machine this is: what tells machines of the same name apart. This module imports only the standard library.
+
+Cloud machines often have only a marketing name, such as "AMD EPYC", which several generations of processors share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Keys of /proc/cpuinfo, on x86 and on ARM, in order of preference.
+FIELDS = {
+    "vendor": ("vendor_id", "CPU implementer"),
+    "family": ("cpu family", "CPU architecture"),
+    "model": ("model", "CPU part"),
+    "stepping": ("stepping", "CPU revision"),
+}
+# How much the speeds that two processes measure on one quiet machine may differ (docs/timing.md): larger over smaller.
+SPEED_LIMITS = {"arithmetic": 1.15, "bandwidth": 1.5}
+
+
+def identity(instructions: str) -> dict[str, Any]:
+    """Return name, vendor, family, model, stepping, instructions, caches, cores and id.
+
+    ``instructions``: the set of vector instructions that torch uses. ``caches``: see :func:`caches`. ``cores``: the
+    number of the machine's logical cores. ``id``: a digest of the others. What the system does not report is None.
+    """
+    fields = _cpuinfo()
+    facts: dict[str, Any] = {"name": processor()}
+    for fact, keys in FIELDS.items():
+        facts[fact] = next((fields[key] for key in keys if key in fields), None)
+    facts |= {"instructions": instructions, "caches": caches(), "cores": os.cpu_count()}
+    return facts | {"id": hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]}
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two entries ``machine`` of sessions are from machines of the same kind and speed.
+
+    The digests are equal, and so are the speeds, up to ``SPEED_LIMITS``, where both are known. A neighbour that the
+    machine does not see may halve the bandwidth, so the speeds of contended sessions are no evidence.
+    """
+    if one["id"] != other["id"]:
+        return False
+    pairs = [(one.get(key), other.get(key), limit) for key, limit in SPEED_LIMITS.items()]
+    return all(max(a, b) <= limit * min(a, b) for a, b, limit in pairs if a and b)
+
+
+@cache
+def processor() -> str:
+    """Return the name of the processor, for people."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def caches() -> list[str] | None:
+    """Return the caches of the first core, such as "L3 Unified 32768K shared by 0-1"; None if they are not known."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size, shared = (
+                (folder / name).read_text().strip() for name in ("level", "type", "size", "shared_cpu_list")
+            )
+        except OSError:
+            continue
+        found.append(f"L{level} {kind} {size} shared by {shared}")
+    return found or None
+
+
+def largest_cache() -> int | None:
+    """Return the size of the largest cache in bytes, or None if it is not known."""
+    sizes = [word for cache in caches() or [] for word in cache.split() if word[:-1].isdigit() and word.endswith("K")]
+    return max((int(size[:-1]) << 10 for size in sizes), default=None)
+
+
+@cache
+def _cpuinfo() -> dict[str, str]:
+    """Return the fields of the first core in /proc/cpuinfo."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+    except OSError:
+        return {}
+    lines = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in lines}
