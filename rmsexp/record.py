@@ -34,6 +34,9 @@ Row = dict[str, Any]
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
 BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
 TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
+# A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
+# 0.002 to 0.006 without other busy processes, 0.01 to 0.05 beside one on another core, 1.0 beside one on the same core.
+WAITED_LIMIT = 0.015
 
 
 @dataclass

@@ -20,6 +20,7 @@ from pandas.api.types import union_categoricals
 
 from rmsexp import readers, record
 from rmsexp.compare.records.names import norm_of
+from rmsexp.compare.records.time_states import time_state
 from rmsexp.rules import score
 
 RUN_COLUMNS = (
@@ -254,7 +255,7 @@ def _time_state(sessions: list[dict[str, Any]]) -> str:
     """
     if not all(session.get("comparable", True) for session in sessions):
         return "mixed"
-    states = {(session.get("contention") or {}).get("state", "unknown") for session in sessions}
+    states = set(map(time_state, sessions))
     if "contended" in states:
         return "contended"
     return "clear" if states == {"clear"} else "unknown"

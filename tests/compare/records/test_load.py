@@ -142,6 +142,9 @@ def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
         ([{"contention": {"state": "clear"}}, {"contention": {"state": "contended"}}], "contended"),
         ([{"contention": {"state": "clear"}}, {"contention": {"state": "clear"}, "comparable": False}], "mixed"),
         ([{"contention": {"state": "clear"}}, {}], "unknown"),
+        ([{"contention": {"state": "clear", "waited": 0.014}}], "clear"),
+        ([{"contention": {"state": "clear", "waited": 0.016}}], "contended"),  # when the limit was 0.05
+        ([{"contention": {"state": "unknown", "waited": None}}], "unknown"),
         ([], "unknown"),
     ],
 )
