@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 WRITABLE_BY_OTHERS = 0o022  # bits of a file's mode: writable by its group or by everybody
@@ -17,6 +18,20 @@ def private_folder(path: Path) -> Path:
     if not belongs_to_user(path):
         raise PermissionError(f"other users can change {path}: remove it")
     return path
+
+
+def cache_folder(home: Path, name: str) -> Path:
+    """Return a private folder for files that can be made again: ``home / name``, or else one in the temporary folder.
+
+    ``home``: a path such as ``~/.cache/rmsexp/kernels``. Raises: OSError if neither folder can be used.
+    """
+    problems = []
+    for place in (home / name, Path(tempfile.gettempdir(), f"rmsexp-{home.name}-{os.geteuid()}-{name}")):
+        try:
+            return private_folder(place.expanduser())
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
+            problems.append(str(error))
+    raise OSError("; ".join(problems))
 
 
 def belongs_to_user(path: Path) -> bool:

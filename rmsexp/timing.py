@@ -9,6 +9,9 @@
 
 All norms are timed in one process. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
 record goes to a new folder in results/<task>/<setting>/timing/.
+
+The flag --calibrate measures for half a minute how fast this machine is while it is quiet. Runs and timings are later
+compared with that, to find out whether something slowed them down.
 """
 
 from __future__ import annotations
@@ -39,7 +42,15 @@ class Options:
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    options, jobs = parse([config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)])
+    words = sys.argv[1:] if argv is None else argv
+    if "--calibrate" in words:
+        if len(words) > 1:
+            raise config.ConfigError("--calibrate takes no other words")
+        from rmsexp.measure import calibration
+
+        print(*calibration.calibrate(_report), sep="\n")
+        return 0
+    options, jobs = parse([config.expand_home(word) for word in words])
     from rmsexp.measure import steps
 
     content = steps.measure(jobs, options.timing, _report)
@@ -60,6 +71,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder of your own configs, such as norms")
+    parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
     options: Options = config.from_words(Options, [word for word in arguments.words if OPTION.match(word)])
     overrides = [word for word in arguments.words if not OPTION.match(word)]

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -27,7 +26,7 @@ import torch
 from rmsexp import atomic
 from rmsexp.command_line import brief
 from rmsexp.kernels.forms import Kind
-from rmsexp.private import belongs_to_user, private_folder
+from rmsexp.private import belongs_to_user, cache_folder
 
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"
@@ -72,7 +71,7 @@ def _library() -> Path:
     content = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
     settings = [*command, torch.__version__, _output([compiler, "--version"]), _processor()]
     key = hashlib.sha256(b"\0".join([*content, *(text.encode() for text in settings)])).hexdigest()[:16]
-    folder = _folder(key)
+    folder = cache_folder(CACHE, key)
     library = folder / "rmsexp.so"
     if _is_intact(library):
         return library
@@ -83,20 +82,6 @@ def _library() -> Path:
             _compile(command, sources, library)
             _print(f"built the fused kernels: {library}")
     return library
-
-
-def _folder(key: str) -> Path:
-    """Return a folder of the cache to which only this user can write: in the home folder, or else in the temporary one.
-
-    Raises: BuildError if there is neither.
-    """
-    problems = []
-    for place in (CACHE / key, Path(tempfile.gettempdir(), f"rmsexp-kernels-{os.geteuid()}-{key}")):
-        try:
-            return private_folder(place.expanduser())
-        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
-            problems.append(str(error))
-    raise BuildError("; ".join(problems))
 
 
 def _is_intact(library: Path) -> bool:

@@ -1,21 +1,34 @@
-"""Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed."""
+"""Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed.
+
+There are three kinds of evidence. The threads of the run wait for a core; the host takes away time of the cores; and
+probes (:mod:`.probe`) take longer than on the quiet machine, even if the neighbour is outside the virtual machine.
+"""
 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-# A run is contended if its threads wait for a core for more than WAITED_LIMIT times their CPU time (measured: 0.005
-# without other busy processes, 0.64 beside one), or if the host of a virtual machine takes away more than STEAL_LIMIT
-# of the time of all cores.
-WAITED_LIMIT = 0.05
+from rmsexp.record import WAITED_LIMIT
+from rmsexp.train import quiet
+from rmsexp.train.probe import Times, probe
+
+# Besides waiting, a run is contended if the host takes away more than STEAL_LIMIT of the time of all cores.
 STEAL_LIMIT = 0.02
+# It is contended, too, if the median of a part of at least FEWEST_PROBES probes is slower than on the quiet machine
+# by more than this factor. A single probe says little: beside a process that streams memory, about half are fast.
+SLOWDOWN_LIMITS = Times(arithmetic=1.15, memory=1.2)
+FEWEST_PROBES = 20
+# A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
+SPIKE, RECENT, FEWEST = 2.0, 50, 5
 
 
 def _schedstat() -> dict[str, tuple[int, int]]:
@@ -56,7 +69,7 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Adds up how long this process's threads waited for a core and how much time the host took, inside :meth:`watch`.
+    """Decides whether a run was contended, from the times inside :meth:`watch` and from probes between them.
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
@@ -68,6 +81,12 @@ class Contention:
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
         self._readable = True
+        self._probes: list[Times] = []
+        self._spikes = 0
+
+    @cached_property
+    def _reference(self) -> quiet.Reference | None:
+        return quiet.read()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -87,17 +106,63 @@ class Contention:
         self._stolen += stolen - machine[0]
         self._ticks += ticks - machine[1]
 
-    def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown), ``waited`` and ``steal``.
+    def probe(self) -> bool:
+        """Take a probe, and return whether it is a spike: something else ran at this moment.
 
-        ``WAITED_LIMIT`` and ``STEAL_LIMIT`` apply to ``waited`` and ``steal``; both are None if the state is unknown.
-        On a GPU this also asks nvidia-smi whether another process uses a GPU now.
+        Call it between pieces of work, not after the process has slept, because a core that wakes up is slow at first.
+        On a GPU this does nothing: the probe would say nothing about the GPU's steps.
+        """
+        if self._on_gpu:
+            return False
+        recent = [sum(times) for times in self._probes[-RECENT:]]
+        self._probes.append(probe().take())
+        spike = len(recent) >= FEWEST and sum(self._probes[-1]) > SPIKE * statistics.median(recent)
+        self._spikes += spike
+        return spike
+
+    def report(self) -> dict[str, Any]:
+        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``based_on``.
+
+        ``waited`` and ``steal`` are None if the state is unknown. ``probes``: see :meth:`_probe_report`. ``based_on``
+        lists the evidence behind the state. On a GPU this also asks nvidia-smi whether another process uses a GPU now.
         """
         if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared()
+        probes = self._probe_report()
+        slowdown = probes["slowdown"] if probes else None
+        evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]
         if not self._readable or not self._ran or self._gpu_shared is None:
-            return {"state": "unknown", "waited": None, "steal": None}
+            return {"state": "unknown", "waited": None, "steal": None, "probes": probes, "based_on": []}
         waited = self._waited / self._ran
         steal = self._stolen / self._ticks if self._ticks else 0.0
         contended = self._shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
-        return {"state": "contended" if contended else "clear", "waited": round(waited, 4), "steal": round(steal, 4)}
+        if slowdown:
+            contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS._asdict().items())
+        return {
+            "state": "contended" if contended else "clear",
+            "waited": round(waited, 4),
+            "steal": round(steal, 4),
+            "probes": probes,
+            "based_on": evidence,
+        }
+
+    def _probe_report(self) -> dict[str, Any] | None:
+        """Return ``number``, ``spikes``, ``median`` (seconds by part), ``slowdown`` and ``reference``; or None.
+
+        It is None if no probe was taken, as on a GPU. ``reference``: that of the quiet machine, or None. ``slowdown``:
+        the factors by which the medians exceed it; None without a reference or with fewer than ``FEWEST_PROBES``.
+        """
+        if not self._probes:
+            return None
+        median = Times(*map(statistics.median, zip(*self._probes, strict=True)))
+        reference, slowdown = self._reference, None
+        if reference is not None and len(self._probes) >= FEWEST_PROBES:
+            factors = Times(*(now / then for now, then in zip(median, reference.times, strict=True)))
+            slowdown = {part: round(factor, 3) for part, factor in factors._asdict().items()}
+        return {
+            "number": len(self._probes),
+            "spikes": self._spikes,
+            "median": {part: round(seconds, 7) for part, seconds in median._asdict().items()},
+            "slowdown": slowdown,
+            "reference": reference and reference.content(),
+        }

@@ -228,9 +228,10 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Write and show a training row: means over the pending steps, and the last step's learning rate."""
+        """Take a probe; write and show a row: means over the pending steps, and the last step's learning rate."""
         state = self.state
         with self.clock.bucket("log"), self._interrupt.deferred():
+            self._contention.probe()
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}

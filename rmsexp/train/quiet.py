@@ -1,0 +1,85 @@
+"""The quiet reference: how long a probe takes on this machine while nothing else slows it down.
+
+There is one file for each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rmsexp import atomic, machine
+from rmsexp.command_line import brief
+from rmsexp.private import belongs_to_user, cache_folder
+from rmsexp.readers import read_json
+from rmsexp.train.probe import WORK, Times
+
+FOLDER = Path("~/.cache/rmsexp/machines")
+FILE = "quiet.json"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The median seconds of the two parts of ``number`` probes, taken on the machine with this id."""
+
+    machine: str
+    work: str
+    date: str
+    number: int
+    arithmetic: float
+    memory: float
+
+    @property
+    def times(self) -> Times:
+        return Times(self.arithmetic, self.memory)
+
+    def content(self) -> dict[str, Any]:
+        """Return what the file and the records have."""
+        return asdict(self)
+
+
+def machine_id() -> str:
+    """Return the id of this machine, with the instructions that torch uses."""
+    return str(machine.identity(torch.backends.cpu.get_cpu_capability())["id"])
+
+
+def read() -> Reference | None:
+    """Return the reference of this machine and of this probe's work.
+
+    It is None if there is none. If there is one that cannot be used, a line on standard error says why.
+    """
+    try:
+        path = path_of(machine_id())
+        return _checked(path) if path.exists() else None
+    except (OSError, ValueError, TypeError) as error:
+        advice = "renew it with python -m rmsexp.timing --calibrate"
+        print(brief(f"notice: the machine's quiet reference is not used ({error}); {advice}"), file=sys.stderr)
+        return None
+
+
+def _checked(path: Path) -> Reference:
+    """Return the reference in a file. Raises: OSError, ValueError or TypeError if it cannot be used."""
+    if not belongs_to_user(path):
+        raise PermissionError(f"other users can change {path}")
+    reference = Reference(**read_json(path))
+    if not all(isinstance(seconds, float) and 0 < seconds < math.inf for seconds in reference.times):
+        raise ValueError(f"the times in {path} are not positive numbers")
+    if (reference.machine, reference.work) != (machine_id(), WORK):
+        raise ValueError(f"{path} is of another machine or of an older probe")
+    return reference
+
+
+def write(reference: Reference) -> Path:
+    """Replace the reference of this machine; return the path of its file. Raises: OSError."""
+    path = path_of(reference.machine)
+    atomic.write_json(path, reference.content())
+    return path
+
+
+def path_of(identity: str) -> Path:
+    return cache_folder(FOLDER, identity) / FILE

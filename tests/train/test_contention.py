@@ -1,0 +1,322 @@
+"""The detection of other processes, and of a busy host, that slow a run down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rmsexp import record
+from rmsexp.train import contention, quiet
+from rmsexp.train.contention import Contention
+from rmsexp.train.probe import Times
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 400, arithmetic=0.001, memory=0.002)
+
+
+readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not report how long threads waited")
+
+BUSY = """
+import json, os, subprocess, sys, time
+import numpy, torch
+from rmsexp.train.contention import Contention
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+torch.set_num_threads(1)
+rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+try:
+    contention = Contention(torch.device("cpu"))
+    end = time.monotonic() + 1
+    with contention.watch():
+        x = numpy.ones((100, 100))
+        while time.monotonic() < end:
+            x = x @ x / 100
+    print(json.dumps(contention.report()))
+finally:
+    rival.kill()
+"""
+
+
+@pytest.mark.alone
+@readable
+def test_another_process_on_the_same_core_is_detected() -> None:
+    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["state"] == "contended"
+    assert report["waited"] > record.WAITED_LIMIT
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that replaces ``/proc``; :func:`write_proc` writes its files."""
+    monkeypatch.setattr(contention, "Path", lambda path: tmp_path / str(path).lstrip("/"))
+    return tmp_path / "proc"
+
+
+def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0) -> None:
+    """Write the files of /proc: by thread id, the nanoseconds (on a core, waiting for a core), and the machine's ticks.
+
+    ``/proc/stat`` has guests' ticks twice. They are written as ``ticks`` in the second place, which must be ignored.
+    """
+    for thread, (ran, waited) in threads.items():
+        (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
+        (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
+    idle = ticks - stolen
+    (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} {ticks} 0\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
+
+
+@pytest.mark.parametrize(
+    ("waited", "stolen", "state"),
+    [(0, 0, "clear"), (15, 0, "clear"), (16, 0, "contended"), (0, 20, "clear"), (0, 21, "contended")],
+)
+def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: int, stolen: int, state: str) -> None:
+    watch = Contention(CPU)
+    write_proc(proc, {"1": (400, 9000)}, stolen=500, ticks=7000)
+    with watch.watch():
+        write_proc(proc, {"1": (1400, 9000 + waited)}, stolen=500 + stolen, ticks=8000)
+    report = watch.report()
+    assert (report["state"], report["waited"], report["steal"]) == (state, waited / 1000, stolen / 1000)
+    assert (report["probes"], report["based_on"]) == (None, ["waiting", "steal"])
+
+
+@pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
+def test_runs_that_a_launcher_does_in_parallel_are_contended(proc: Path, shared: bool, state: str) -> None:
+    watch = Contention(CPU, shared)
+    write_proc(proc, {"1": (0, 0)})
+    with watch.watch():
+        write_proc(proc, {"1": (1000, 0)})
+    assert watch.report()["state"] == state
+
+
+def test_only_watched_times_are_added_up(proc: Path) -> None:
+    watch = Contention(CPU)
+    for start in (0, 10_000):
+        write_proc(proc, {"1": (start, start)})  # changes outside of the context are ignored
+        with watch.watch():
+            write_proc(proc, {"1": (start + 1000, start + 30)})
+    assert watch.report()["waited"] == 0.03
+
+
+def test_threads_that_end_or_begin_inside_the_context_are_handled(proc: Path) -> None:
+    watch = Contention(CPU)
+    write_proc(proc, {"1": (100, 100), "2": (5000, 5000)})
+    with watch.watch():
+        (proc / "self/task/2/schedstat").unlink()
+        write_proc(proc, {"1": (600, 110), "3": (500, 30)})
+    assert watch.report()["waited"] == 0.04
+
+
+@pytest.mark.parametrize("missing", ["stat", "schedstat", "all", "damaged", "disabled"])
+def test_contention_is_unknown_without_readable_files(proc: Path, missing: str) -> None:
+    write_proc(proc, {"1": (100, 100)})
+    if missing in ("stat", "all"):
+        (proc / "stat").unlink()
+    if missing in ("schedstat", "all"):
+        (proc / "self/task/1/schedstat").unlink()
+    if missing == "damaged":
+        (proc / "stat").write_text("nothing\n")
+    watch, entered = Contention(CPU), False
+    with watch.watch():
+        entered = True
+    assert entered
+    report = watch.report()
+    assert (report["state"], report["waited"], report["steal"], report["based_on"]) == ("unknown", None, None, [])
+
+
+def test_contention_is_unknown_before_anything_was_watched() -> None:
+    assert Contention(CPU).report()["state"] == "unknown"
+
+
+@pytest.mark.parametrize("files_exist", [True, False])
+def test_an_exception_inside_the_context_is_raised(proc: Path, files_exist: bool) -> None:
+    if files_exist:
+        write_proc(proc, {"1": (100, 100)})
+    with pytest.raises(ZeroDivisionError), Contention(CPU).watch():
+        raise ZeroDivisionError
+
+
+@readable
+def test_the_files_of_this_machine_can_be_read() -> None:
+    watch = Contention(CPU)
+    with watch.watch():
+        end = time.process_time() + 0.1  # the kernel updates a thread's times only at its ticks
+        while time.process_time() < end:
+            torch.ones(300, 300) @ torch.ones(300, 300)
+    report = watch.report()
+    assert report["state"] in ("clear", "contended")
+    assert report["waited"] >= 0
+    assert 0 <= report["steal"] <= 1
+    assert str(os.getpid()) in contention._schedstat()
+
+
+@pytest.mark.parametrize(
+    ("listed", "shared"),
+    [
+        ("{pid}", False),
+        ("{pid}\n{pid}", False),  # on two GPUs
+        ("{pid}\n1", True),
+        ("1\n2\n{pid}", True),
+        ("", None),
+        ("1", None),  # ids of another namespace, which lack the id of this process
+        ("[N/A]", None),
+        ("No running processes found", None),
+    ],
+)
+def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shared: bool | None
+) -> None:
+    fake_nvidia_smi(tmp_path, f"cat <<'END'\n{listed.format(pid=os.getpid())}\nEND")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert contention._gpu_shared() is shared
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo $$; exit 1", None])
+def test_it_is_unknown_whether_a_gpu_is_shared_if_nvidia_smi_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    if script is not None:
+        fake_nvidia_smi(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert contention._gpu_shared() is None
+
+
+def fake_nvidia_smi(folder: Path, script: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ([False, False], "clear"),
+        ([True, False], "contended"),
+        ([False, True], "contended"),
+        ([True, None], "contended"),
+        ([None, False], "clear"),
+        ([False, None], "unknown"),
+        ([None, None], "unknown"),
+    ],
+)
+def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
+    proc: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], state: str
+) -> None:
+    remaining = iter(answers)
+    monkeypatch.setattr(contention, "_gpu_shared", lambda: next(remaining))
+    watch = Contention(CUDA)
+    write_proc(proc, {"1": (0, 0)})
+    with watch.watch():
+        write_proc(proc, {"1": (1000, 1)})
+    watch.report()
+    assert watch.report()["state"] == state
+
+
+def test_nvidia_smi_is_not_called_for_a_run_on_a_cpu(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "_gpu_shared", lambda: 1 / 0)
+    watch = Contention(CPU)
+    write_proc(proc, {"1": (0, 0)})
+    with watch.watch():
+        write_proc(proc, {"1": (1000, 1)})
+    assert watch.report()["state"] == "clear"
+
+
+# --- probes
+
+
+@pytest.fixture
+def times(proc: Path, monkeypatch: pytest.MonkeyPatch) -> list[Times]:
+    """Return a list from which probes take their times, the first entry first."""
+    del proc
+    remaining: list[Times] = []
+    monkeypatch.setattr(contention, "probe", lambda: SimpleNamespace(take=lambda: remaining.pop(0)))
+    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
+    return remaining
+
+
+def watched(proc: Path, times: list[Times], slowdowns: Sequence[tuple[float, float]]) -> Contention:
+    """Return a watch after probes that are slower than the reference by these factors, without other evidence."""
+    watch = Contention(CPU)
+    write_proc(proc, {"1": (0, 0)})
+    with watch.watch():
+        write_proc(proc, {"1": (1000, 0)})
+    for arithmetic, memory in slowdowns:
+        times.append(Times(arithmetic * REFERENCE.arithmetic, memory * REFERENCE.memory))
+        watch.probe()
+    return watch
+
+
+ARITHMETIC, MEMORY = contention.SLOWDOWN_LIMITS
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "state"),
+    [
+        ((1.0, 1.0), "clear"),
+        ((0.5, 0.5), "clear"),
+        ((ARITHMETIC - 0.01, MEMORY - 0.01), "clear"),
+        ((ARITHMETIC + 0.01, 1.0), "contended"),
+        ((1.0, MEMORY + 0.01), "contended"),
+    ],
+)
+def test_a_run_is_contended_if_the_median_probe_is_slow(
+    proc: Path, times: list[Times], slowdown: tuple[float, float], state: str
+) -> None:
+    fast, slow = [(0.4, 0.4)] * 9, [(9.0, 9.0)] * 9  # the median of these and of the others is one of the others
+    report = watched(proc, times, [*fast, slowdown, slowdown, slowdown, *slow]).report()
+    assert report["state"] == state
+    assert report["based_on"] == ["waiting", "steal", "probes"]
+    probes = report["probes"]
+    assert (probes["number"], probes["reference"]) == (21, REFERENCE.content())
+    assert (probes["slowdown"]["arithmetic"], probes["slowdown"]["memory"]) == pytest.approx(slowdown)
+    assert probes["median"]["memory"] == pytest.approx(slowdown[1] * REFERENCE.memory)
+    assert report == json.loads(json.dumps(report))
+
+
+def test_few_probes_decide_nothing(proc: Path, times: list[Times]) -> None:
+    report = watched(proc, times, [(3.0, 3.0)] * 19).report()
+    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
+    assert (report["probes"]["number"], report["probes"]["slowdown"]) == (19, None)
+
+
+def test_probes_decide_nothing_without_a_reference(
+    proc: Path, times: list[Times], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quiet, "read", lambda: None)
+    report = watched(proc, times, [(3.0, 3.0)] * 40).report()
+    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
+    assert (report["probes"]["reference"], report["probes"]["slowdown"]) == (None, None)
+
+
+def test_a_probe_much_slower_than_those_before_it_is_a_spike(proc: Path, times: list[Times]) -> None:
+    watch = watched(proc, times, [(1.0, 1.0)] * 5)
+    times += [Times(0.001, 0.0049), Times(0.001, 0.0051), Times(0.0051, 0.001), Times(0.001, 0.002)]
+    assert [watch.probe() for _ in range(4)] == [False, True, True, False]
+    assert watch.report()["probes"]["spikes"] == 2
+
+
+def test_a_slow_run_has_no_spikes(proc: Path, times: list[Times]) -> None:
+    """Spikes are relative to the run: otherwise nothing would be left of a run beside a steady neighbour."""
+    watch = watched(proc, times, [(9.0, 9.0)] * 30)
+    assert watch.report()["probes"]["spikes"] == 0
+
+
+def test_the_first_probes_are_no_spikes(proc: Path, times: list[Times]) -> None:
+    watch = watched(proc, times, [(1.0, 1.0)] * 4)
+    times.append(Times(1.0, 1.0))
+    assert not watch.probe()
+
+
+def test_no_probe_is_taken_on_a_gpu(times: list[Times], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "_gpu_shared", lambda: False)
+    watch = Contention(CUDA)
+    assert not watch.probe()
+    assert watch.report()["probes"] is None
+    assert not times
