@@ -1,0 +1,167 @@
+"""Test whether runs are marked as contended: train beside planted neighbours, and alone, in random order.
+
+    python scripts/planted_neighbours.py [--runs 20] [--quiet 40] [--results results] [KEY=VALUE ...]
+
+Each run is ``python -m rmsexp`` on one thread and one core, for about a minute; words KEY=VALUE change it. Beside it is
+
+- quiet        nothing;
+- same_core    a process that computes on the run's core;
+- other_core   a process that computes on another core;
+- memory       a process that reads memory on another core, 256 MiB again and again.
+
+The machine needs a quiet reference (``python -m rmsexp.timing --calibrate``) and at least two cores. Campaign workers
+pause during each run. A finished run is a line in ``<results>/checks/planted_neighbours.jsonl``; the same command goes
+on after the last one. When all runs are done, their record is written (see check_record.py) and the lines are removed.
+
+Of the runs of same_core and memory at least 90 % should be marked as contended, of the quiet ones at most 10 %.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import check_record
+
+from rmsexp import config, process, readers, record
+from rmsexp.machine_lock import measuring
+from rmsexp.train import provenance, quiet
+
+NAME = "planted_neighbours"
+WORDS = ("task=order_embedding", "norm=rms", "scale=demo", "max_steps=1500", "eval_every=1500", "checkpoint_every=1500")
+WORDS += ("log_every=15", "threads=1", "device=cpu")
+# A neighbour ends when its parent has another id than at its start, that is, when this script has ended.
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+STREAM = (
+    "import os, numpy; parent, memory = os.getppid(), numpy.ones(1 << 25)\nwhile os.getppid() == parent: memory.max()"
+)
+KINDS = {"quiet": None, "same_core": (BUSY, 0), "other_core": (BUSY, 1), "memory": (STREAM, 1)}  # code, number of core
+SETTLE_SECONDS = 3.0  # after a neighbour has started: it needs time to get its memory
+TARGETS = {"quiet": (0.0, 0.1), "same_core": (0.9, 1.0), "memory": (0.9, 1.0)}  # least and largest share of marked runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="number of runs beside each kind of neighbour (20)")
+    parser.add_argument("--quiet", type=int, default=40, help="number of runs without a neighbour (40)")
+    check_record.add_option(parser)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as on the command line of rmsexp")
+    arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        sys.exit("this needs two cores; taskset or the container allows one")
+    if quiet.read() is None:
+        sys.exit("this machine has no quiet reference; make it with python -m rmsexp.timing --calibrate")
+    words = [*WORDS, *map(config.expand_home, arguments.overrides)]
+    config.job(words)  # a mistake is reported before the first run
+    lines = arguments.results.expanduser() / "checks" / f"{NAME}.jsonl"
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    kinds = order(arguments.runs, arguments.quiet)
+    runs = finished(lines, kinds, words)
+    with process.ctrl_c():
+        for number in range(len(runs), len(kinds)):
+            runs.append({"number": number, "words": words} | train(kinds[number], words, cores))
+            with lines.open("a") as file:
+                file.write(json.dumps(runs[-1]) + "\n")
+            print(f"{number + 1}/{len(kinds)} {describe(runs[-1])}", flush=True)
+    check_record.Check(NAME, arguments.results).write({"runs": runs} | {"summary": summarise(runs)})
+    lines.unlink()
+
+
+def order(neighbours: int, alone: int) -> list[str]:
+    """Return the kind of each run, in random order, always the same."""
+    kinds = [kind for kind in KINDS for _ in range(alone if kind == "quiet" else neighbours)]
+    random.Random(0).shuffle(kinds)
+    return kinds
+
+
+def finished(lines: Path, kinds: list[str], words: list[str]) -> list[dict[str, Any]]:
+    """Return the runs that earlier processes did. Exit with a message if they are others than those of this command."""
+    runs = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    expected = [(kind, words, provenance.code(), quiet.machine_id()) for kind in kinds[: len(runs)]]
+    if [(run["kind"], run["words"], run["code"], run["machine"]) for run in runs] != expected:
+        sys.exit(f"{lines} has runs of another command, code or machine: move it away to begin again")
+    return runs
+
+
+def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
+    """Do a run beside a neighbour of this kind; return what its record says about time, contention and machine.
+
+    Raises: RuntimeError if the run fails.
+    """
+    with tempfile.TemporaryDirectory() as folder, measuring(check_record.report):
+        command = [sys.executable, "-m", "rmsexp", *words, f"results={folder}"]
+        planted = KINDS[kind]
+        with (
+            contextlib.nullcontext()
+            if planted is None
+            else child([sys.executable, "-c", planted[0]], cores[planted[1]])
+        ):
+            time.sleep(SETTLE_SECONDS)
+            with child(command, cores[0]) as run:
+                messages = run.communicate()[1]
+        if run.returncode:
+            raise RuntimeError(f"a run failed: {messages.strip().splitlines()[-1]}")
+        (path,) = Path(folder).glob(f"*/*/*/*/{record.RUN}")
+        session, rows = readers.read_json(path)["sessions"][-1], record.RunFolder(path.parent).metrics_path.read_text()
+    seconds = [row["seconds"]["train"] for row in map(json.loads, rows.splitlines()) if row["split"] == "train"]
+    return {
+        "kind": kind,
+        "contention": session["contention"],
+        "train_seconds": seconds[-1],
+        "commit": session["git"]["commit"],
+        "code": session["code"],
+        "machine": session["machine"]["id"],
+        "date": session["started"],
+    }
+
+
+@contextlib.contextmanager
+def child(command: list[str], core: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a process on one core, and kill it at the end of the context if it has not ended."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            os.sched_setaffinity(started.pid, {core})  # before it starts threads, which inherit this
+            yield started
+        finally:
+            started.kill()
+
+
+def describe(run: dict[str, Any]) -> str:
+    contention = run["contention"]
+    probes = contention["probes"]
+    slowdown = ", ".join(f"{part} x{factor:.2f}" for part, factor in (probes["slowdown"] or {}).items())
+    return (
+        f"{run['kind']:10} {contention['state']:9} waited {contention['waited']:.4f}, steal {contention['steal']:.4f}, "
+        f"{probes['number']} probes: {slowdown}; {run['train_seconds']:.1f} s"
+    )
+
+
+def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Print and return, for each kind, the numbers of all and of marked runs, and their time relative to quiet runs."""
+    quiet_seconds = statistics.median(run["train_seconds"] for run in runs if run["kind"] == "quiet")
+    summary = {}
+    for kind in KINDS:
+        chosen = [run for run in runs if run["kind"] == kind]
+        marked = sum(run["contention"]["state"] == "contended" for run in chosen)
+        slowdown = statistics.median(run["train_seconds"] for run in chosen) / quiet_seconds
+        low, high = TARGETS.get(kind, (0.0, 1.0))
+        verdict = "as it should be" if low <= marked / len(chosen) <= high else "NOT as it should be"
+        print(
+            f"{kind:10} {marked} of {len(chosen)} marked as contended, {verdict}; steps take x{slowdown:.2f} (median)"
+        )
+        summary[kind] = {"runs": len(chosen), "marked": marked, "slowdown": round(slowdown, 3)}
+    return summary
+
+
+if __name__ == "__main__":
+    main()
