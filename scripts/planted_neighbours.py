@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,13 +38,18 @@ from rmsexp.train import provenance, quiet
 NAME = "planted_neighbours"
 WORDS = ("task=order_embedding", "norm=rms", "scale=demo", "max_steps=1500", "eval_every=1500", "checkpoint_every=1500")
 WORDS += ("log_every=15", "threads=1", "device=cpu")
-# A neighbour ends when its parent has another id than at its start, that is, when this script has ended.
-BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
-STREAM = (
-    "import os, numpy; parent, memory = os.getppid(), numpy.ones(1 << 25)\nwhile os.getppid() == parent: memory.max()"
-)
+# A neighbour prints a line when it is ready. It ends when its parent's id changes, that is, when this script has ended.
+NEIGHBOUR = """
+import os
+parent = os.getppid()
+{prepare}
+print(flush=True)
+while os.getppid() == parent:
+    {work}
+"""
+BUSY = NEIGHBOUR.format(prepare="", work="sum(range(100_000))")
+STREAM = NEIGHBOUR.format(prepare="import numpy; memory = numpy.ones(1 << 25)", work="memory.max()")
 KINDS = {"quiet": None, "same_core": (BUSY, 0), "other_core": (BUSY, 1), "memory": (STREAM, 1)}  # code, number of core
-SETTLE_SECONDS = 3.0  # after a neighbour has started: it needs time to get its memory
 TARGETS = {"quiet": (0.0, 0.1), "same_core": (0.9, 1.0), "memory": (0.9, 1.0)}  # least and largest share of marked runs
 
 
@@ -99,16 +103,8 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
     Raises: RuntimeError if the run fails.
     """
     with tempfile.TemporaryDirectory() as folder, measuring(check_record.report):
-        command = [sys.executable, "-m", "rmsexp", *words, f"results={folder}"]
-        planted = KINDS[kind]
-        with (
-            contextlib.nullcontext()
-            if planted is None
-            else child([sys.executable, "-c", planted[0]], cores[planted[1]])
-        ):
-            time.sleep(SETTLE_SECONDS)
-            with child(command, cores[0]) as run:
-                messages = run.communicate()[1]
+        with neighbour(kind, cores), child(["-m", "rmsexp", *words, f"results={folder}"], cores[0]) as run:
+            messages = run.communicate()[1]
         if run.returncode:
             raise RuntimeError(f"a run failed: {messages.strip().splitlines()[-1]}")
         (path,) = Path(folder).glob(f"*/*/*/*/{record.RUN}")
@@ -126,9 +122,24 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def child(command: list[str], core: int) -> Iterator[subprocess.Popen[str]]:
-    """Start a process on one core, and kill it at the end of the context if it has not ended."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as started:
+def neighbour(kind: str, cores: list[int]) -> Iterator[None]:
+    """Inside the context, a neighbour of this kind is at work."""
+    planted = KINDS[kind]
+    if planted is None:
+        yield
+        return
+    code, core = planted
+    with child(["-c", code], cores[core]) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        yield
+
+
+@contextlib.contextmanager
+def child(words: list[str], core: int) -> Iterator[subprocess.Popen[str]]:
+    """Start Python on one core; kill it at the end of the context unless it has ended."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *words], stdout=pipe, stderr=pipe, text=True) as started:
         try:
             os.sched_setaffinity(started.pid, {core})  # before it starts threads, which inherit this
             yield started
@@ -154,11 +165,11 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
         chosen = [run for run in runs if run["kind"] == kind]
         marked = sum(run["contention"]["state"] == "contended" for run in chosen)
         slowdown = statistics.median(run["train_seconds"] for run in chosen) / quiet_seconds
-        low, high = TARGETS.get(kind, (0.0, 1.0))
-        verdict = "as it should be" if low <= marked / len(chosen) <= high else "NOT as it should be"
-        print(
-            f"{kind:10} {marked} of {len(chosen)} marked as contended, {verdict}; steps take x{slowdown:.2f} (median)"
-        )
+        verdict = ""
+        if kind in TARGETS:
+            low, high = TARGETS[kind]
+            verdict = ", as it should be" if low <= marked / len(chosen) <= high else ", NOT as it should be"
+        print(f"{kind:10} {marked} of {len(chosen)} marked as contended{verdict}; steps take x{slowdown:.2f} (median)")
         summary[kind] = {"runs": len(chosen), "marked": marked, "slowdown": round(slowdown, 3)}
     return summary
 

@@ -1,0 +1,146 @@
+"""The test of the detection of contention: the order of its runs, how it goes on, and its neighbours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmsexp.train import provenance, quiet
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import planted_neighbours  # noqa: E402
+
+REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 400, 0.001, 0.002)
+Run = Callable[..., None]
+
+
+def result(kind: str, *, marked: bool, seconds: float = 10.0) -> dict[str, Any]:
+    contention = {"state": "contended" if marked else "clear", "waited": 0.004, "steal": 0.0, "based_on": []}
+    contention["probes"] = {"number": 100, "slowdown": {"arithmetic": 1.0, "memory": 1.0}}
+    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "commit": "abc", "date": "2026-01-01"}
+    return {"kind": kind, "contention": contention, "train_seconds": seconds} | identity
+
+
+@pytest.fixture
+def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the kind of each run; the runs are not done, and those beside neighbours are marked."""
+    trained: list[str] = []
+
+    def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
+        del words, cores
+        trained.append(kind)
+        if len(trained) == 4:
+            raise KeyboardInterrupt
+        return result(kind, marked=kind in ("same_core", "memory"))
+
+    monkeypatch.setattr(planted_neighbours, "train", train)
+    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
+    return trained
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run(*words: str) -> None:
+        words = ("planted_neighbours.py", f"--results={tmp_path}", "--runs=2", "--quiet=3", *words)
+        monkeypatch.setattr(sys, "argv", list(words))
+        planted_neighbours.main()
+
+    return run
+
+
+def test_the_same_command_goes_on(kinds: list[str], run: Run, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    lines = tmp_path / "checks/planted_neighbours.jsonl"
+    assert len(lines.read_text().splitlines()) == 3
+    assert kinds == planted_neighbours.order(2, 3)[:4]
+    with pytest.raises(SystemExit, match="has runs of another command, code or machine"):
+        run("max_steps=7")
+    run()
+    assert [*kinds[:3], *kinds[4:]] == planted_neighbours.order(2, 3)
+    assert not lines.exists()
+    (path,) = (tmp_path / "checks").glob("planted_neighbours*/check.json")
+    results = json.loads(path.read_text())["results"]
+    assert Counter(run["kind"] for run in results["runs"]) == {"quiet": 3, "same_core": 2, "other_core": 2, "memory": 2}
+    assert results["summary"]["memory"] == {"runs": 2, "marked": 2, "slowdown": 1.0}
+
+
+def test_a_reference_of_the_quiet_machine_is_needed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "read", lambda: None)
+    with pytest.raises(SystemExit, match="--calibrate"):
+        run()
+
+
+def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [result("quiet", marked=number < 2) for number in range(10)]
+    runs += [result("same_core", marked=number < 9, seconds=20.0) for number in range(10)]
+    runs += [result("memory", marked=number < 8, seconds=13.0) for number in range(10)]
+    runs += [result("other_core", marked=False)]
+    planted_neighbours.summarise(runs)
+    assert capsys.readouterr().out.splitlines() == [
+        "quiet      2 of 10 marked as contended, NOT as it should be; steps take x1.00 (median)",
+        "same_core  9 of 10 marked as contended, as it should be; steps take x2.00 (median)",
+        "other_core 0 of 1 marked as contended; steps take x1.00 (median)",
+        "memory     8 of 10 marked as contended, NOT as it should be; steps take x1.30 (median)",
+    ]
+
+
+PLANT = """
+import sys
+sys.path.append({scripts!r})
+import planted_neighbours
+with planted_neighbours.child(["-c", planted_neighbours.{code}], {core}) as started:
+    started.stdout.readline()
+    print(started.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("code", ["BUSY", "STREAM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_neighbour_ends_with_the_script(code: str, number: signal.Signals) -> None:
+    core = min(os.sched_getaffinity(0))
+    command = [sys.executable, "-c", PLANT.format(scripts=str(SCRIPTS), code=code, core=core)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as script:
+        assert script.stdout is not None
+        neighbour = int(script.stdout.readline())
+        assert os.sched_getaffinity(neighbour) == {core}
+        script.send_signal(number)
+        script.wait(60)
+        for _ in range(600):
+            if not is_running(neighbour):
+                break
+            signal.sigtimedwait([], 0.1)
+        assert not is_running(neighbour)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_run_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real run of a few steps, and one that fails."""
+    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
+    cores = sorted(os.sched_getaffinity(0)) * 2
+    small = ["max_steps=4", "eval_every=4", "log_every=1", "model.hidden=4", "model.embedding=4", "batch_size=4"]
+    run = planted_neighbours.train("quiet", [*planted_neighbours.WORDS, *small], cores)
+    assert (run["kind"], run["machine"], run["code"]) == ("quiet", quiet.machine_id(), provenance.code())
+    assert run["contention"]["probes"]["number"] == 4
+    assert run["train_seconds"] > 0
+    assert planted_neighbours.describe(run).startswith("quiet ")
+    with pytest.raises(RuntimeError, match=r"a run failed: rmsexp: .*max_steps"):
+        planted_neighbours.train("quiet", ["max_steps=-1"], cores)
