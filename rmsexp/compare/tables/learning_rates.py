@@ -22,7 +22,19 @@ from rmsexp.readers import read_yaml
 from rmsexp.rules import selection
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
-COLUMNS = ["series", "rate", "is_recipe", "runs", "kept", "chosen_by", "value", "interval", "diverged", "rank"]
+COLUMNS = [
+    "series",
+    "rate",
+    "is_recipe",
+    "runs",
+    "kept",
+    "chosen_by",
+    "value",
+    "averaged",
+    "interval",
+    "diverged",
+    "rank",
+]
 
 
 def family(folder: Path) -> Path:
@@ -36,10 +48,10 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     Columns ``COLUMNS``; metrics that are shown in percent are fractions. ``rate``: the learning rate; NaN for the
     recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
     of runs. ``kept``: the number of those that neither diverged nor failed. ``chosen_by``: the mean over these of a
-    run's best value, or score, on the selection split. ``value``, ``interval``: the mean of the headline metric and
-    half of its 95 % t-interval. ``diverged``: the number of runs that diverged. ``rank``: 1 for the series' best rate,
-    and so on; NaN if no run at the rate was evaluated on the selection split. The value at rank 1 is optimistic,
-    because the same runs chose the rate, unless it is the only rate.
+    run's best value, or score, on the selection split. ``value``, ``averaged``, ``interval``: the mean of the headline
+    metric, the number of runs in it, and half of its 95 % t-interval. ``diverged``: the number of runs that diverged.
+    ``rank``: 1 for the series' best rate, and so on; NaN if no run at the rate was evaluated on the selection split.
+    The value at rank 1 is optimistic, because the same runs chose the rate, unless it is the only rate.
     """
     rows: list[list[Any]] = []
     tried: dict[str, dict[float, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
@@ -54,7 +66,8 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
         match = RATE.search(folder.name)
         for series in names.in_order(records.runs["series"]):
             runs = records.runs[records.runs["series"] == series]
-            mean, _, interval = statistics.estimate(values.reindex(runs["folder"]).to_numpy(float))
+            of_runs = values.reindex(runs["folder"])
+            mean, _, interval = statistics.estimate(of_runs.to_numpy(float))
             rate = float(match[1]) if match else _recipe_rate(runs["folder"])
             ended = int((~runs["status"].isin(statistics.LOST)).sum())
             scores = best.reindex(runs["folder"]).to_numpy(float)
@@ -62,7 +75,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             counted = ~np.isnan(scores) | diverged
             tried.setdefault(series, {})[len(rows)] = dict(zip(runs["seed"][counted], scores[counted], strict=True))
             chosen_by = statistics.estimate(scores).mean
-            row = [series, rate, not match, len(runs), ended, chosen_by, mean, interval]
+            row = [series, rate, not match, len(runs), ended, chosen_by, mean, of_runs.count(), interval]
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
@@ -81,7 +94,10 @@ def _recipe_rate(folders: pd.Series) -> float:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return one row per series as text: the headline metric at the recipe's rate and at the best rate (rank 1)."""
+    """Return one row per series as text: the headline metric at the recipe's rate and at the best rate (rank 1).
+
+    A mean that leaves out runs is followed by "2 of 3 runs".
+    """
     metric = f"{target.split} {names.metric_label(target.metric)}"
     chosen_by = f"{target.selection} {names.metric_label(target.metric)}"
     rows = []
@@ -113,4 +129,6 @@ def _rate(rows: pd.DataFrame) -> str:
 def _value(rows: pd.DataFrame, target: statistics.Target) -> str:
     if rows.empty:
         return formats.NO_VALUE
-    return formats.quality(rows["value"].iloc[0], target.metric, rows["interval"].iloc[0])
+    row = rows.iloc[0]
+    left_out = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else []
+    return formats.quality(row["value"], target.metric, row["interval"], left_out)

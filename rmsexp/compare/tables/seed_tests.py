@@ -1,6 +1,7 @@
 """Differences of quality from LayerNorm, paired by seed: runs of one seed share initial weights, batches and noise.
 
-The tests are two-sided and explore; claims that were stated before the runs are decided by ``rmsexp.rules.claims``.
+The tests are two-sided and explore; claims that were stated before the runs are decided by ``rmsexp.rules.claims``. A
+large p-value is no sign that two norms are equal; only an equivalence test with a margin can show that.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from rmsexp.rules.pairs import Array, Pairs
 MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
 COUNTS = ["diverged", "ln_diverged", "both_diverged"]
-COLUMNS = ["series", "metric", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
+COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
 
 
 def table(records: Records) -> pd.DataFrame:
     """Return one row per series, except plain LN, for which there is a plain LN series of the same implementation.
 
-    Columns: ``series``; ``metric``; ``n``, the number of common seeds at which both runs finished; ``difference``, the
+    Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
+    finished; ``difference``, the
     mean over them of the headline metric minus LN's, with fractions as fractions; ``interval``, half of its 95 %
     t-interval; ``p``, the p-value of the paired t-test; ``adjusted_p`` and ``adjusted_interval``, the same with Holm's
     correction for all series of the table; ``diverged``, ``ln_diverged``, ``both_diverged``, the numbers of common
@@ -44,7 +46,9 @@ def table(records: Records) -> pd.DataFrame:
         same_impl = runs["impl"] == speed.impl_of(series_runs)
         reference = runs[runs["series"].map(names.is_plain_ln) & same_impl]
         if series not in set(reference["series"]) and not reference.empty:
-            rows.append({"series": series, "metric": target.metric} | _difference(series_runs, reference, target.mode))
+            seeds = len({*series_runs["seed"], *reference["seed"]})
+            row = {"series": series, "metric": target.metric, "seeds": seeds}
+            rows.append(row | _difference(series_runs, reference, target.mode))
     tested = [row for row in rows if not math.isnan(row["p"])]
     for row, (adjusted, level) in zip(tested, significance.holm([row["p"] for row in tested], ALPHA), strict=True):
         row["adjusted_p"] = adjusted
@@ -111,7 +115,7 @@ def _row(row: dict[Any, Any]) -> dict[str, str]:
     points = " (percentage points)" if unit else ""
     return {
         "norm": names.label(row["series"]),
-        "common seeds": str(row["n"]),
+        "seeds at which both finished": f"{row['n']} of {row['seeds']}",
         "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
         f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval, Holm": difference,
         "p, paired t-test, Holm": p,

@@ -49,6 +49,15 @@ def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) 
     assert text["number of rates at which every run diverged or failed"] == "0"
 
 
+def test_a_mean_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
+    for seed, status in enumerate(["finished", "finished", "diverged", "failed"]):
+        write_errors(tmp_path, "ln", seed, [0.9, 0.3], status=status)
+    table = learning_rates.table(load(tmp_path).settings())
+    assert table.loc[0, ["runs", "kept", "averaged", "diverged"]].tolist() == [4, 2, 2, 1]
+    text = learning_rates.readable(table, statistics.target(setting(tmp_path)))
+    assert text["test error at the recipe's rate"].tolist() == ["30.00 (2 of 4 runs) %"]
+
+
 def test_a_single_rate_was_not_chosen(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.3])
     text = learning_rates.readable(

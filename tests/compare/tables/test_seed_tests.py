@@ -28,7 +28,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert row["interval"] == pytest.approx((high - low) / 2)
     assert row["p"] == pytest.approx(test.pvalue)
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
-    assert text == ["RMSNorm", "4", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
+    assert text == ["RMSNorm", "4 of 5", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
@@ -40,7 +40,7 @@ def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: 
     assert table["difference"].tolist() == pytest.approx([-0.1])
     assert math.isnan(table["p"].iloc[0])
     text = seed_tests.readable(table).iloc[0]
-    assert text["common seeds"] == str(seeds)
+    assert text["seeds at which both finished"] == f"{seeds} of {seeds}"
     assert "no test" in text["p, paired t-test, Holm"]
     assert reason in text["p, paired t-test, Holm"]
 
@@ -81,5 +81,5 @@ def test_diverged_pairs_are_counted_and_decide_by_ranks(tmp_path: Path) -> None:
     assert row["p"] == row["adjusted_p"] == pytest.approx(2 / 256)  # RMSNorm is worse at all eight seeds
     assert math.isnan(row["interval"])
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0]
-    assert text.tolist()[:3] == ["RMSNorm", "6", "2 / 0 / 1"]
+    assert text.tolist()[:3] == ["RMSNorm", "6 of 10", "2 / 0 / 1"]
     assert text["p, paired t-test, Holm"] == "0.00781 (ranks)"
