@@ -93,7 +93,7 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     assert "When the model without norm reaches training loss" in text
     assert "built-in data (shapes twin)" in text
     assert "best of 2 tried, by test error" in text
-    assert "| RMSNorm | 3 |" in text
+    assert "| RMSNorm | 3 of 3 |" in text
     assert "no test (fewer than 3 common seeds)" in text
     links = [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]
     assert len(links) == 9  # curves, saving and p of three settings
