@@ -1,7 +1,8 @@
 """The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
 The result of runs with ``evaluation=scored`` or ``validation`` is instead their score: the mean of the last evaluations
-of whole splits (:mod:`rmsexp.rules.score`). Their interim evaluations are of another split, which no statistic uses.
+of whole splits (:mod:`rmsexp.rules.score`). Their interim evaluations are of another split; only curves
+and times to a level (:mod:`rmsexp.compare.tables.time_to_target`) use them.
 
 ``records`` are always those of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Values per run are
 returned as a pandas Series, whose index is the run's folder.

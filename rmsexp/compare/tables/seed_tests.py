@@ -47,7 +47,7 @@ def table(records: Records) -> pd.DataFrame:
         reference = runs[runs["series"].map(names.is_plain_ln) & same_impl]
         if series not in set(reference["series"]) and not reference.empty:
             seeds = len({*series_runs["seed"], *reference["seed"]})
-            row = {"series": series, "metric": target.metric, "seeds": seeds}
+            row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
             rows.append(row | _difference(series_runs, reference, target.mode))
     tested = [row for row in rows if not math.isnan(row["p"])]
     for row, (adjusted, level) in zip(tested, significance.holm([row["p"] for row in tested], ALPHA), strict=True):
