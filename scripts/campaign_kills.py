@@ -33,6 +33,7 @@ from typing import Any
 import chaos
 import chaos_sweep
 import yaml
+from check_record import Check, add_option
 
 from rmsexp import record
 from rmsexp.readers import read_json
@@ -292,11 +293,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="number of kills (10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments of the kills (0)")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="changes of the campaign")
+    add_option(parser, None)
     options = parser.parse_args()
+    check = Check("campaign_kills", options.results)
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-kills-"))
     errors = kill_and_compare(options.kills, root, options.seed, options.words)
     print("\n".join(errors) or "all runs were done once, and equal those of the undisturbed campaign")
-    print(f"{time.monotonic() - began:.0f} s ({root})")
+    seconds = time.monotonic() - began
+    print(f"{seconds:.0f} s ({root})")
+    check.write({"kills": options.kills, "errors": errors, "seconds": seconds})
     return 1 if errors else 0
 
 

@@ -5,6 +5,7 @@
 
 The default norm is bn, because its running statistics are the state that is lost most easily. Of 20 kills, at least
 three each hit a checkpoint write, a metrics write, an evaluation and the warm-up; the others come at random moments.
+With --results what happened is written to a record, too.
 The package has no code for this script: each child process is this script, which replaces ``os.fsync`` and a few
 methods of the package and then starts the run.
 """
@@ -21,9 +22,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from check_record import Check, add_option
 
 from rmsexp import record
 
@@ -251,18 +254,22 @@ def main() -> int:
         "--sweep", action="store_true", help="disturb a sweep of twelve small runs by faults of many kinds"
     )
     parser.add_argument("--faults", type=int, default=20, help="number of faults in the sweep (20)")
+    add_option(parser, None)
     parser.add_argument("--child", metavar="POINT:COUNT", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     options = parser.parse_args()
     if options.child:
         return be_child(options.child, options.overrides)
+    check = Check("chaos_sweep" if options.sweep else "chaos", options.results)
     start, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
     if options.sweep:
         import chaos_sweep
 
-        errors = chaos_sweep.disturb_and_report(options.faults, root, options.seed)
-        print(f"{time.monotonic() - start:.0f} s ({root})")
-        return 1 if errors else 0
+        report = chaos_sweep.disturb_and_report(options.faults, root, options.seed)
+        seconds = time.monotonic() - start
+        print(f"{seconds:.0f} s ({root})")
+        check.write({"faults": options.faults, "seconds": seconds} | asdict(report))
+        return 1 if report.errors else 0
     rng = random.Random(options.seed)
     steps = options.steps or CHECKPOINT_EVERY * (options.kills + 10)
     words = [f"norm={options.norm}", f"schedule.steps={steps}", f"checkpoint_every={CHECKPOINT_EVERY}"]
@@ -274,7 +281,9 @@ def main() -> int:
     ]
     errors = kill_and_compare(plan(options.kills, rng), [*words, *options.overrides], root, rng)
     print("\n".join(errors) or "bit-identical to the run that was never interrupted", f"({root})")
-    print(f"{time.monotonic() - start:.0f} s")
+    seconds = time.monotonic() - start
+    print(f"{seconds:.0f} s")
+    check.write({"kills": options.kills, "errors": errors, "seconds": seconds})
     return 1 if errors else 0
 
 

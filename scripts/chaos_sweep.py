@@ -332,12 +332,12 @@ def table(report: Report) -> str:
     return "\n".join(rows)
 
 
-def disturb_and_report(faults: int, root: Path, seed: int) -> list[str]:
-    """Disturb a sweep, print what happened, and return the errors: runs that are lost or different."""
+def disturb_and_report(faults: int, root: Path, seed: int) -> Report:
+    """Disturb a sweep, print what happened, and return it."""
     report = disturb(faults, root, seed)
     print(table(report))
     print(f"{report.identical} runs ended as in the undisturbed sweep; failures of runs that were then done anew:")
     for cause, count in Counter(re.sub(r"\d+", "N", cause) for cause in report.causes).most_common():
         print(f"{count:4}  {cause[:300]}")
     print("\n".join(report.errors) or "no run was lost, none was silently different")
-    return report.errors
+    return report

@@ -29,13 +29,17 @@ PLACES = ("data.root=", "--results")  # words that say where files lie on this m
 
 
 class Check:
-    """A check that begins now. ``name``: a word; ``results``: the folder below which its record is written."""
+    """A check that begins now.
 
-    def __init__(self, name: str, results: Path, device: torch.device = CPU) -> None:
-        self._name, self._results, self._device = name, results.expanduser(), device
+    ``name``: a word. ``results``: the folder below which its record is written; without it, there is no record.
+    """
+
+    def __init__(self, name: str, results: Path | None, device: torch.device = CPU) -> None:
+        self._name, self._results, self._device = name, results and results.expanduser(), device
         self._contention: Contention | None = None
         self._session = provenance.session(device, 0)
-        (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
+        if self._results:
+            (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -44,8 +48,10 @@ class Check:
         with measuring(report), self._contention.watch():
             yield
 
-    def write(self, results: Mapping[str, Any]) -> Path:
-        """Write the record to a new folder, report its path, and return the path."""
+    def write(self, results: Mapping[str, Any]) -> Path | None:
+        """Write the record to a new folder, report its path, and return the path; None without a folder of results."""
+        if not self._results:
+            return None
         contention = {"contention": self._contention.report()} if self._contention else {}
         folder = new_folder(self._results / "checks", self._name)
         folder.mkdir()
@@ -74,7 +80,7 @@ def command(words: list[str]) -> str:
     return shlex.join(["python", *kept])
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
+def add_option(parser: argparse.ArgumentParser, default: Path | None = Path("results")) -> None:
     """Add the option ``--results``, the folder for :class:`Check`."""
-    text = "folder for the record, checks/NAME0/check.json (results)"
-    parser.add_argument("--results", type=Path, default=Path("results"), help=text)
+    text = f"folder for the record, checks/NAME0/check.json ({default or 'without it, there is no record'})"
+    parser.add_argument("--results", type=Path, default=default, help=text)

@@ -2,11 +2,12 @@
 
     python scripts/compare_commits.py BEFORE AFTER -- task=rnnsearch norm=rms scale=small data.root=~/data
 
-BEFORE and AFTER are checkouts of two commits; after -- come overrides as on the command line of ``python -m rmsexp``.
-There are three contestants, each a process with its own model: BEFORE and AFTER with these overrides, and AFTER with
-norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round, the contestants take the
-same block of steps, one after another in random order. Prints the median milliseconds per step (with 10 % and 90 %
-quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals.
+BEFORE and AFTER are commits, which are checked out in temporary folders; after -- come overrides as on the command line
+of ``python -m rmsexp``. There are three contestants, each a process with its own model: BEFORE and AFTER with these
+overrides, and AFTER with norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round,
+the contestants take the same block of steps, one after another in random order. Prints the median milliseconds per step
+(with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals. They are also written
+to a record (check_record.py).
 """
 
 import argparse
@@ -14,13 +15,19 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import check_record
 import numpy as np
 
+from rmsexp import config
 from rmsexp.compare.records.ratios import paired_ratio
-from rmsexp.machine_lock import measuring
+
+ROOT = Path(__file__).parents[1]
 
 # Runs in both checkouts, so it uses only what older commits have, too. They may lack train.device and tasks.make.
 WORKER = """
@@ -75,31 +82,72 @@ class Contestant(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="the folder of a checkout")
-    parser.add_argument("after", type=Path, help="the folder of another checkout")
+    parser.add_argument("before", help="a commit")
+    parser.add_argument("after", help="another commit")
     parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
     parser.add_argument("--steps", type=int, default=2, help="steps per block (2)")
+    check_record.add_option(parser)
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
-    variants = {
-        "before, eager": (arguments.before, []),
-        "after, eager": (arguments.after, []),
-        "after, fused": (arguments.after, ["norm.impl=fused"]),
-    }
-    contestants = [start(name, *variant, arguments.overrides) for name, variant in variants.items()]
-    for contestant in contestants:
-        contestant.read_line()
-        contestant.take(0, WARMUP_STEPS)
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    order, step = random.Random(0), WARMUP_STEPS
-    with measuring(print):
-        for _ in range(arguments.rounds):
-            for contestant in order.sample(contestants, len(contestants)):
-                seconds[contestant.name].append(contestant.take(step, arguments.steps))
-            step += arguments.steps
-    for contestant in contestants:
-        contestant.process.terminate()
+    check = check_record.Check("compare_commits", arguments.results)
+    with checkouts(arguments.before, arguments.after) as (before, after):
+        variants = {
+            "before, eager": (before, []),
+            "after, eager": (after, []),
+            "after, fused": (after, ["norm.impl=fused"]),
+        }
+        contestants = [start(name, *variant, arguments.overrides) for name, variant in variants.items()]
+        seconds = measure(contestants, arguments.rounds, arguments.steps, check)
     print_table(seconds, "before, eager")
+    job = config.job([config.expand_home(word) for word in arguments.overrides])
+    commits = {name: git("rev-parse", getattr(arguments, name)) for name in ("before", "after")}
+    identity = {"task": job.config.task, "setting": job.setting, "series": job.series, "threads": job.config.threads}
+    check.write(commits | identity | {"steps_per_block": arguments.steps, "seconds": seconds})
+
+
+def git(*words: str) -> str:
+    """Return the output of a git command in this checkout. Raises: SystemExit with git's message if it fails."""
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"git {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+@contextmanager
+def checkouts(*commits: str) -> Iterator[list[Path]]:
+    """Inside the context the commits are checked out; yields their folders."""
+    with tempfile.TemporaryDirectory(prefix="rmsexp-commits-") as folder:
+        paths = [Path(folder, str(number)) for number in range(len(commits))]
+        try:
+            for path, commit in zip(paths, commits, strict=True):
+                git("worktree", "add", "--detach", str(path), commit)
+            yield paths
+        finally:
+            for path in paths:
+                if path.exists():
+                    git("worktree", "remove", "--force", str(path))
+
+
+def measure(
+    contestants: list[Contestant], rounds: int, steps: int, check: check_record.Check
+) -> dict[str, list[float]]:
+    """Return the seconds per step of each contestant in each round; end their processes."""
+    try:
+        for contestant in contestants:
+            contestant.read_line()
+            contestant.take(0, WARMUP_STEPS)
+        seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+        order, step = random.Random(0), WARMUP_STEPS
+        with check.measuring():
+            for _ in range(rounds):
+                for contestant in order.sample(contestants, len(contestants)):
+                    seconds[contestant.name].append(contestant.take(step, steps))
+                step += steps
+        return seconds
+    finally:
+        for contestant in contestants:
+            contestant.process.terminate()
+            contestant.process.wait()
 
 
 def print_table(seconds: dict[str, list[float]], reference: str) -> None:

@@ -7,6 +7,7 @@ An input is refused well if the reader raises one of its documented exceptions, 
 exit status, with a message of at most two lines and 300 characters. Findings are tracebacks, crashes, inputs that take
 over 5 seconds of processor time or 1 GiB of memory, longer messages, and changes that a digest must show but that alter
 the result silently. Inputs follow from seed, reader and number. Each finding is stored as a folder with its files.
+With --results the table is written to a record, too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve a GiB of addresses at once
 
@@ -97,17 +99,26 @@ def _store(tally: Tally, seed: int, result: Result, out: Path, folder: Path) -> 
         print(f"{result.verdict:9}  {reader.name} {result.number}: {result.detail}  ({place})", flush=True)
 
 
-def table(tallies: Sequence[Tally]) -> str:
-    """Return a Markdown table with a row per reader: numbers of inputs by verdict, and the slowest input."""
-    rows = [["reader", "inputs", *VERDICTS, "slowest, s"]]
-    for tally in tallies:
-        counts = [f"{tally.verdicts[verdict]:,}" for verdict in VERDICTS]
-        rows.append([tally.reader.name, f"{tally.verdicts.total():,}", *counts, f"{tally.slowest:.2f}"])
-    total = sum((tally.verdicts for tally in tallies), Counter())
-    slowest = max((tally.slowest for tally in tallies), default=0.0)
-    rows.append(["all", f"{total.total():,}", *(f"{total[verdict]:,}" for verdict in VERDICTS), f"{slowest:.2f}"])
-    rows.insert(1, ["---"] * len(rows[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def counts(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    """Return a row per reader: numbers of inputs by verdict, and the slowest input in seconds of processor time."""
+    return [
+        {"reader": tally.reader.name, "inputs": tally.verdicts.total()}
+        | {verdict: tally.verdicts[verdict] for verdict in VERDICTS}
+        | {"slowest, s": tally.slowest}
+        for tally in tallies
+    ]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows of :func:`counts`, and their sum, as a Markdown table."""
+    total = {key: sum(row[key] for row in rows) for key in ("inputs", *VERDICTS)}
+    slowest = max((row["slowest, s"] for row in rows), default=0.0)
+    lines = [
+        [row["reader"], *(f"{row[key]:,}" for key in ("inputs", *VERDICTS)), f"{row['slowest, s']:.2f}"]
+        for row in [*rows, {"reader": "all", **total, "slowest, s": slowest}]
+    ]
+    heading = ["reader", "inputs", *VERDICTS, "slowest, s"]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heading, ["---"] * len(heading), *lines])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
     parser.add_argument("--number", type=int, help="read only this input, and show what happens")
     parser.add_argument("--out", type=Path, help="folder for the inputs that are findings (default: a new one)")
+    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
     options = parser.parse_args(argv)
     chosen = [reader for reader in readers() if not options.reader or options.reader in reader.name]
     if not chosen:
@@ -129,9 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
     tallies = fuzz(chosen, options.seed, options.seconds, options.inputs, out)
-    print(table(tallies))
+    print(table(counts(tallies)))
     kinds = sum(len(tally.findings) for tally in tallies)
     print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
+    if options.results:
+        import check_record  # needs torch
+
+        found = {"seconds": options.seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
+        check_record.Check("fuzz", options.results).write(found)
     if not kinds and not options.out:
         shutil.rmtree(out)
     return 1 if kinds else 0

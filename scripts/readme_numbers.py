@@ -6,7 +6,9 @@ A block stands between two lines of its own, and nobody edits it by hand:
     <!-- end -->
 
 Its text comes from the function with this name in ``BLOCKS``. A test fails where a block differs from what the records
-say; with --check this script lists these places instead of writing, and exits with status 1.
+say; with --check this script lists these places instead of writing, and exits with status 1. It also lists numbers with
+decimals, percentages and counts ("9 of 10") outside of blocks, code and links, unless readme_blocks/constants.yaml has
+them as constants of the page: definitions, limits, and quotes of the paper.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check
@@ -16,20 +18,29 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import layers, origin, quality, savings, verdicts
+from readme_blocks import checks, layers, origin, quality, savings, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
+from rmsexp.readers import read_yaml
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
 BEGIN, END = re.compile(r"<!-- numbers: (\S+) -->"), "<!-- end -->"
 COMMAND = "python scripts/readme_numbers.py"
+CONSTANTS = ROOT / "scripts/readme_blocks/constants.yaml"
+NUMBER = re.compile(
+    r"(?<![\w.])(?:\d[\d,]*\.\d+(?!\.?\d)(?:e-?\d+)?(?: %)?|\d[\d,]*(?:e-?\d+| %)|\d+ of (?:the )?\d+)(?!\w)"
+)
+# what is no prose: blocks, fenced code, code, targets of links, and HTML
+OTHER = re.compile(
+    r"<!-- numbers: .*?<!-- end -->|^```.*?^```|`[^`\n]+`|\]\([^()\s]+\)|<[^>\n]+>", re.DOTALL | re.MULTILINE
+)
 
 Blocks = Mapping[str, Callable[[Evidence], str]]
 BLOCKS: Blocks = {
@@ -45,6 +56,16 @@ BLOCKS: Blocks = {
     "metrics-of-reading": quality.reading,
     "longer-runs": quality.longer,
     "norm-layers": layers.norms,
+    "trivial-answers": checks.trivial_answers,
+    "timing-power": checks.timing_power,
+    "commits": checks.commits,
+    "joeynmt": checks.joeynmt,
+    "words-per-second": checks.words,
+    "trainer-overhead": checks.trainer_overhead,
+    "verdict-rules": checks.verdict_rules,
+    "fuzz": checks.fuzz,
+    "chaos-sweep": checks.chaos_sweep,
+    "kills": checks.kills,
     "recurrences": layers.recurrences,
 }
 
@@ -61,7 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="list the blocks that differ, and write nothing")
     arguments = parser.parse_args()
-    found = [line for page in PAGES for line in differences(page, REFERENCE)]
+    found = [line for page in PAGES for line in (*differences(page, REFERENCE), *unsourced(page, constants(page)))]
     if not arguments.check:
         for page in PAGES:
             atomic.write_atomic(page, updated(page.read_text(), Evidence(REFERENCE, page.parent), BLOCKS))
@@ -109,9 +130,30 @@ def differences(page: Path, reference: Path, texts: Blocks = BLOCKS) -> list[str
     before = page.read_text()
     after = blocks(updated(before, Evidence(reference, page.parent), texts))
     return [
-        f"{page.name}:{line} block {old.name}: {text}; run {COMMAND}"
+        f"{_name(page)}:{line} block {old.name}: {text}; run {COMMAND}"
         for old, new in zip(blocks(before), after, strict=True)
         for line, text in _first_difference(old, new)
+    ]
+
+
+def constants(page: Path) -> set[str]:
+    """Return the numbers that are stated as constants of a page, or of all pages."""
+    stated = read_yaml(CONSTANTS)
+    return {number for name in ("all pages", _name(page)) for number in stated.get(name, [])}
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
+
+
+def unsourced(page: Path, stated: Set[str]) -> list[str]:
+    """Return a line for each number of a page that is neither in a block nor stated as a constant."""
+    prose = OTHER.sub(lambda match: "\n" * match[0].count("\n"), page.read_text())
+    return [
+        f"{_name(page)}:{line} {number} is neither in a block nor in {CONSTANTS.name}; measured numbers need a block"
+        for line, text in enumerate(prose.splitlines(), 1)
+        for number in NUMBER.findall(text)
+        if number not in stated
     ]
 
 

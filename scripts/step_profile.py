@@ -5,22 +5,23 @@ measured by the profiler when the steps are repeated: the CPU time of each opera
 calls, is summed by kind.
 
     python scripts/step_profile.py task=rnnsearch norm=rms scale=small data.root=~/data > profile.md
+
+Both are also written to a record (check_record.py).
 """
 
 import argparse
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import check_record
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rmsexp import config
-from rmsexp.machine_lock import measuring
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
@@ -48,14 +49,16 @@ OTHER = "the rest (Python, autograd, views)"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="number of steps that are timed, and then profiled (20)")
+    check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
     device = set_up_device(job.config)
-    stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
+    check = check_record.Check("step_profile", arguments.results, device)
+    stepper = make_stepper(job, device, check_record.report)
 
     steps = range(WARMUP_STEPS, WARMUP_STEPS + arguments.steps)
-    with measuring(lambda text: print(text, file=sys.stderr)):
+    with check.measuring():
         for step in range(WARMUP_STEPS):
             part_seconds(stepper, step)
         samples = [part_seconds(stepper, step) for step in steps]
@@ -63,7 +66,10 @@ def main() -> None:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for step in steps:
             stepper.take(step, stepper.task.batches(step))
-    print_report(job, device, medians, kind_shares(profiler.key_averages()))
+    shares = kind_shares(profiler.key_averages())
+    print_report(job, device, medians, shares)
+    identity = {"task": job.config.task, "setting": job.setting, "series": job.series}
+    check.write(identity | {"milliseconds": medians, "shares": shares})
 
 
 def part_seconds(stepper: Stepper, step: int) -> dict[str, float]:

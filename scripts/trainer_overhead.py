@@ -5,6 +5,8 @@ evaluation are excluded. The trainer's time includes work that the plain loop do
 step, the norm of the gradient, the clock, the records and the checkpoints.
 
     python scripts/trainer_overhead.py --pairs 30 --steps 60 scale=demo norm=rms
+
+The ratio is also written to a record (check_record.py).
 """
 
 import argparse
@@ -16,12 +18,12 @@ from pathlib import Path
 from typing import cast
 
 import bare_loop
+import check_record
 import numpy as np
 import torch
 from scipy.stats import bootstrap
 
 from rmsexp import config, tasks
-from rmsexp.machine_lock import measuring
 from rmsexp.record import RunFolder
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
@@ -41,12 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=30, help="number of pairs of blocks (30)")
     parser.add_argument("--steps", type=int, default=60, help="steps per block (60)")
+    check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides)])
     cfg, steps = job.config, arguments.steps
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
+    check = check_record.Check("trainer_overhead", arguments.results)
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)
     task.evaluate = lambda _: {task.target.split: {task.target.metric: 1.0}}
@@ -70,7 +74,7 @@ def main() -> None:
         return bare_loop.train(model, lambda step: task.batches(step)[0], cfg.optim.lr, steps, WARMUP_STEPS)
 
     loops, pairs = [trainer_seconds, bare_seconds], []
-    with measuring(print):
+    with check.measuring():
         for number in range(arguments.pairs + 1):
             seconds = {index: loops[index]() for index in random.Random(number).sample([0, 1], 2)}
             pairs.append((seconds[0], seconds[1]))
@@ -84,6 +88,9 @@ def main() -> None:
     for name, seconds in (("trainer", trainer), ("bare loop", bare)):
         print(f"{name:10} {np.median(seconds) / steps * 1e3:.2f} ms per step (median)")
     print(f"ratio      {np.median(ratios):.4f} (median), 95 % interval {interval.low:.4f} to {interval.high:.4f}")
+    identity = {"task": cfg.task, "setting": job.setting, "series": job.series, "pairs": len(ratios), "steps": steps}
+    found = {"ratio": float(np.median(ratios)), "low": float(interval.low), "high": float(interval.high)}
+    check.write(identity | found | {"trainer_seconds": trainer.tolist(), "bare_seconds": bare.tolist()})
 
 
 if __name__ == "__main__":

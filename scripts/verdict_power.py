@@ -8,6 +8,8 @@ runs and noise of its own.
 
     python scripts/verdict_power.py                    # 4,000 campaigns per cell: some eight minutes
     python scripts/verdict_power.py --campaigns 200
+
+With --results the numbers are written to a record, too.
 """
 
 import argparse
@@ -15,7 +17,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -183,16 +186,40 @@ def computed_power(case: Case, outcomes: Sequence[Outcome], claim: Claim, differ
     return sum(number * powers[count] for count, number in pairs.items()) / len(outcomes)
 
 
-def tables(results: Results) -> Iterator[str]:
-    """Yield the lines of two Markdown tables: shares of wrong verdicts, and power. All shares are in percent."""
+def summary(results: Results) -> list[dict[str, Any]]:
+    """Return the numbers of the tables, a row per case. Shares are between 0 and 1, in the order of ``DIFFERENCES``."""
+    return [_numbers(case, {by: results[case, by] for by in DIFFERENCES}) for case in CASES]
+
+
+def _numbers(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> dict[str, Any]:
+    """Return the numbers of a case: shares of wrong verdicts, and power, as found and as computed from the spread."""
+    tests = {"equivalence": [EQUAL], "noninferiority": [NOT_WORSE], "superiority": case.better}
+    power = {}
+    for name, claim, by in (("equivalence", EQUAL, 0.0), ("half", EQUAL, 0.5), ("noninferiority", NOT_WORSE, 0.0)):
+        one_sided = case.lost and case.lost_norms == ONE_SIDE
+        computed = None if one_sided else computed_power(case, outcomes[by], claim, by)
+        power[name] = {"found": share_supported(outcomes[by], claim), "computed": computed}
+    everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]
+    covered = float(np.mean([outcome.loss <= outcome.luck + 1e-9 for outcome in everything]))
+    return {
+        "case": case.title,
+        "wrong": {
+            name: [share_wrong(outcomes[by], tested, by) for by in DIFFERENCES] for name, tested in tests.items()
+        },
+        "seeds": float(np.mean([outcome.count for outcome in outcomes[0.0]])),
+        "power": power,
+        "superiority": [share_supported(outcomes[by], case.better[0]) for by in (0.5, 1.0, 2.0)],
+        "loss": float(np.mean([outcome.loss for outcome in everything])) if case.tuning else None,
+        "covered": covered if len(case.tuning) > 1 else None,
+    }
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of two Markdown tables of the rows of :func:`summary`: wrong verdicts, and power, in percent."""
     yield f"| wrong verdicts (%), a worse by {SLASHED} | equivalence | non-inferiority | superiority, family of two |"
     yield "| --- | --- | --- | --- |"
-    for case in CASES:
-        cells = [
-            " / ".join(f"{100 * share_wrong(results[case, by], tested, by):.1f}" for by in DIFFERENCES)
-            for tested in ([EQUAL], [NOT_WORSE], case.better)
-        ]
-        yield f"| {case.title} | {' | '.join(cells)} |"
+    for row in rows:
+        yield f"| {row['case']} | {' | '.join(_percent(shares) for shares in row['wrong'].values())} |"
     columns = (
         *("power (%), found (computed)", "mean number of seeds", "equivalence, a worse by 0", "equivalence, ½"),
         *(
@@ -205,21 +232,22 @@ def tables(results: Results) -> Iterator[str]:
     yield ""
     yield f"| {' | '.join(columns)} |"
     yield f"|{' --- |' * len(columns)}"
-    for case in CASES:
-        yield f"| {case.title} | {' | '.join(_power_cells(case, {by: results[case, by] for by in DIFFERENCES}))} |"
+    for row in rows:
+        yield f"| {row['case']} | {' | '.join(_power_cells(row))} |"
 
 
-def _power_cells(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> Iterator[str]:
-    yield f"{np.mean([outcome.count for outcome in outcomes[0.0]]):.1f}"
-    for claim, by in ((EQUAL, 0.0), (EQUAL, 0.5), (NOT_WORSE, 0.0)):
-        found = f"{100 * share_supported(outcomes[by], claim):.1f}"
-        one_sided = case.lost and case.lost_norms == ONE_SIDE
-        yield found if one_sided else f"{found} ({100 * computed_power(case, outcomes[by], claim, by):.1f})"
-    yield " / ".join(f"{100 * share_supported(outcomes[by], case.better[0]):.1f}" for by in (0.5, 1.0, 2.0))
-    everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]
-    yield f"{np.mean([outcome.loss for outcome in everything]):.2f}" if case.tuning else ""
-    covered = np.mean([outcome.loss <= outcome.luck + 1e-9 for outcome in everything])
-    yield f"{100 * covered:.1f} %" if len(case.tuning) > 1 else ""
+def _percent(shares: Sequence[float]) -> str:
+    return " / ".join(f"{100 * share:.1f}" for share in shares)
+
+
+def _power_cells(row: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{row['seeds']:.1f}"
+    for power in row["power"].values():
+        computed = "" if power["computed"] is None else f" ({100 * power['computed']:.1f})"
+        yield f"{100 * power['found']:.1f}{computed}"
+    yield _percent(row["superiority"])
+    yield "" if row["loss"] is None else f"{row['loss']:.2f}"
+    yield "" if row["covered"] is None else f"{100 * row['covered']:.1f} %"
 
 
 def main() -> None:
@@ -228,13 +256,20 @@ def main() -> None:
         "--campaigns", type=int, default=4000, help="number of campaigns per case and difference (4000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulation (0)")
+    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
     arguments = parser.parse_args()
     results = {}
     for number, case in enumerate(CASES):
         for difference in DIFFERENCES:
             generator = np.random.default_rng([arguments.seed, number, int(2 * difference)])
             results[case, difference] = [campaign(case, difference, generator) for _ in range(arguments.campaigns)]
-    print("\n".join(tables(results)))
+    rows = summary(results)
+    print("\n".join(tables(rows)))
+    if arguments.results:
+        import check_record  # needs torch
+
+        found = {"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows}
+        check_record.Check("verdict_power", arguments.results).write(found)
 
 
 if __name__ == "__main__":

@@ -3,33 +3,36 @@
     python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80
 
 Prints the speed over all steps (tokens of all batches divided by the seconds of all steps, including loading the
-batches), and the median and the 10 % and 90 % quantiles of the speeds of single steps.
+batches), and the median and the 10 % and 90 % quantiles of the speeds of single steps. They are also written to
+a record (check_record.py).
 """
 
-import sys
+import argparse
 import time
 
+import check_record
 import numpy as np
+import torch
 
 from rmsexp import config
-from rmsexp.machine_lock import measuring
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS
 
-STEPS = 60  # number of timed steps, after the warm-up
-
 
 def main() -> None:
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        return
-    job = config.job([config.expand_home(word) for word in sys.argv[1:]])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60, help="number of timed steps, after the warm-up (60)")
+    check_record.add_option(parser)
+    parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
+    arguments = parser.parse_args()
+    job = config.job([config.expand_home(word) for word in arguments.overrides])
     device = set_up_device(job.config)
-    stepper = make_stepper(job, device, lambda text: print(text, file=sys.stderr))
+    check = check_record.Check("words_per_second", arguments.results, device)
+    stepper = make_stepper(job, device, check_record.report)
     tokens, seconds = [], []
-    with measuring(print):
-        for step in range(WARMUP_STEPS + STEPS):
+    with check.measuring():
+        for step in range(WARMUP_STEPS + arguments.steps):
             start = time.perf_counter()
             batches = stepper.task.batches(step)
             stepper.take(step, batches)
@@ -37,8 +40,10 @@ def main() -> None:
             tokens.append(sum(len(batch.real) for batch in batches))
     tokens, seconds = tokens[WARMUP_STEPS:], seconds[WARMUP_STEPS:]
     low, median, high = np.quantile(np.divide(tokens, seconds), [0.1, 0.5, 0.9])
-    print(f"{sum(tokens) / sum(seconds):.0f} target tokens per second over {STEPS} steps", end=" ")
+    print(f"{sum(tokens) / sum(seconds):.0f} target tokens per second over {arguments.steps} steps", end=" ")
     print(f"(steps: median {median:.0f}, 10 % to 90 %: {low:.0f} to {high:.0f})")
+    identity = {"task": job.config.task, "setting": job.setting, "series": job.series}
+    check.write(identity | {"threads": torch.get_num_threads(), "tokens": tokens, "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -126,3 +126,38 @@ def test_lists_and_plurals() -> None:
         "6 processes",
         "2 seeds",
     ]
+
+
+@pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_measured_numbers_of_a_page_are_in_blocks(page: Path) -> None:
+    assert not readme_numbers.unsourced(page, readme_numbers.constants(page))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RMSNorm saves 12.3 % on one task", ["12.3 %"]),
+        (
+            "it held in 92 of the 100 trials, 1,204.5 per second, 5 % and 3e-5",
+            ["92 of the 100", "1,204.5", "5 %", "3e-5"],
+        ),
+        ("with torch 2.15.0, `0.5`, [link](a/0.5), in 600 steps, Table 10", []),
+        ("```sh\nmake 0.5\n```\n<!-- numbers: one -->\n0.5 %\n<!-- end -->", []),
+    ],
+)
+def test_measured_numbers_outside_of_blocks_are_found(tmp_path: Path, text: str, expected: list[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"\n{text}\n")
+    found = readme_numbers.unsourced(page, set())
+    assert found == [
+        f"page.md:2 {number} is neither in a block nor in constants.yaml; measured numbers need a block"
+        for number in expected
+    ]
+    assert readme_numbers.unsourced(page, set(expected)) == []
+
+
+def test_constants_are_used() -> None:
+    stated = readme_numbers.read_yaml(readme_numbers.CONSTANTS)
+    for page in readme_numbers.PAGES:
+        used = set(readme_numbers.NUMBER.findall(readme_numbers.OTHER.sub("", page.read_text())))
+        assert set(stated.get(page.relative_to(readme_numbers.ROOT).as_posix(), [])) <= used, page

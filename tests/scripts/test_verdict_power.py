@@ -73,7 +73,7 @@ def test_the_tables_have_a_row_for_each_case() -> None:
         for case in simulation.CASES
         for by in simulation.DIFFERENCES
     }
-    lines = list(simulation.tables(results))
+    lines = list(simulation.tables(simulation.summary(results)))
     for case in simulation.CASES:
         assert sum(line.startswith(f"| {case.title} |") for line in lines) == 2
     widths = {line.count("|") for line in lines if line}

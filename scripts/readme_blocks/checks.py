@@ -1,0 +1,283 @@
+"""What the checks of the scripts found, from their records (scripts/check_record.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fuzz as fuzzing
+import numpy as np
+import verdict_power
+
+from readme_blocks.evidence import Evidence
+from readme_blocks.text import listed, machine, not_recorded, paragraphs, plural, sentences, table
+from rmsexp.compare.records.ratios import paired_ratio
+
+MODELS = {
+    "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",
+    "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
+    "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
+}
+JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
+
+
+def verdict_rules(evidence: Evidence) -> str:
+    """Wrong verdicts and power of simulated campaigns: two tables, and what they show."""
+    found = evidence.checks("verdict_power")
+    if not found:
+        return not_recorded("python scripts/verdict_power.py --results results/reference/computed")
+    results = next(iter(found.values()))["results"]
+    rows = results["cases"]
+    known = [row for row in rows if row["case"].startswith("rates known")]
+    tuned = [row for row in rows if "tuned by the rule" in row["case"] and "half" not in row["case"]]
+    plain, spread = ([row for row in tuned if ("spread" in row["case"]) == wide] for wide in (False, True))
+    hasty = [row for row in rows if "one seed per rate" in row["case"] and "half" not in row["case"]]
+    off_grid = [row for row in rows if "half" in row["case"] and "tuned" in row["case"]]
+    worst = max(share for row in known for shares in row["wrong"].values() for share in shares)
+    return paragraphs(
+        "\n".join(verdict_power.tables(rows)),
+        f"Each share is from {results['campaigns']:,} campaigns.",
+        sentences(
+            f"- With the rates known, at most {100 * worst:.1f} % of the verdicts of any cell are wrong, where the "
+            "tests allow 5 %; the limit set for the rules is 6.5 %.",
+            f"- Tuned by the rule, {_falsely(plain)} of the campaigns find equivalence falsely at the margin, and its "
+            f"power is {_power(plain)}. With more spread these are {_falsely(spread)} and {_power(spread)}. One seed "
+            f"per rate gives {_falsely(hasty)} and {_power(hasty)}.",
+            f"- If the best rates of *b* and *c* alone lie between two rates of the grid, {_falsely(off_grid)} of "
+            "the campaigns find equivalence falsely at the margin. A verdict holds for rates chosen from a grid of "
+            "octaves.",
+            f"- Rate luck does not cover this. It bounds the loss within the grid in {_covered(plain)} of the tuned "
+            f"campaigns, and in {_covered(spread)} with more spread.",
+        ),
+    )
+
+
+def _range(values: list[float], digits: int = 1) -> str:
+    """Return shares in percent, such as "7.0 to 7.3 %"."""
+    low, high = (f"{100 * value:.{digits}f}" for value in (min(values), max(values)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _falsely(rows: list[Mapping[str, Any]]) -> str:
+    return _range([row["wrong"]["equivalence"][2] for row in rows])  # worse by a margin
+
+
+def _power(rows: list[Mapping[str, Any]]) -> str:
+    return _range([row["power"]["equivalence"]["found"] for row in rows], 0)
+
+
+def _covered(rows: list[Mapping[str, Any]]) -> str:
+    return _range([row["covered"] for row in rows], 0)
+
+
+def fuzz(evidence: Evidence) -> str:
+    """How readers and commands took damaged files and strange arguments."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        kinds = plural(results["kinds"], "kind") if results["kinds"] else "no kind"
+        head = f"In {results['seconds']:.0f} s at commit {_commit(content)} there was {kinds} of findings:"
+        return paragraphs(head, fuzzing.table(results["readers"]))
+
+    return _newest(evidence, "fuzz", "python scripts/fuzz.py --seconds 520 --results results", describe)
+
+
+def chaos_sweep(evidence: Evidence) -> str:
+    """How a sweep ended that was disturbed."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        rows = [
+            {
+                "fault": fault,
+                "times": str(sum(ends.values())),
+                "processes ended with": ", ".join(f"{end} ({count})" for end, count in Counter(ends).most_common()),
+            }
+            for fault, ends in results["ends"].items()
+        ]
+        errors = len(results["errors"])
+        return paragraphs(
+            f"At commit {_commit(content)}, {results['faults']} faults took {results['seconds'] / 60:.0f} minutes. "
+            f"{plural(results['identical'], 'run')} ended as in the undisturbed sweep, {len(results['causes'])} first "
+            f"failed with a named cause, and {errors or 'none'} {'were' if errors else 'was'} lost or silently "
+            "different.",
+            table(rows),
+        )
+
+    return _newest(evidence, "chaos_sweep", "python scripts/chaos.py --sweep --faults 100 --results results", describe)
+
+
+def kills(evidence: Evidence) -> str:
+    """How a run, and a campaign, ended that were killed again and again."""
+
+    def describe(what: str) -> Callable[[Mapping[str, Any]], str]:
+        def sentence(content: Mapping[str, Any]) -> str:
+            results = content["results"]
+            errors = results["errors"]
+            end = f"{plural(len(errors), 'difference')} remained" if errors else "no difference remained"
+            return f"At commit {_commit(content)}, after {results['kills']} kills of {what}, {end}."
+
+        return sentence
+
+    run = _newest(evidence, "chaos", "python scripts/chaos.py --results results", describe("a run"))
+    command = "python scripts/campaign_kills.py --results results"
+    return sentences(run, _newest(evidence, "campaign_kills", command, describe("workers of a campaign")))
+
+
+def _newest(evidence: Evidence, name: str, command: str, describe: Callable[[Mapping[str, Any]], str]) -> str:
+    found = evidence.checks(name)
+    return describe(next(iter(found.values()))) if found else not_recorded(command)
+
+
+def _commit(content: Mapping[str, Any]) -> str:
+    return str(content["session"]["git"]["commit"])[:7]
+
+
+def trainer_overhead(evidence: Evidence) -> str:
+    """How much longer the trainer takes than a plain loop: a row per record."""
+    rows = [
+        {
+            "run": f"`{content['command'].partition('trainer_overhead.py ')[2]}`",
+            "time with the trainer / with a plain loop (95 % interval)": "{ratio:.3f} ({low:.3f} to {high:.3f})".format(
+                **content["results"]
+            ),
+            "machine": evidence.link(machine(content["session"]), folder),
+            "time state": content["session"]["contention"]["state"],
+        }
+        for folder, content in evidence.all_checks("trainer_overhead").items()
+    ]
+    command = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
+    return table(rows) if rows else not_recorded(command)
+
+
+def commits(evidence: Evidence) -> str:
+    """Speed-ups between commits: a row per record."""
+    rows = []
+    for folder, content in evidence.all_checks("compare_commits").items():
+        results, session = content["results"], content["session"]
+        speed_ups = [
+            paired_ratio(results["seconds"]["before, eager"], results["seconds"][name])
+            for name in ("after, eager", "after, fused")
+        ]
+        eager, fused = (f"{one.ratio:.2f} ({one.low:.2f} to {one.high:.2f})" for one in speed_ups)
+        rows.append(
+            {
+                "task": f"`{results['task']}`, {results['series']}",
+                "commits": f"{results['before'][:7]} to {results['after'][:7]}",
+                "speed-up of eager steps": eager,
+                "speed-up of fused steps": fused,
+                "machine": evidence.link(machine(session), folder),
+            }
+        )
+    command = "python scripts/compare_commits.py 127c228 HEAD -- task=rnnsearch norm=rms scale=small threads=1"
+    return table(rows) if rows else not_recorded(command)
+
+
+def joeynmt(evidence: Evidence) -> str:
+    """Speed and quality of translation models, beside JoeyNMT's."""
+    return paragraphs(_speeds(evidence), _scores(evidence)) or not_recorded(JOEYNMT)
+
+
+def _speeds(evidence: Evidence) -> str:
+    rows = []
+    for folder, content in evidence.all_checks("joeynmt_speed").items():
+        results = content["results"]
+        ours, theirs = (np.array(results[name]) for name in ("rmsexp", "joeynmt"))
+        rows.append(
+            {
+                "model": MODELS[results["model"]],
+                "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
+                "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
+                "ratio of medians": f"{np.median(ours) / np.median(theirs):.2f}",
+                "machine": evidence.link(machine(content["session"] | {"threads": results["threads"]}), folder),
+            }
+        )
+    return table(rows) if rows else ""
+
+
+def _scores(evidence: Evidence) -> str:
+    rows = [
+        {
+            "model": MODELS[content["results"]["model"]],
+            "BLEU on test_2016_flickr with rmsexp": f"{content['results']['rmsexp']['bleu']:.1f}",
+            "with JoeyNMT": f"{content['results']['joeynmt']['bleu']:.1f}",
+            "minutes of training": listed(
+                f"{content['results'][name]['minutes']:.1f} ({name})" for name in ("rmsexp", "joeynmt")
+            ),
+            "machine": evidence.link(machine(content["session"]), folder),
+        }
+        for folder, content in evidence.all_checks("joeynmt_bleu").items()
+    ]
+    return table(rows) if rows else ""
+
+
+def words(evidence: Evidence) -> str:
+    """Training speeds of translation tasks: a row per record."""
+    rows = [
+        {
+            "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
+            "target tokens per second": f"{_speed(content['results']):,.0f}",
+            "machine": evidence.link(machine(content["session"]), folder),
+            "time state": content["session"]["contention"]["state"],
+        }
+        for folder, content in evidence.all_checks("words_per_second").items()
+    ]
+    command = "python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80"
+    return table(rows) if rows else not_recorded(command)
+
+
+def _speed(results: Mapping[str, Any]) -> float:
+    return sum(results["tokens"]) / sum(results["seconds"])
+
+
+def timing_power(evidence: Evidence) -> str:
+    """How many intervals hold the ratio of equal models, and exclude that of a slowed one."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        trials = content["results"]["trials"]
+        equal, slowed = ([trial for trial in trials if (trial["kind"] == "same") == same] for same in (True, False))
+        held = sum(trial["low"] <= 1 <= trial["high"] for trial in equal)
+        found = sum(not trial["low"] <= 1 <= trial["high"] for trial in slowed)
+        widths = [trial["high"] - trial["low"] for trial in trials]
+        return sentences(
+            f"The interval contained the ratio 1 in {held} of {len(equal)} trials with equal models, and excluded it "
+            f"in {found} of {len(slowed)} trials with a slowed model. The median width of the intervals was "
+            f"{np.median(widths):.3f}.",
+            f"The command was `{content['command']}`, on {machine(content['session'])}.",
+        )
+
+    return _newest(evidence, "timing_power", "python scripts/timing_power.py task=order_embedding threads=1", describe)
+
+
+def trivial_answers(evidence: Evidence) -> str:
+    """The errors of trivial answers to the reader's questions."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        return sentences(
+            *(
+                f"Of the {split['questions']:,} questions of {results['dataset']} ({name}), the most frequent entity "
+                f"of the passage is the wrong answer to {100 * split['most_frequent']:.1f} %, and a random one to "
+                f"{100 * split['random']:.1f} %."
+                for name, split in results["splits"].items()
+            )
+        )
+
+    command = "python scripts/trivial_answers.py scale=small --results results/reference/computed"
+    return _newest(evidence, "trivial_answers", command, describe)
+
+
+def neighbours(evidence: Evidence) -> str:
+    """How many runs beside planted neighbours were marked as contended."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        runs = content["results"]["runs"]
+        rows = []
+        for kind in dict.fromkeys(run["kind"] for run in runs):
+            states = [run["contention"]["state"] for run in runs if run["kind"] == kind]
+            rows.append({"neighbour": kind.replace("_", " "), "runs": str(len(states))})
+            rows[-1]["marked as contended"] = str(states.count("contended"))
+        return paragraphs(table(rows), f"{machine(content['session'])}, commit {_commit(content)}.")
+
+    return _newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)
