@@ -19,6 +19,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
         write_errors(tmp_path, "ln", seed, [0.9, ln_error])
         write_errors(tmp_path, "rms", seed, [0.9, rms_error])
     write_errors(tmp_path, "rms", 9, [0.9, 0.0])  # no LN of this seed
+    write_errors(tmp_path, "ln", 8, [0.9, 0.0])
     (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
     difference = np.array(rms) - np.array(ln)
     test = scipy_stats.ttest_1samp(difference, 0)
@@ -28,7 +29,7 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert row["interval"] == pytest.approx((high - low) / 2)
     assert row["p"] == pytest.approx(test.pvalue)
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
-    assert text == ["RMSNorm", "4 of 5", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
+    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
 
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
