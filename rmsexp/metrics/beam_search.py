@@ -1,10 +1,9 @@
-"""Beam search as in Nematus, for any model that continues hypotheses token by token.
+"""Beam search, for any model that continues hypotheses token by token.
 
-During the search, hypotheses are ranked by the sum of the log probabilities of their tokens. When a hypothesis ends
-with EOS, its sentence continues with one slot of the beam fewer. A sentence is done when it has no slot left or its
-maximum length is reached. Complete hypotheses are those that ended with EOS and those that reached the maximum length
-without it. The translation is the complete hypothesis with the largest sum of log probabilities divided by a function
-of the length (``NORMALISATIONS``).
+During the search, hypotheses are ranked by the sum of the log probabilities of their tokens. A hypothesis ends with EOS
+or at its sentence's maximum length. Its score is the sum divided by a function of its length (``NORMALISATIONS``). The
+translation is the complete hypothesis with the largest score. A rule (``RULES``) says which hypotheses are complete,
+which are continued, and when the search of a sentence is done.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +19,8 @@ from torch import Tensor
 from rmsexp import checks
 
 # For each normalisation: the divisor of a hypothesis's sum of log probabilities, from its length (with EOS) and alpha.
-NORMALISATIONS: dict[str, Callable[[int, float], float]] = {
+# The length may be an integer or a tensor.
+NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {
     "length": lambda length, _: length,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, lp (no coverage penalty)
 }
@@ -46,7 +46,8 @@ class SearchOptions:
     """Options of the search.
 
     ``beam``: largest number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``:
-    exponent of "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
+    exponent of "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token. ``search``: a
+    key of ``RULES``.
 
     Raises: ValueError if a value is out of range.
     """
@@ -55,11 +56,108 @@ class SearchOptions:
     normalisation: str
     alpha: float
     forbid_empty: bool
+    search: str | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("decoding.beam", self.beam, 1, checks.LARGEST_BEAM)
         checks.choice("decoding.normalisation", self.normalisation, tuple(NORMALISATIONS))
         checks.at_least("decoding.alpha", self.alpha, 0)
+        if self.search is not None:
+            checks.choice("decoding.search", self.search, [name for name in RULES if name])
+
+    def divisor(self, length: Any) -> Any:
+        """Return the divisor of the sum of log probabilities of a hypothesis of this length, an integer or a tensor."""
+        return NORMALISATIONS[self.normalisation](length, self.alpha)
+
+
+class Verdict(NamedTuple):
+    """What a rule says about the continuations of a step.
+
+    ``complete``: whether a continuation may become the translation, ``(sentences, continuations)``. ``live``: whether
+    it may be continued, in the same shape. ``done``: whether the search of a sentence is done, ``(sentences,)``.
+    """
+
+    complete: Tensor
+    live: Tensor
+    done: Tensor
+
+
+class Rule(Protocol):
+    """The rule of a search, for the sentences that are not done. ``width``: number of continuations that it judges."""
+
+    width: int
+
+    def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
+        """Return the verdict on the cheapest continuations, which have ``length`` tokens.
+
+        ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
+        token is EOS. Both have shape ``(sentences, continuations)``.
+        """
+        ...
+
+    def select(self, active: Tensor) -> None:
+        """Keep only the sentences with the indices ``active``."""
+        ...
+
+
+class ShrinkingBeam:
+    """The rule of Nematus. Each hypothesis that ends with EOS takes a slot of the beam.
+
+    A sentence is done when it has no slot left or its maximum length is reached. Complete hypotheses are those that
+    ended with EOS and those that reached the maximum length without it. A beam of 1 is greedy search.
+    """
+
+    def __init__(self, options: SearchOptions, max_lengths: Tensor) -> None:
+        self.width, self.max_lengths = options.beam, max_lengths
+        self.slots = max_lengths.new_full((len(max_lengths), 1), options.beam)  # number of slots left to each sentence
+
+    def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
+        exists = costs.isfinite() & (torch.arange(self.width, device=costs.device) < self.slots)
+        ended, live = exists & is_eos, exists & ~is_eos
+        at_end = length >= self.max_lengths
+        self.slots = self.slots - ended.sum(1, keepdim=True)
+        return Verdict(ended | (exists & at_end[:, None]), live, at_end | ~live.any(1))
+
+    def select(self, active: Tensor) -> None:
+        self.max_lengths, self.slots = self.max_lengths[active], self.slots[active]
+
+
+class FixedBeam:
+    """The rule of zero, the toolkit of the RMSNorm paper's authors (zero, search.py:75-230).
+
+    Of the ``2 * beam`` best continuations, the best ``beam`` without EOS are continued, so the beam does not shrink.
+    Those with EOS go into a pool, which keeps the ``beam`` best scores. A sentence is done at its maximum length, or
+    when no live hypothesis can enter the scores of the pool: when the worst score there is above the bound of the
+    scores to come, which is the best live sum of log probabilities, divided as at the maximum length. Live hypotheses
+    are complete only if the pool is empty at the maximum length.
+
+    In the toolkit, a sentence goes on until all sentences of its batch are done. This matters only beyond the maximum
+    length of a sentence, where the toolkit takes all continuations into the pool. Here a sentence has the same
+    translation in every batch.
+    """
+
+    def __init__(self, options: SearchOptions, max_lengths: Tensor) -> None:
+        self.options, self.width, self.max_lengths = options, 2 * options.beam, max_lengths
+        # minus the scores in the pool, in ascending order; infinite in empty places
+        self.pool = torch.full((len(max_lengths), options.beam), math.inf, device=max_lengths.device)
+
+    def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
+        exists = costs.isfinite()
+        ended, live = exists & is_eos, exists & ~is_eos
+        at_end = length >= self.max_lengths
+        normalised = (costs / self.options.divisor(length)).masked_fill(~ended, math.inf)
+        self.pool = torch.cat([self.pool, normalised], 1).sort(1).values[:, : self.options.beam]
+        empty = self.pool[:, 0].isinf()
+        worst = self.pool.masked_fill(self.pool.isinf(), -math.inf).amax(1)
+        bound = costs.masked_fill(~live, math.inf).amin(1) / self.options.divisor(self.max_lengths)
+        complete = ended | (live & (at_end & empty)[:, None])
+        return Verdict(complete, live, at_end | (~empty & (worst < bound)) | ~live.any(1))
+
+    def select(self, active: Tensor) -> None:
+        self.max_lengths, self.pool = self.max_lengths[active], self.pool[active]
+
+
+RULES: dict[str | None, Callable[[SearchOptions, Tensor], Rule]] = {None: ShrinkingBeam, "toolkit": FixedBeam}
 
 
 @torch.no_grad()
@@ -71,7 +169,7 @@ def beam_search(
     options: SearchOptions,
     eos: int,
 ) -> list[list[int]]:
-    """Return the token ids of each sentence's translation, without EOS. A beam of 1 is greedy search.
+    """Return the token ids of each sentence's translation, without EOS.
 
     Args:
         step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
@@ -84,9 +182,8 @@ def beam_search(
     continuation if one of its logits is NaN or +inf, or all are -inf. A sentence none of whose hypotheses becomes
     complete gets an empty translation.
     """
-    beam, device = options.beam, max_lengths.device
+    beam, device, rule = options.beam, max_lengths.device, RULES[options.search](options, max_lengths)
     sentences = torch.arange(len(max_lengths), device=device)  # indices of the sentences not yet done
-    ranks = torch.arange(beam, device=device)
     longest = int(max_lengths.max())
     best = max_lengths.new_full((len(sentences), longest), eos)
     best_costs = torch.full((len(sentences),), math.inf, device=device)
@@ -96,53 +193,63 @@ def beam_search(
     prefixes = best[:, None].repeat(1, beam, 1)
     costs = torch.full((len(sentences), beam), math.inf, device=device)  # infinite in empty slots
     costs[:, 0] = 0
-    slots = max_lengths.new_full((len(sentences), 1), beam)  # number of slots left to each sentence
 
     for length in range(1, longest + 1):
         logits, state = step(tokens.flatten(), state)
         banned = eos if options.forbid_empty and length == 1 else None
-        costs, parents, tokens = _continuations(costs, logits, banned)
-        costs = costs.masked_fill(ranks >= slots, math.inf)
-        prefixes = prefixes.gather(1, parents[..., None].expand_as(prefixes))
-        prefixes[..., length - 1] = tokens
+        costs, parents, tokens = _continuations(costs, logits, rule.width, banned)
+        complete, live, done = rule.judge(costs, tokens == eos, length)
 
-        exists, at_end = costs.isfinite(), length >= max_lengths
-        ended = exists & (tokens == eos)
-        divisor = NORMALISATIONS[options.normalisation](length, options.alpha)
-        complete_costs, slot = (costs / divisor).masked_fill(~(ended | at_end[:, None]), math.inf).min(1)
-        better = complete_costs < best_costs[sentences]
-        complete = prefixes[torch.arange(len(slot), device=device), slot]
-        best[sentences] = torch.where(better[:, None], complete, best[sentences])
-        best_costs[sentences] = torch.where(better, complete_costs, best_costs[sentences])
+        complete_costs, slot = (costs / options.divisor(length)).masked_fill(~complete, math.inf).min(1, keepdim=True)
+        hypotheses = _extended(prefixes, parents.gather(1, slot), tokens.gather(1, slot), length)[:, 0]
+        better = complete_costs < best_costs[sentences, None]
+        best[sentences] = torch.where(better, hypotheses, best[sentences])
+        best_costs[sentences] = torch.where(better, complete_costs, best_costs[sentences, None])[:, 0]
 
-        costs = costs.masked_fill(ended, math.inf)
-        slots = slots - ended.sum(1, keepdim=True)
+        costs = costs.masked_fill(~live, math.inf)
+        if rule.width > beam:
+            cheapest = costs.argsort(dim=1, stable=True)[:, :beam]
+            costs, parents, tokens = (values.gather(1, cheapest) for values in (costs, parents, tokens))
+        prefixes = _extended(prefixes, parents, tokens, length)
         rows = parents + beam * torch.arange(len(parents), device=device)[:, None]
-        active = (costs.isfinite().any(1) & ~at_end).nonzero().squeeze(1)  # nonzero() waits for the device
+        active = (~done).nonzero().squeeze(1)  # nonzero() waits for the device
         if any_done := len(active) < len(sentences):
-            sentences, max_lengths, slots = sentences[active], max_lengths[active], slots[active]
-            costs, prefixes, tokens, rows = costs[active], prefixes[active], tokens[active], rows[active]
+            rule.select(active)
+            sentences, costs, prefixes = sentences[active], costs[active], prefixes[active]
+            tokens, rows = tokens[active], rows[active]
         if not len(active):
             break
         state = state.select(rows.flatten(), memory=any_done)
     return [row[: row.index(eos)] if eos in row else row for row in best.tolist()]
 
 
-def _continuations(costs: Tensor, logits: Tensor, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cost, parent and token of each sentence's cheapest continuations, in ascending order of cost.
+def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
+    """Return the tokens of hypotheses of ``length`` tokens, ``(sentences, hypotheses, longest)``.
+
+    ``prefixes`` are the tokens of the hypotheses before. ``parents`` says which of them each hypothesis continues, and
+    ``tokens`` by which token, ``(sentences, hypotheses)``.
+    """
+    extended = prefixes.gather(1, parents[..., None].expand(-1, -1, prefixes.shape[2]))
+    extended[..., length - 1] = tokens
+    return extended
+
+
+def _continuations(costs: Tensor, logits: Tensor, count: int, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return cost, parent and token of each sentence's ``count`` cheapest continuations, in ascending order of cost.
 
     A cost is minus the sum of the log probabilities of all tokens so far. A continuation's parent is the hypothesis
-    that it continues, as an index in the beam. ``costs`` and the three results have shape ``(sentences, beam)``;
-    ``logits`` has shape ``(sentences * beam, vocabulary)``. ``banned``: id of a token that may not follow, or None.
+    that it continues, as an index in the beam. ``costs`` has shape ``(sentences, beam)``, ``logits``
+    ``(sentences * beam, vocabulary)``, and the three results ``(sentences, count)``, or fewer if there are fewer
+    continuations. ``banned``: id of a token that may not follow, or None.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     if banned is not None:
         log_probabilities[:, banned] = -math.inf
-    # The best continuations are among the `beam` likeliest tokens of each hypothesis, so only these are sorted.
-    likeliest, tokens = log_probabilities.topk(min(beam, vocabulary), dim=-1)
+    # The best continuations are among the `count` likeliest tokens of each hypothesis, so only these are sorted.
+    likeliest, tokens = log_probabilities.topk(min(count, vocabulary), dim=-1)
     candidates = (costs[..., None] - likeliest.view(-1, beam, likeliest.shape[1])).flatten(1)
     candidates.nan_to_num_(nan=math.inf, posinf=math.inf)
-    order = candidates.argsort(dim=1, stable=True)[:, :beam]
+    order = candidates.argsort(dim=1, stable=True)[:, :count]
     best_tokens = tokens.view(len(costs), -1).gather(1, order)
     return candidates.gather(1, order), order // likeliest.shape[1], best_tokens

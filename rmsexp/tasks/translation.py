@@ -105,7 +105,7 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 
 @dataclass
 class DecodingConfig:
-    """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha`` and ``forbid_empty``.
+    """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha``, ``forbid_empty``, ``search``.
 
     ``beam``: beam size on test sets and in :mod:`rmsexp.translate`; ``valid_beam``: beam size on the validation set.
     ``max_length``: largest number of target tokens, or None. ``beyond_source``: largest number of tokens by which the
@@ -121,6 +121,7 @@ class DecodingConfig:
     max_length: int | None
     beyond_source: int | None
     batch_size: int
+    search: str | None = None
 
     def __post_init__(self) -> None:
         self.options(self.beam)  # checks the options of the search
@@ -133,7 +134,7 @@ class DecodingConfig:
                 checks.at_least(f"decoding.{key}", getattr(self, key), 1)
 
     def options(self, beam: int) -> SearchOptions:
-        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty)
+        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty, self.search)
 
     def limits(self, lengths: Tensor) -> Tensor:
         """Return the largest number of target tokens for each source length; all lengths include EOS."""

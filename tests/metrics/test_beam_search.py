@@ -1,17 +1,18 @@
-"""Beam search against an exhaustive search, against a beam search on lists, and in edge cases."""
+"""Beam search against an exhaustive search, against beam searches on lists, and in edge cases."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from rmsexp.metrics.beam_search import SearchOptions, beam_search
+from rmsexp.metrics.beam_search import RULES, SearchOptions, beam_search
 
 FIRST, EOS = -1, 0
 SIZE = 997
@@ -104,6 +105,29 @@ def literal(following: LogProbabilities, max_length: int, options: SearchOptions
     return [token for token in tokens if token != EOS]
 
 
+def literal_toolkit(following: LogProbabilities, max_length: int, options: SearchOptions) -> tuple[list[int], int]:
+    """Return the translation of one sentence by the rules of zero on lists, and the number of decoder steps."""
+    live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
+    pool: list[tuple[float, tuple[int, ...]]] = []
+    time = 0
+    while time < max_length:
+        if pool and min(score for score, _ in pool) > normalised(live[0][0], max_length, options):
+            break
+        time += 1
+        candidates = [
+            (total + value, (*prefix, token))
+            for total, prefix in live
+            for token, value in enumerate(following(prefix))
+            if not (options.forbid_empty and time == 1 and token == EOS)
+        ]
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * options.beam]
+        live = [candidate for candidate in best if candidate[1][-1] != EOS][: options.beam]
+        ended = [(normalised(total, time, options), tokens) for total, tokens in best if tokens[-1] == EOS]
+        pool = sorted(pool + ended, key=lambda candidate: -candidate[0])[: options.beam]
+    tokens = pool[0][1] if pool else live[0][1]
+    return [token for token in tokens if token != EOS], time
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 @pytest.mark.parametrize(("vocabulary", "beam"), [(3, 31), (4, 121)])
 def test_a_beam_that_holds_all_sequences_finds_the_best(
@@ -137,6 +161,30 @@ def test_equals_the_literal_search(beam: int, setting: tuple[str, float, bool]) 
     assert len(lengths) > 4  # the test covers translations of many lengths
 
 
+def test_the_toolkits_rule_equals_the_literal_search_on_200_models() -> None:
+    """Translations and numbers of steps are equal, and the test covers all cases of the rule."""
+    max_lengths, lengths = [9, 1, 5, 20], set()
+    stops = at_limit = others = 0
+    for seed in range(200):
+        model = Model(seed, 14)
+        model.table[:, EOS] += seed % 5 - 1
+        options = SearchOptions(1 + seed % 6, "gnmt", (0.6, 1.5, 0.0)[seed % 3], seed % 2 == 0, "toolkit")
+        expected = []
+        for sentence, max_length in enumerate(max_lengths):
+            following = model.log_probabilities(sentence)
+            translation, steps = literal_toolkit(following, max_length, options)
+            model.rows.clear()
+            assert model.search([sentence], [max_length], options) == [translation], seed
+            assert len(model.rows) == steps, seed
+            stops, at_limit = stops + (steps < max_length), at_limit + (len(translation) == max_length)
+            others += literal(following, max_length, options) != translation
+            expected.append(translation)
+        assert model.search([0, 1, 2, 3], max_lengths, options) == expected, seed
+        lengths |= set(map(len, expected))
+    assert min(stops, at_limit, others) > 30
+    assert len(lengths) > 10
+
+
 def test_greedy_takes_the_likeliest_token_each_time() -> None:
     lengths = set()
     for seed in range(40):
@@ -150,8 +198,9 @@ def test_greedy_takes_the_likeliest_token_each_time() -> None:
     assert {0, 9} < lengths
 
 
-def test_a_sentence_has_the_same_translation_in_a_batch_as_alone() -> None:
-    model, options = Model(3, 7), SearchOptions(4, "length", 0, False)
+@pytest.mark.parametrize("search", RULES)
+def test_a_sentence_has_the_same_translation_in_a_batch_as_alone(search: str | None) -> None:
+    model, options = Model(3, 7), SearchOptions(4, "length", 0, False, search)
     sentences, max_lengths = list(range(30)), [1 + 5 * i % 9 for i in range(30)]
     alone = [
         model.search([sentence], [length], options)[0] for sentence, length in zip(sentences, max_lengths, strict=True)
@@ -213,9 +262,10 @@ def test_of_equally_good_translations_the_first_to_end_wins() -> None:
     assert model.search([0], [2], SearchOptions(3, "length", 0, False)) == [[]]
 
 
+@pytest.mark.parametrize("search", RULES)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_logits_that_are_not_finite_end_the_search_of_their_sentence_only(bad: float) -> None:
-    model, options = Model(1, 7), SearchOptions(3, "length", 0, False)
+def test_logits_that_are_not_finite_end_the_search_of_their_sentence_only(bad: float, search: str | None) -> None:
+    model, options = Model(1, 7), SearchOptions(3, "length", 0, False, search)
     expected = model.search([0, 1, 2], [8, 8, 8], options)
 
     def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
@@ -271,8 +321,9 @@ def test_normalisations_weigh_length_against_probability(normalisation: str, alp
         ((0, "length", 0.6, False), "decoding.beam must be at least 1, got 0"),
         ((5, "lenght", 0.6, False), r"decoding.normalisation=lenght is not known; did you mean length\?"),
         ((5, "gnmt", -1.0, False), "decoding.alpha must be a finite number of at least 0, got -1"),
+        ((5, "gnmt", 0.6, True, "zero"), r"decoding.search=zero is not known \(one of toolkit\)"),
     ],
 )
-def test_options_name_what_is_wrong(options: tuple[int, str, float, bool], message: str) -> None:
+def test_options_name_what_is_wrong(options: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SearchOptions(*options)

@@ -234,6 +234,7 @@ def test_the_papers_rnnsearch() -> None:
     assert (optim.lr, optim.beta1, optim.beta2, optim.eps, optim.clip) == (1e-4, 0.9, 0.999, 1e-8, 1.0)
     assert [cfg.schedule.at(step)["lr"] for step in (0, 10**6)] == [1, 1]
     assert (cfg.decoding.beam, cfg.decoding.normalisation, cfg.decoding.max_length) == (12, "length", 200)
+    assert cfg.decoding.search is None
     assert (cfg.data.max_length, cfg.data.overlong) == (80, "drop")
     assert_paper_data(cfg)
 
