@@ -28,7 +28,7 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
 
 
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
-    """Return one list of batches per pool, as the authors' Transformer toolkit makes them.
+    """Return one list of batches per pool, similar to those of zero, the authors' Transformer toolkit.
 
     A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A batch has at most
     ``tokens`` positions (number of sentences times the longest length, so padding is included); a sentence longer than
@@ -40,6 +40,32 @@ def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) ->
     for start in range(0, len(order), pool):
         shortest_first = _by_length(lengths, order[start : start + pool])
         pools.append(np.split(shortest_first, _batch_ends(lengths[shortest_first], tokens)))
+    return pools
+
+
+def by_tokens_carried(
+    sources: np.ndarray, targets: np.ndarray, order: np.ndarray, tokens: int, pool: int
+) -> list[list[np.ndarray]]:
+    """Return one list of batches per pool, as zero makes them (zero, data.py:67-117 and utils/util.py:30-65).
+
+    There are two differences from :func:`by_tokens`. A batch ends where one more sentence would reach ``tokens``
+    positions, so it has fewer. A batch is used only if one of its sides has at least ``tokens / 2`` tokens without
+    padding. The sentences of the others are carried over: they come first in the next pool, which has as many new
+    sentences fewer. Those of the last pool are left out, as in zero, whose process for reading ends with each epoch.
+
+    ``sources`` and ``targets``, of shape (sentence,), have the lengths of both sides of each sentence pair, at least 1.
+    """
+    lengths, pools = np.maximum(sources, targets), list[list[np.ndarray]]()
+    carried, start = order[:0], 0
+    while start < len(order):
+        end = start + max(1, pool - len(carried))
+        indices = np.concatenate([carried, order[start:end]])
+        (batches,) = by_tokens(lengths, indices, tokens - 1, len(indices))
+        used = [2 * max(sources[batch].sum(), targets[batch].sum()) >= tokens for batch in batches]
+        pools.append([batch for batch, is_used in zip(batches, used, strict=True) if is_used])
+        unused = [batch for batch, is_used in zip(batches, used, strict=True) if not is_used]
+        carried = np.concatenate([order[:0], *unused])
+        start = end
     return pools
 
 

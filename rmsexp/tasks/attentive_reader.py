@@ -1,16 +1,5 @@
 """Reading comprehension with the attentive reader (the paper's section 6.2; Cooijmans et al. 2017, section 5.4).
 
-Deviation: attentive reader, statistics of BatchNorm in training
-    original: over all examples of a batch, padding included (attentive-reader:codes/att_reader/layers.py:16)
-    ours: over the examples that are not padding at a time step; a time step with fewer than 8 uses running statistics;
-        norm.padding=include includes padding
-    why: the mean of a passage's last words should not depend on how many shorter passages share its batch
-    effect: not measured
-Deviation: attentive reader, statistics of BatchNorm in evaluation
-    original: those of the validation batch (attentive-reader:codes/att_reader/attentive_reader.py:499)
-    ours: running statistics; norm.eval=batch takes those of the batch, whose error is also logged, as ``error_batch``
-    why: a prediction should not depend on the other examples of its batch
-    effect: both errors are in each record
 Deviation: attentive reader, order of the training examples
     original: the order of the data in every epoch (attentive-reader:codes/att_reader/pkl_data_iterator.py:105)
     ours: a new random order in every epoch; shuffle=false restores the order of the data
@@ -20,7 +9,8 @@ Deviation: attentive reader, incomplete last validation batch
     original: left out (attentive-reader:codes/att_reader/pkl_data_iterator.py:244-247)
     ours: evaluated
     why: the error should be that of the whole split
-    effect: at most 63 validation questions more
+    effect: at most 63 validation questions more; with BatchNorm and norm.eval=batch, the default at scale=paper, they
+        have their own statistics, or running ones if they are fewer than 8
 Deviation: attentive reader, questions whose answer is the unknown word
     original: the unknown word is an answer like any other (attentive-reader:codes/att_reader/model.py:538)
     ours: always counted as errors

@@ -76,11 +76,11 @@ class Task(TranslationTask):
 
     config: Config
 
-    def plan(self, epoch: int) -> list[list[np.ndarray]]:
+    def plan(self, epoch: int) -> list[np.ndarray]:
         pairs = self.text.train
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
         order = permutation(len(lengths), self.config.seed, "order", epoch).numpy()
-        return [[batch] for batch in by_sentences(lengths, order, self.config.batch_size, self.config.pool)]
+        return by_sentences(lengths, order, self.config.batch_size, self.config.pool)
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model

@@ -1,16 +1,22 @@
 """Translation with the Transformer (the paper's section 6.1, Table 4), trained as in the authors' toolkit.
 
-Deviation: Transformer, beam search
-    original: finished hypotheses are kept apart, the beam does not shrink, and search stops by a bound
-        (zero:search.py:176-230)
-    ours: as in Nematus, a finished hypothesis keeps its place, so the beam shrinks
-    why: one search serves both translation tasks
+Deviation: Transformer, end of the search in a batch
+    original: a sentence goes on until all sentences of its batch are done (zero:search.py:106-113), and beyond its
+        maximum length all its continuations are finished hypotheses (zero:search.py:192-197)
+    ours: with decoding.search=toolkit, the default at scale=paper, each sentence ends as if it were alone
+    why: a translation should not depend on the other sentences of its batch
+    effect: none for sentences that are done before their maximum length
+Deviation: Transformer, order of the micro-batches
+    original: the same in every epoch, since a new process shuffles them from the same state (zero:data.py:79,
+        zero:utils/queuer.py:94-100)
+    ours: each epoch shuffles the micro-batches of each pool anew
+    why: the toolkit's order looks unintended
     effect: not measured
-Deviation: Transformer, micro-batches with less than half of the tokens
-    original: carried over to the next buffer (zero:data.py:101-102)
-    ours: trained as they are, with full weight
-    why: the plan of an epoch is a function of the seed and the epoch alone
-    effect: not measured; at most one micro-batch per pool of 60,000 sentence pairs
+Deviation: Transformer, end of a sentence that is cut
+    original: a sentence with at least 256 subwords loses EOS (zero:data.py:53-64)
+    ours: 256 subwords are kept, and EOS follows
+    why: every target needs its end
+    effect: not measured; few sentences of WMT14 are as long
 Deviation: Transformer, validation metric
     original: BLEU of tokenised text, computed by the toolkit (zero:evalu.py:266)
     ours: sacreBLEU of detokenised text
@@ -21,6 +27,7 @@ Deviation: Transformer, validation metric
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +35,7 @@ import torch
 from torch import nn
 
 from rmsexp import checks
-from rmsexp.data.batching import by_tokens
+from rmsexp.data.batching import by_tokens, by_tokens_carried
 from rmsexp.models import init
 from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
@@ -48,12 +55,15 @@ class Config(translation.Config):
 
     ``tokens``: largest size of a micro-batch, which is its number of pairs times the length of its longest sentence,
     source or target; a longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step.
-    ``pool``: number of sentence pairs that are sorted by length together.
+    ``pool``: number of sentence pairs that are sorted by length together. ``batching``: None, or "toolkit" for the
+    micro-batches of zero, the authors' toolkit. They are smaller than ``tokens``, and are not used if they are less
+    than half full (:func:`rmsexp.data.batching.by_tokens_carried`).
     """
 
     tokens: int = 6250
     accumulate: int = 4
     pool: int = 60_000
+    batching: str | None = None
     model: Sizes = field(default_factory=Sizes)
     schedule: WarmUp = field(default_factory=lambda: WarmUp(300_000, 4000))
 
@@ -61,6 +71,8 @@ class Config(translation.Config):
         super().__post_init__()
         for key in ("tokens", "accumulate", "pool"):
             checks.at_least(key, getattr(self, key), 1)
+        if self.batching is not None:
+            checks.choice("batching", self.batching, ("toolkit",))
 
 
 class Task(TranslationTask):
@@ -68,19 +80,54 @@ class Task(TranslationTask):
 
     config: Config
 
-    def plan(self, epoch: int) -> list[list[np.ndarray]]:
-        """Return the micro-batches of each step of an epoch, as indices of training pairs.
+    @property
+    def steps_per_epoch(self) -> float:
+        steps = len(self._epoch(0)) / self.config.accumulate
+        return steps if self.config.batching == "toolkit" else float(math.ceil(steps))
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        super().prepare(report)
+        if self.config.batching is None:
+            return
+        used, pairs = sum(map(len, self._epoch(0))), len(self.text.train.source)
+        if not used:
+            raise ValueError(
+                f"tokens={self.config.tokens}: batching=toolkit leaves out micro-batches with fewer than half as many "
+                f"tokens, so none of the {pairs:,} training pairs is used; set a smaller number"
+            )
+        if used < pairs:
+            report(f"batching=toolkit leaves out {pairs - used:,} of {pairs:,} training pairs")
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """Return the micro-batches of an epoch, as indices of training pairs.
 
         The pairs are shuffled once per run, divided into pools, and each pool into micro-batches. Each epoch shuffles
-        the micro-batches of each pool. The last step of an epoch may have fewer micro-batches.
+        the micro-batches of each pool.
         """
-        pairs, seed, accumulate = self.text.train, self.config.seed, self.config.accumulate
-        lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
-        order = permutation(len(lengths), seed, "order").numpy()
+        options, train = self.config, self.text.train
+        sources, targets = train.source.lengths, train.target.lengths
+        order = permutation(len(sources), options.seed, "order").numpy()
+        if options.batching == "toolkit":
+            pools = by_tokens_carried(sources, targets, order, options.tokens, options.pool)
+        else:
+            pools = by_tokens(np.maximum(sources, targets), order, options.tokens, options.pool)
         batches: list[np.ndarray] = []
-        for index, pool in enumerate(by_tokens(lengths, order, self.config.tokens, self.config.pool)):
-            batches += [pool[i] for i in permutation(len(pool), seed, "batches", epoch, index).tolist()]
-        return [batches[start : start + accumulate] for start in range(0, len(batches), accumulate)]
+        for index, pool in enumerate(pools):
+            batches += [pool[i] for i in permutation(len(pool), options.seed, "batches", epoch, index).tolist()]
+        return batches
+
+    def micro_batches(self, step: int) -> list[np.ndarray]:
+        """Return the micro-batches of a step, as indices of training pairs.
+
+        The last step of an epoch may have fewer micro-batches than ``accumulate``. With ``batching=toolkit`` the next
+        epoch's first ones complete it, as in zero (main.py:217-308).
+        """
+        size, count = len(self._epoch(0)), self.config.accumulate
+        if self.config.batching == "toolkit":
+            places = [divmod(number, size) for number in range(step * count, (step + 1) * count)]
+            return [self._epoch(epoch)[index] for epoch, index in places]
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        return self._epoch(epoch)[index * count : (index + 1) * count]
 
     def build(self, norm: Norm) -> nn.Module:
         return Transformer(norm, self.text.source.size, self.text.target.size, self.config.model).to(self.device)

@@ -124,7 +124,7 @@ class DecodingConfig:
     search: str | None = None
 
     def __post_init__(self) -> None:
-        self.options(self.beam)  # checks the options of the search
+        SearchOptions(self.beam, self.normalisation, self.alpha, self.forbid_empty, self.search)  # checks its options
         checks.at_least("decoding.valid_beam", self.valid_beam, 1, checks.LARGEST_BEAM)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:
@@ -134,7 +134,9 @@ class DecodingConfig:
                 checks.at_least(f"decoding.{key}", getattr(self, key), 1)
 
     def options(self, beam: int) -> SearchOptions:
-        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty, self.search)
+        """Return the options of a search with this beam. A beam of 1 is greedy search, whatever ``search`` is."""
+        search = self.search if beam > 1 else None
+        return SearchOptions(beam, self.normalisation, self.alpha, self.forbid_empty, search)
 
     def limits(self, lengths: Tensor) -> Tensor:
         """Return the largest number of target tokens for each source length; all lengths include EOS."""
@@ -194,11 +196,16 @@ class TranslationTask(ABC):
     def prepare(self, report: Callable[[str], None]) -> None:
         root = self.config.data.root_folder
         self.text = translation.prepare(self._corpus, self.config.data.text_options(), root, report)
-        self._epoch = lru_cache(maxsize=2)(self.plan)
+        self._epoch = lru_cache(maxsize=3)(self.plan)  # epoch 0, for its size, and the one or two of a step
 
     @abstractmethod
-    def plan(self, epoch: int) -> list[list[np.ndarray]]:
-        """Return the micro-batches of each step of an epoch, as indices of training pairs."""
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """Return the micro-batches of an epoch, as indices of training pairs."""
+
+    def micro_batches(self, step: int) -> list[np.ndarray]:
+        """Return the micro-batches of a step, as indices of training pairs: one, unless a subclass accumulates more."""
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        return [self._epoch(epoch)[index]]
 
     @abstractmethod
     def build(self, norm: Norm) -> nn.Module: ...
@@ -214,8 +221,7 @@ class TranslationTask(ABC):
         return optim.optimizer(model.parameters())
 
     def batches(self, step: int) -> list[Batch]:
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        return [self._load(self.text.train, indices) for indices in self._epoch(epoch)[index]]
+        return [self._load(self.text.train, indices) for indices in self.micro_batches(step)]
 
     def examples(self, batch: Batch) -> int:
         return len(batch.source)

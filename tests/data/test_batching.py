@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmsexp.data.batching import by_sentences, by_tokens, cycled, padded
+from rmsexp.data.batching import by_sentences, by_tokens, by_tokens_carried, cycled, padded
 
 sentences = st.lists(st.integers(1, 60), min_size=1, max_size=150).map(np.array)
+sentence_pairs = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=150)
 sizes = st.integers(1, 40)
 
 
@@ -81,6 +82,57 @@ def test_by_tokens_ends_no_batch_early(lengths: np.ndarray, tokens: int, pool: i
         assert [len(batch) for batch in batches] == [*counts, count]
 
 
+def literal_toolkit(sources: list[int], targets: list[int], tokens: int, pool: int) -> list[list[int]]:
+    """Return the batches of an epoch by the rules of zero, reading pair after pair (``batcher``, ``token_indexer``)."""
+
+    def divided(buffer: list[int]) -> list[list[int]]:
+        batches: list[list[int]] = [[]]
+        for pair in sorted(buffer, key=lambda pair: max(sources[pair], targets[pair])):
+            longest = [max(side[i] for i in [*batches[-1], pair]) for side in (sources, targets)]
+            if batches[-1] and any((len(batches[-1]) + 1) * length >= tokens for length in longest):
+                batches.append([])
+            batches[-1].append(pair)
+        return batches
+
+    used: list[list[int]] = []
+    buffer: list[int] = []
+    for pair in range(len(sources)):
+        buffer.append(pair)
+        if len(buffer) < pool and pair < len(sources) - 1:
+            continue
+        carried: list[int] = []
+        for batch in divided(buffer):
+            if max(sum(sources[i] for i in batch), sum(targets[i] for i in batch)) < tokens * 0.5:
+                carried += batch
+            else:
+                used.append(batch)
+        buffer = carried
+    return used
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=150), st.integers(1, 300), sizes
+)
+def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]], tokens: int, pool: int) -> None:
+    sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
+    pools = by_tokens_carried(sources, targets, np.arange(len(pairs)), tokens, pool)
+    batches = [batch for batches in pools for batch in batches]
+    assert [batch.tolist() for batch in batches] == literal_toolkit(sources.tolist(), targets.tolist(), tokens, pool)
+    assert all(batch.dtype == np.int64 for batch in batches)
+
+
+def test_by_tokens_carried_of_an_example() -> None:
+    """Pools of three pairs; a batch has fewer than 12 positions, and one of its sides at least 6 tokens.
+
+    Pool 1 is pairs 0, 1, 2. Pair 2 would make it 12 positions; alone it has 4 tokens, so it is carried over. Pool 2 is
+    pairs 2, 3, 4, of which 3 is carried over. Pool 3 is pairs 3 and 5, which has 12 positions by itself; 3 is left out.
+    """
+    sources, targets = np.array([3, 1, 4, 5, 2, 12]), np.array([3, 3, 1, 4, 2, 1])
+    pools = by_tokens_carried(sources, targets, np.arange(6), tokens=12, pool=3)
+    assert [[batch.tolist() for batch in batches] for batches in pools] == [[[0, 1]], [[4, 2]], [[5]]]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_sorting_saves_most_of_the_padding(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -104,6 +156,7 @@ def test_no_sentences_give_no_batches() -> None:
     none = np.array([], dtype=np.int64)
     assert by_sentences(none, none, 8, 2) == []
     assert by_tokens(none, none, 8, 2) == []
+    assert by_tokens_carried(none, none, none, 8, 2) == []
 
 
 # Arrays of a batch

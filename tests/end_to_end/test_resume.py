@@ -133,16 +133,23 @@ def test_continuing_a_finished_run_and_warming_up(
     assert_same(reference(norm), tmp_path)
 
 
-@pytest.mark.parametrize(("task", "norm"), [("rnnsearch", "bn"), ("transformer", "wn"), ("transformer", "bn")])
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("rnnsearch", ["norm=bn"]),
+        ("transformer", ["norm=wn"]),
+        ("transformer", ["norm=bn", "batching=toolkit", "decoding.search=toolkit"]),
+    ],
+)
 def test_translation_runs_continue_after_a_crash_and_sigterm(
-    task: str, norm: str, text_root: Path, tmp_path: Path
+    task: str, words: list[str], text_root: Path, tmp_path: Path
 ) -> None:
     """The runs include dropout and the end of an epoch; the Transformer has two micro-batches per step."""
     task_options = {
         "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
         "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
     }[task]
-    options = [*tiny(task), *task_options, f"norm={norm}", f"data.root={text_root}"]
+    options = [*tiny(task), *task_options, *words, f"data.root={text_root}"]
     assert_stopping_changes_nothing(options, tmp_path)
 
 

@@ -348,3 +348,16 @@ def test_the_papers_reader() -> None:
     assert [cfg.schedule.at(step)["lr"] for step in (0, 299_999)] == [1, 1]
     bn = config.job(["task=attentive_reader", "scale=paper", "norm=bn"]).norm
     assert (bn.initial_gain, bn.eps, bn.everywhere) == (0.1, 1e-5, False)
+    assert (bn.padding, bn.eval) == ("include", "batch")
+
+
+def test_the_published_statistics_of_batch_norm_are_the_default_at_the_papers_scale_only() -> None:
+    def statistics(*words: str) -> tuple[str, str]:
+        norm = config.job(["norm=bn", *words]).norm
+        return norm.padding, norm.eval
+
+    for words in (("task=attentive_reader", "scale=medium"), ("task=transformer", "scale=paper")):
+        assert statistics(*words) == ("exclude", "running")
+    other = ("task=attentive_reader", "scale=paper", "norm.padding=exclude", "norm.eval=running")
+    assert statistics(*other) == ("exclude", "running")
+    assert config.job(["norm=bn", *other]).series == "bn+eval=running+padding=exclude"

@@ -120,6 +120,37 @@ def test_a_sentence_longer_than_the_limit_is_a_batch_of_its_own(text_root: Path)
     assert {len(batch.source) for batch in beyond} == {1}
 
 
+def test_a_step_with_the_toolkits_batching_follows_from_seed_and_step(text_root: Path) -> None:
+    assert_batches_follow_from_seed_and_step(partial(make, text_root, "transformer", "batching=toolkit"))
+
+
+def test_the_toolkits_batching_carries_pairs_over_and_steps_cross_epochs(text_root: Path) -> None:
+    """Each epoch has the same micro-batches. All are at least half full, and each step has three of them."""
+    lines: list[str] = []
+    task, _ = make(text_root, "transformer", "batching=toolkit", "accumulate=3")
+    task.prepare(lines.append)
+    size = round(task.steps_per_epoch * 3)
+    assert size % 3  # steps at the end of the first two epochs have micro-batches of two epochs
+    steps = [task.batches(step) for step in range(size)]
+    assert {len(micro) for micro in steps} == {3}
+    batches = [batch for micro in steps for batch in micro]
+    epochs = [[frozenset(pairs_of(batch)) for batch in batches[start : start + size]] for start in (0, size)]
+    assert len(set(epochs[0])) == size
+    assert set(epochs[0]) == set(epochs[1])
+    assert epochs[0] != epochs[1]
+    for batch in batches:
+        assert len(batch.source) * max(longer_sides(batch)) < 200
+        assert max(batch.source_mask.sum(), batch.target_mask.sum()) >= 100
+    used = sum(map(len, epochs[0]))
+    assert 0 < TRAIN - used < 10
+    assert lines[-1] == f"batching=toolkit leaves out {TRAIN - used} of {TRAIN} training pairs"
+
+
+def test_a_bound_that_no_micro_batch_fills_half_is_refused(text_root: Path) -> None:
+    with pytest.raises(ValueError, match=r"^tokens=100000: .* none of the 310 training pairs is used; set a smaller"):
+        make(text_root, "transformer", "batching=toolkit", "tokens=100000")
+
+
 # Initial weights
 
 
@@ -252,6 +283,8 @@ def test_the_papers_transformer() -> None:
     decoding = cfg.decoding
     assert (decoding.beam, decoding.normalisation, decoding.alpha, decoding.beyond_source) == (4, "gnmt", 0.6, 50)
     assert decoding.forbid_empty
+    assert (decoding.search, cfg.batching) == ("toolkit", "toolkit")
+    assert [decoding.options(beam).search for beam in (4, 1)] == ["toolkit", None]
     assert (cfg.data.max_length, cfg.data.overlong, cfg.schedule.steps) == (256, "cut", 300_000)
     assert_paper_data(cfg)
 
