@@ -33,6 +33,9 @@ class ReportedError(Exception):
     longest = LONGEST_MESSAGE
 
 
+REPORTED = (ReportedError, ValueError, OSError)  # errors that are reported by their message, and not by a traceback
+
+
 class Parser(argparse.ArgumentParser):
     """A command-line parser that reports a mistake without the usage, and exits with status 2."""
 
@@ -57,7 +60,7 @@ def entry_point(main: Main) -> Main:
             try:
                 with process.ctrl_c():
                     return main(argv)
-            except (ReportedError, ValueError, OSError) as error:
+            except REPORTED as error:
                 report(error)
                 return getattr(error, "exit_status", 1)
             except (MemoryError, RuntimeError) as error:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -199,6 +202,18 @@ def _stop(busy: Callable[[], set[int]]) -> None:
                 os.kill(pid, signal.SIGTERM)
         told |= working
         threading.Event().wait(0.1)
+
+
+def start_worker(worker: BaseProcess) -> None:
+    """Start a worker process, for which signals wait until it calls :func:`follow_parent`."""
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # otherwise ``start`` would start it, and Python 3.11 unblocks the signals then
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        worker.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _orphaned = threading.Event()  # in a worker process: whether the process that started it has ended

@@ -4,10 +4,14 @@
     impl=[eager]          implementations; [eager,fused] times each norm in both
     timing.reference=ln   the norm, with its options, that the others are compared with
     timing.layers=false   true: time only the norm layers, with the calls that training steps make
-    timing.target_width   stop when no 95 % interval of a ratio is wider than this (0.02), after at least 20 rounds
-    timing.budget         stop after this many seconds of measuring, however wide the intervals are (120)
+    timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
+    timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this (0.02), after at
+                          least 20 rounds
+    timing.budget         seconds for all processes, with their start; default: 50 for each
 
-All norms are timed in one process. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
+With several processes the interval of a ratio is over processes. Each process measures at most four norms; more are
+measured in groups that share the reference, each in timing.processes processes. Ctrl-C ends the command with a record
+of the processes that have measured. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
 record goes to a new folder in results/<task>/<setting>/timing/.
 
 The flag --calibrate measures for half a minute how fast this machine is while it is quiet. Runs and timings are later
@@ -24,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, report
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 
@@ -51,12 +55,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*calibration.calibrate(_report), sep="\n")
         return 0
     options, jobs = parse([config.expand_home(word) for word in words])
-    from rmsexp.measure import steps
+    from rmsexp.measure import processes
+    from rmsexp.train.interrupt import Interrupt, Interrupted
 
-    content = steps.measure(jobs, options.timing, _report)
-    folder = timing_records.write(content, next(iter(jobs.values())).setting_folder)
-    _show(folder)
-    return 0
+    content, status = None, 0
+    try:
+        with Interrupt().install():
+            for content in processes.measure(jobs, options.timing, _report):  # noqa: B007
+                pass
+    except (Interrupted, ReportedError) as error:
+        report(error)
+        status = 128 + error.signum if isinstance(error, Interrupted) else error.exit_status
+    if content is not None:
+        _show(timing_records.write(content, next(iter(jobs.values())).setting_folder))
+    return status
 
 
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
@@ -121,7 +133,8 @@ def _show(folder: Path) -> None:
         timing_records.rows(readers.read_json(folder / timing_records.FILE), str(folder)),
         columns=list(timing_records.COLUMNS),
     )
-    atomic.write_atomic(folder / "timing.csv", markup.csv(rows))
+    estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
+    atomic.write_atomic(folder / "timing.csv", markup.csv(rows.assign(estimates=estimates)))
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")

@@ -8,19 +8,23 @@ from contextlib import suppress
 from rmsexp.campaign.question import Question
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock, RunLockedError
-from rmsexp.measure import steps
+from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
 
 REFERENCE = "ln"  # ratios of times are relative to this norm if it is timed, and otherwise to the first
 
 
 def is_left(question: Question) -> bool:
-    """Return whether the campaign asks for a timing of which there is no record yet."""
+    """Return whether the campaign asks for a timing of which there is no record yet.
+
+    Records of one process do not count if the campaign asks for several.
+    """
     jobs = question.timed()
     if not jobs:
         return False
     records = timing_records.load(next(iter(jobs.values())).setting_folder)
-    records = records[records["kind"] == "steps"]
+    fewest = min(2, question.content.timing.processes)
+    records = records[(records["kind"] == "steps") & (records["processes"] >= fewest)]
     return not any(set(jobs) <= set(series) for _, series in records.groupby("folder")["series"])
 
 
@@ -29,12 +33,13 @@ def measure(question: Question, report: Callable[[str], None]) -> None:
 
     The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`).
 
-    Raises: ValueError, OSError or DataError as :func:`rmsexp.measure.steps.measure`.
+    Raises: ProcessError as :func:`rmsexp.measure.processes.measure`; then there is no record.
     """
     with suppress(RunLockedError), Lock(question.folder / ".timing.lock", question.folder).held():
         if is_left(question):
-            jobs, options = question.timed(), question.content.timing
-            reference = options.norms.index(REFERENCE) if REFERENCE in options.norms else 0
-            content = steps.measure(jobs, TimingConfig(reference=list(jobs)[reference], budget=options.budget), report)
+            jobs, asked = question.timed(), question.content.timing
+            reference = list(jobs)[asked.norms.index(REFERENCE) if REFERENCE in asked.norms else 0]
+            options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+            *_, content = processes.measure(jobs, options, report)
             folder = timing_records.write(content, next(iter(jobs.values())).setting_folder)
             report(f"timing  {folder / timing_records.FILE}")

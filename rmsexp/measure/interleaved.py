@@ -1,7 +1,8 @@
 """Interleaved timing: contestants in one process take blocks of the same steps, in a new random order in every round.
 
 Times of separate runs on a shared machine differ by more than what a norm costs. Within a round all contestants meet
-almost the same conditions and the same batches, so the ratio of two times of one round varies little.
+almost the same conditions and the same batches, so the ratio of two times of one round varies little. The first step of
+a block does not count, because it begins with what another contestant has left in the caches.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS, Batches, Part, synchronise
 
-BLOCK_SECONDS = 0.1  # least duration of a block of the slowest contestant, so that reading the clock hardly adds to it
+# least duration of the counted steps of a block of the slowest contestant, so that reading the clock hardly adds to it
+BLOCK_SECONDS = 0.1
+FEWEST_STEPS = 3  # least number of counted steps of a block
 
 
 class Contestant(Protocol):
@@ -47,16 +50,16 @@ class InterleavedTimer:
         self.contestants, self.device, self.seed = contestants, device, seed
         self.contention = Contention(device)
         self._batches, self._next_step = batches, 0
-        self.steps_per_block = 1
+        self.steps_per_block = FEWEST_STEPS
 
     def warm_up(self) -> None:
-        """Take ``WARMUP_STEPS`` steps with each contestant before the rounds, and set the number of steps per block."""
+        """Take ``WARMUP_STEPS`` steps with each contestant before the rounds, and set the counted steps per block."""
         batches = [self._batches(step) for step in range(WARMUP_STEPS)]
         slowest = max(
             min(self._seconds(contestant, step, [batch]) for step, batch in enumerate(batches))
             for contestant in self.contestants
         )
-        self.steps_per_block = max(1, math.ceil(BLOCK_SECONDS / slowest))
+        self.steps_per_block = max(FEWEST_STEPS, math.ceil(BLOCK_SECONDS / slowest))
         self._next_step = WARMUP_STEPS
 
     def rounds(self) -> Iterator[Round]:
@@ -67,7 +70,8 @@ class InterleavedTimer:
             seconds = [0.0] * len(self.contestants)
             for index in permutation(len(seconds), self.seed, "round", number).tolist():
                 with self.contention.watch():
-                    seconds[index] = self._seconds(self.contestants[index], first, batches) / len(batches)
+                    self.contestants[index].take(first, batches[0])
+                    seconds[index] = self._seconds(self.contestants[index], first + 1, batches[1:])
             yield Round(seconds, data_seconds)
             number += 1
 
@@ -81,10 +85,11 @@ class InterleavedTimer:
             first, batches, _ = self._next_block()
             for index in permutation(len(samples), self.seed, "parts", number).tolist():
                 totals: dict[str, float] = defaultdict(float)
-                for step, batch in enumerate(batches, first):
+                self.contestants[index].take(first, batches[0])
+                for step, batch in enumerate(batches[1:], first + 1):
                     self.contestants[index].take(step, batch, partial(self._add_seconds, totals))
                 for name, total in totals.items():
-                    samples[index][name].append(total / len(batches))
+                    samples[index][name].append(total / self.steps_per_block)
         return [{name: statistics.median_high(values) for name, values in parts.items()} for parts in samples]
 
     def peak_bytes(self) -> list[int | None]:
@@ -98,20 +103,24 @@ class InterleavedTimer:
         ]
 
     def _next_block(self) -> tuple[int, list[Batches], float]:
-        """Return the first step of the next block, the block's batches, and the seconds per step for loading them."""
+        """Return the first step of the next block, the block's batches, and the seconds per step for loading them.
+
+        The first step of a block is the one that does not count.
+        """
         first, watch = self._next_step, Stopwatch()
-        self._next_step += self.steps_per_block
+        self._next_step += 1 + self.steps_per_block
         batches = [self._batches(step) for step in range(first, self._next_step)]
         synchronise(self.device)
         return first, batches, watch.seconds / len(batches)
 
     def _seconds(self, contestant: Contestant, first: int, batches: Sequence[Batches]) -> float:
+        """Return the seconds per step of the steps from ``first`` on."""
         synchronise(self.device)
         watch = Stopwatch()
         for step, batch in enumerate(batches, first):
             contestant.take(step, batch)
         synchronise(self.device)
-        return watch.seconds
+        return watch.seconds / len(batches)
 
     @contextmanager
     def _add_seconds(self, totals: dict[str, float], name: str) -> Iterator[None]:

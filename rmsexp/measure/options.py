@@ -8,6 +8,8 @@ from rmsexp import checks
 
 BOTH, FORWARD = "forward + backward", "forward"  # the passes that a case of a benchmark times
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
+PROCESS_SECONDS = 50.0  # budget of a process, unless timing.budget is set
+MOST_PROCESSES = 100  # largest value of timing.processes
 LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
 SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fit in no memory
 
@@ -18,12 +20,19 @@ class TimingConfig:
 
     layers: bool = False
     reference: str = "ln"
+    processes: int = 6
     target_width: float = 0.02
-    budget: float = 120.0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
+        checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
         checks.positive("timing.target_width", self.target_width)
-        checks.positive("timing.budget", self.budget)
+        if self.budget is not None:
+            checks.positive("timing.budget", self.budget)
+
+    def seconds(self, groups: int) -> float:
+        """Return the budget of all processes, for this number of groups of contestants."""
+        return PROCESS_SECONDS * self.processes * groups if self.budget is None else self.budget
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Interleaved timing of one task's training steps, or of its norm layers alone, with several norms."""
+"""Interleaved timing of one task's training steps, or of its norm layers alone, with several norms, in this process."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -13,24 +13,34 @@ import torch
 from rmsexp import tasks
 from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.config import Job
-from rmsexp.machine_lock import measuring
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.randomness import standard_normal
+from rmsexp.train.randomness import permutation, standard_normal
 from rmsexp.train.step import Batches, Settings, Stepper
 from rmsexp.train.task import Dataset
 
 # least number of rounds, unless the budget is spent before; intervals from fewer rounds are unreliable
 FEWEST_ROUNDS = 20
-PARTS_BLOCKS = 9  # number of blocks of each contestant in which the parts of a step are timed
+PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
 REPLAYED_STEPS = range(0, 63, 7)
 
 Report = Callable[[str], None]
+
+
+class Budget(NamedTuple):
+    """A number of seconds that may be spent while ``watch`` runs."""
+
+    watch: Stopwatch
+    seconds: float
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self.watch.seconds
 
 
 class Contestants(NamedTuple):
@@ -49,58 +59,57 @@ class Measurement(NamedTuple):
     stopped: str
 
 
-def measure(jobs: Mapping[str, Job], options: TimingConfig, report: Report) -> dict[str, Any]:
-    """Time the jobs and return the content of the record. ``jobs``: by series, the norm with its changed options.
+def measure(
+    jobs: Mapping[str, Job], options: TimingConfig, number: int, budget: Budget, report: Report
+) -> dict[str, Any]:
+    """Time the jobs in this process, and return what the record has from it.
 
-    Meanwhile campaign workers on this machine pause, and other measurements wait.
+    Args:
+        jobs: by series, the norm with its changed options. The models are built in a random order.
+        number: the number of this process, from 0 on, among those that measure the same jobs. The first one also
+            measures the parts of a step and its peak memory, after the rounds.
+        budget: the seconds of this process, from its start on.
+
+    Returns: ``dataset``; ``process``, an entry of the record's ``processes``; and ``series``, entries of the record's
+        ``series``, which only the first process has.
 
     Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
-    has none; data.DataError if data are missing or damaged.
+        has none; data.DataError if data are missing or damaged.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
-    job = next(iter(jobs.values()))
-    cfg = job.config
+    cfg = next(iter(jobs.values())).config
     device = set_up_device(cfg)
-    report(f"timing task={cfg.task} scale={job.setting}: {', '.join(jobs)}")
-    timer, jobs, dataset = make_contestants(jobs, options, device, report)
-    with measuring(report):
-        timer.warm_up()
-        session = provenance.session(device, 0)
-        measurement = measure_ratios(timer, list(jobs), options, report)
-        series = _series(timer, jobs, measurement.rounds)
+    names = list(jobs)
+    order = permutation(len(names), cfg.seed, "process", number).tolist()
+    shuffled, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
+    timer, jobs, dataset = make_contestants(shuffled, options, device, describe)
+    timer.warm_up()
+    session, spent = provenance.session(device, 0), budget.watch.seconds
+    blocks_after = 0 if number else PARTS_BLOCKS
+    rounds, _, stopped = measure_ratios(timer.rounds(), list(jobs), options, budget, report, blocks_after)
     return {
-        "format": 1,
-        **{key: getattr(cfg, key) for key in ("task", "scale", "seed", "precision")},
-        "setting": job.setting,
-        "kind": "layers" if options.layers else "steps",
-        "reference": options.reference,
-        "options": asdict(options),
-        "stopped": measurement.stopped,
         "dataset": asdict(dataset),
-        "session": session | {"contention": timer.contention.report()},
-        "steps_per_block": timer.steps_per_block,
-        "data_seconds": statistics.median(timed.data_seconds for timed in measurement.rounds),
-        "series": series,
+        "process": {
+            "session": session | {"contention": timer.contention.report()},
+            "stopped": stopped,
+            "seconds_before_rounds": round(spent, 1),
+            "steps_per_block": timer.steps_per_block,
+            "data_seconds": statistics.median(timed.data_seconds for timed in rounds),
+            "series": list(jobs),
+            "seconds": {
+                name: [round(value, 7) for value in seconds]
+                for name, seconds in zip(jobs, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
+            },
+        },
+        "series": [] if number else _series(timer, jobs),
     }
 
 
-def _series(timer: InterleavedTimer, jobs: Mapping[str, Job], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Return the record's entry of each series. A step's parts and peak memory are measured here, after the rounds."""
+def _series(timer: InterleavedTimer, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
+    """Measure the parts and the peak memory of a step; return the record's entry of each series."""
     return [
-        {
-            "series": name,
-            "impl": job.norm.effective_impl,
-            "seconds": [round(value, 7) for value in seconds],
-            "parts": parts,
-            "peak_bytes": peak,
-        }
-        for (name, job), seconds, parts, peak in zip(
-            jobs.items(),
-            zip(*(timed.seconds for timed in rounds), strict=True),
-            timer.parts(PARTS_BLOCKS),
-            timer.peak_bytes(),
-            strict=True,
-        )
+        {"series": name, "impl": job.norm.effective_impl, "parts": parts, "peak_bytes": peak}
+        for (name, job), parts, peak in zip(jobs.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
     ]
 
 
@@ -117,7 +126,7 @@ def make_contestants(
     contestants: list[Contestant] = []
     source: Any = None
     for name, job in jobs.items():
-        stepper = make_stepper(job, device, report if source is None else lambda _: None)
+        stepper = make_stepper(job, device, report if source is None else _silent)
         source = source or stepper.task
         contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
         if contestant is None:
@@ -129,6 +138,10 @@ def make_contestants(
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
     seed = next(iter(jobs.values())).config.seed
     return Contestants(InterleavedTimer(contestants, source.batches, device, seed), timed, source.dataset)
+
+
+def _silent(text: str) -> None:
+    """Discard a line that another contestant or process has reported."""
 
 
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
@@ -156,32 +169,37 @@ def _replay(stepper: Stepper, batches: Callable[[int], Batches]) -> replay.Repla
 
 
 def measure_ratios(
-    timer: InterleavedTimer, series: Sequence[str], options: TimingConfig, report: Report
+    rounds: Iterable[Round],
+    series: Sequence[str],
+    options: TimingConfig,
+    budget: Budget,
+    report: Report,
+    blocks_after: int = 0,
 ) -> Measurement:
     """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
 
     Intervals are narrow enough only after ``FEWEST_ROUNDS`` rounds; a spent budget stops from two rounds on. The widths
     are checked ever less often: checks after each round would stop at an interval that is narrow by chance.
+
+    ``blocks_after``: number of blocks of each contestant that will follow, for which some of the budget is left.
     """
-    watch, next_check = Stopwatch(), FEWEST_ROUNDS
-    rounds: list[Round] = []
-    for timed in timer.rounds():
-        rounds.append(timed)
-        spent = watch.seconds > options.budget and len(rounds) > 1
-        if len(rounds) < next_check and not spent:
+    timed: list[Round] = []
+    begin, next_check = budget.left, FEWEST_ROUNDS
+    for latest in rounds:
+        timed.append(latest)
+        seconds_per_round = (begin - budget.left) / len(timed)
+        spent = budget.left < (1 + blocks_after) * seconds_per_round and len(timed) > 1
+        if len(timed) < next_check and not spent:
             continue
-        next_check = len(rounds) + max(4, len(rounds) // 4)
-        ratios = _ratios(series, rounds, options.reference)
+        next_check = len(timed) + max(4, len(timed) // 4)
+        ratios = _ratios(series, timed, options.reference)
         widest = max(ratio.width for ratio in ratios.values())
-        report(
-            f"{len(rounds)} rounds, {watch.seconds:.0f} of {options.budget:.0f} s: "
-            f"{', '.join(f'{name} {ratio.ratio:.3f}' for name, ratio in ratios.items())}; "
-            f"widest interval {widest:.3f} (target {options.target_width:g})"
-        )
-        if widest <= options.target_width and len(rounds) >= FEWEST_ROUNDS:
-            return Measurement(rounds, ratios, "narrow enough")
+        listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
+        report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
+        if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:
+            return Measurement(timed, ratios, "narrow enough")
         if spent:
-            return Measurement(rounds, ratios, "budget spent")
+            return Measurement(timed, ratios, "budget spent")
     raise AssertionError("rounds do not end")
 
 

@@ -11,7 +11,7 @@ from rmsexp.record import BUCKETS, TIMED
 
 
 class Stopwatch:
-    """Counts the seconds since it was created, on a monotonic clock."""
+    """Counts the seconds since it was created, on a monotonic clock, also in other processes to which it is passed."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()

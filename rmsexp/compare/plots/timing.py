@@ -13,12 +13,14 @@ from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
 
 PAPER_OFFSET = 0.25  # distance of the paper's marks below ours, relative to the distance between rows
+PROCESS_OFFSET = 0.15  # distance of the points of single processes above ours
 
 
 def draw(timings: pd.DataFrame) -> Figure:
     """Return the figure of one timing record (``timing.json``).
 
-    The left panel has median times with quartiles, the right panel savings with 95 % intervals and the paper's savings.
+    The left panel has median times with quartiles. The right panel has savings with 95 % intervals, small points above
+    them for the single processes if there are several, and the paper's savings.
     ``timings``: the rows of the record, see :func:`rmsexp.compare.records.timing_records.load`.
     """
     first = timings.iloc[0]
@@ -30,6 +32,9 @@ def draw(timings: pd.DataFrame) -> Figure:
         if row["series"] != first["reference"]:
             saving, low, high = (100 * fraction for fraction in timing_records.saving(row))
             marks.interval(savings, y, saving, low, high, colour(row["norm"]))
+            if row["processes"] > 1:
+                each = [100 * (1 - ratio) for ratio in row["estimates"]]
+                savings.plot(each, [y + PROCESS_OFFSET] * len(each), ".", color=colour(row["norm"]), markersize=4)
     frameworks = _paper_savings(savings, timings, heights)
     for axes in (times, savings):
         axes.set_yticks(heights, [""] * len(heights))

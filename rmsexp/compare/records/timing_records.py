@@ -1,13 +1,14 @@
-"""Records of ``python -m rmsexp.timing``: step times of several norms, measured in turns, and their ratios.
+"""Records of ``python -m rmsexp.timing``: interleaved step times of several norms, and their ratios.
 
-A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds, for each series, the seconds per
-step in each round (one block of steps); quantiles and ratios paired by round are computed here. A series is a norm with
-the options that were changed.
+A record is ``<results>/<task>/<setting>/timing/<kind><number>/timing.json``. It holds, for each process that measured
+and each series, the seconds per step in each round (one block of steps); quantiles and ratios paired by round are
+computed here. A series is a norm with the options that were changed.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ import pandas as pd
 from rmsexp import atomic, readers
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
-from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.records.ratios import over_processes, paired_ratio
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
 PARTS = ("forward", "backward", "update")
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
-    *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high"),
+    *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
-    *("device", "threads", "torch", "time_state", "stopped", "started", "builtin"),
+    *("device", "machine", "processor", "threads", "torch", "code", "commit", "dirty"),
+    *("time_state", "stopped", "started", "builtin"),
 )
 
 
@@ -48,9 +50,16 @@ def write(content: dict[str, Any], setting: Path) -> Path:
 def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
 
-    Times are in seconds per 1k steps. ``q25``, ``q75``: the quartiles. ``PARTS``: the times of the parts of a step,
-    which were measured separately; NaN for a part that was not measured. ``ratio``, ``low``, ``high``: the ratio of
-    times to the reference and its interval (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
+    Times are in seconds per 1k steps, over the rounds of all processes. ``q25``, ``q75``: the quartiles. ``PARTS``: the
+    times of the parts of a step, which were measured separately; NaN for a part that was not measured.
+
+    ``processes``: the number of processes that measured the series. ``estimates``: the ratio of its time to the
+    reference's in each of them. ``ratio``, ``low``, ``high``: their mean and its t-interval over processes
+    (:func:`rmsexp.compare.records.ratios.over_processes`), or with one process the interval over its rounds
+    (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
+
+    ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
+
     Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
     loaded: list[dict[str, Any]] = []
@@ -75,29 +84,68 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
 
     ``stored``: the content of ``timing.json``. ``folder``: the path of the folder that contains it.
     """
-    session = stored["session"]
+    processes = _processes(stored)
+    if not processes:
+        raise ValueError("no process has measured")
+    session = processes[0]["session"]
+    machine = session.get("machine", {})
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
-        "data_seconds_per_1k_steps": 1000 * stored["data_seconds"],
-        "steps_per_block": stored["steps_per_block"],
+        "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
+        "steps_per_block": min(process["steps_per_block"] for process in processes),
         "device": session["device"],
+        "machine": machine.get("id", session["device"]),
+        "processor": machine.get("name", session["device"]),
         "threads": session["threads"],
         "torch": session["versions"]["torch"],
-        "time_state": session["contention"]["state"],
+        "code": session.get("code"),
+        **{key: session.get("git", {}).get(key) for key in ("commit", "dirty")},
+        "time_state": _time_state(processes),
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
     }
-    seconds = {series["series"]: np.array(series["seconds"], float) for series in stored["series"]}
-    reference = seconds[stored["reference"]]
-    return [shared | _row(series, seconds[series["series"]], reference) for series in stored["series"]]
+    return [shared | _row(series, processes, stored["reference"]) for series in stored["series"]]
 
 
-def _row(series: dict[str, Any], seconds: np.ndarray, reference: np.ndarray) -> dict[str, Any]:
-    low, median, high = 1000 * np.quantile(seconds, [0.25, 0.5, 0.75])
-    times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": len(seconds)}
+def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of a record's processes. Records of format 1 have one process, whose keys are the record's."""
+    if "processes" in stored:
+        return stored["processes"]
+    return [stored | {"seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
+
+
+def _time_state(processes: Sequence[dict[str, Any]]) -> str:
+    """Return the time state of a record: clear if all processes were clear, otherwise the first that was not."""
+    states = [process["session"]["contention"]["state"] for process in processes]
+    return next((state for state in ("contended", "unknown") if state in states), "clear")
+
+
+def _row(series: dict[str, Any], processes: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
+    measured = [process["seconds"] for process in processes if series["series"] in process["seconds"]]
+    seconds = [np.array(each[series["series"]], float) for each in measured]
+    ratios = [paired_ratio(own, each[reference]) for own, each in zip(seconds, measured, strict=True)]
+    estimates = tuple(ratio.ratio for ratio in ratios)
+    interval = ratios[0] if len(ratios) == 1 else over_processes(estimates)
+    low, median, high = 1000 * np.quantile(np.concatenate(seconds), [0.25, 0.5, 0.75])
+    times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": sum(map(len, seconds))}
     parts = {name: 1000 * value for name, value in series["parts"].items()}
     identity = {key: series[key] for key in ("series", "impl", "peak_bytes")} | {"norm": norm_of(series["series"])}
-    return identity | times | parts | paired_ratio(seconds, reference)._asdict()
+    return identity | times | parts | {"processes": len(ratios), "estimates": estimates} | interval._asdict()
+
+
+def estimates(content: dict[str, Any]) -> str:
+    """Return the savings that a record has found, in one line. ``content``: that of ``timing.json``."""
+    timings = pd.DataFrame(rows(content, ""))
+    named = zip(labels(timings), timings.to_dict("records"), strict=True)
+    savings = [(name, *saving(row)) for name, row in named if row["series"] != row["reference"]]
+    listed = [f"{name} {100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})" for name, value, low, high in savings]
+    count = timings["processes"].min()
+    return f"saved vs {label(content['reference'])}, {replication(count)}: {', '.join(listed)}"
+
+
+def replication(processes: int) -> str:
+    """Describe how often a timing was repeated, such as "6 processes"."""
+    return "one process, not replicated" if processes == 1 else f"{processes} processes"
 
 
 def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
@@ -118,9 +166,10 @@ def labels(timings: pd.DataFrame) -> list[str]:
 def notes(timings: pd.DataFrame) -> list[str]:
     """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
+    counts = (timings["processes"].min(), timings["rounds"].min())
     data = "built-in data; the paper's setting is scale=paper" if row["builtin"] else "real data"
     lines = [
-        f"{KINDS[row['kind']]}, interleaved: {row['rounds']} rounds with the norms in random order, "
+        f"{KINDS[row['kind']]}, interleaved: {replication(counts[0])}, {counts[1]} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
         f"impl {', '.join(sorted(set(timings['impl'])))}; {row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",

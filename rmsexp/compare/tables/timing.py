@@ -33,6 +33,7 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
                     row["median_seconds_per_1k_steps"], row["q25"], row["q75"]
                 ),
                 f"saving vs {label(reference)} (95 % interval)": _saving(row),
+                "saving in each process": _in_each_process(row),
                 "paper": " / ".join(map(formats.saving, paper_savings)),
                 "forward / backward / update, ms": _parts(row),
                 "peak memory, MB": "" if pd.isna(row["peak_bytes"]) else f"{row['peak_bytes'] / 1e6:.0f}",
@@ -43,6 +44,12 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
 
 def _saving(row: dict[Hashable, Any]) -> str:
     return "reference" if row["series"] == row["reference"] else formats.saving(*saving(row))
+
+
+def _in_each_process(row: dict[Hashable, Any]) -> str:
+    if row["series"] == row["reference"]:
+        return ""
+    return f"{', '.join(f'{100 * (1 - ratio):.1f}' for ratio in row['estimates'])} %"
 
 
 def _parts(row: dict[Hashable, Any]) -> str:

@@ -1,0 +1,174 @@
+"""Interleaved timing in several fresh processes, one after the other.
+
+The ratio of two times depends on where a process has its memory and in which order it built its models, so ratios of
+two processes differ by more than their intervals within each process. A record therefore has several processes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from signal import Signals
+from typing import Any
+
+from rmsexp import process
+from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
+from rmsexp.compare.records import timing_records
+from rmsexp.config import Job
+from rmsexp.machine_lock import measuring
+from rmsexp.measure import steps
+from rmsexp.measure.options import TimingConfig
+from rmsexp.measure.steps import Budget, Report
+from rmsexp.train import provenance
+from rmsexp.train.clock import Stopwatch
+
+MOST_AT_ONCE = 4  # contestants of one process; with more, each finds less of its data in the caches
+POLL_SECONDS = 0.5  # Waiting polls: in a blocking read, a signal that another thread receives would not be handled.
+
+Work = Callable[..., dict[str, Any]]  # with the arguments and the result of steps.measure
+
+
+class ProcessError(ReportedError):
+    """A measuring process failed."""
+
+
+def measure(
+    jobs: Mapping[str, Job], options: TimingConfig, report: Report, work: Work = steps.measure
+) -> Iterator[dict[str, Any]]:
+    """Time the jobs in fresh processes; after each of them yield the content of the record so far.
+
+    Its ``stopped`` is "interrupted" until the last process has measured. Each process gets an equal share of the budget
+    that is left. None is started whose models would hardly be ready when the budget ends. Meanwhile campaign workers on
+    this machine pause, and other measurements wait.
+
+    Args:
+        jobs: by series, the norm with its changed options.
+        work: what a process does; it must be importable there.
+
+    Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
+    """
+    groups = grouped(list(jobs), options.reference)
+    planned = [(number, group) for number in range(options.processes) for group in groups]
+    first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
+    heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
+    report(f"{heading}; processes: {len(planned)}, budget: {seconds:.0f} s")
+    answers: list[dict[str, Any]] = []
+    with measuring(report):
+        budget = Budget(Stopwatch(), seconds)
+        for begun, (number, group) in enumerate(planned):
+            name = f"process {begun + 1} of {len(planned)}"
+            share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
+            selected = {series: jobs[series] for series in group}
+            answer = _in_new_process(name, work, (selected, options, number, share), report)
+            _check_sameness((answers or [answer])[0], answer, name)
+            answers.append(answer)
+            # a series without layers to time is left out of the group's later processes, too
+            group[:] = [series for series in group if series in answer["process"]["series"]]
+            least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
+            ended = len(answers) == len(planned) or budget.left < least
+            content = _content(jobs, options, answers, _stopped(answers, len(planned)) if ended else "interrupted")
+            left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
+            report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
+            yield content
+            if ended:
+                return
+
+
+def grouped(series: Sequence[str], reference: str) -> list[list[str]]:
+    """Return groups of at most ``MOST_AT_ONCE`` series that share the reference, of about equal sizes."""
+    others = [name for name in series if name != reference]
+    count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - 1)))
+    size = math.ceil(len(others) / count)
+    starts = range(0, max(1, len(others)), max(1, size))
+    return [[reference, *others[start : start + size]] for start in starts]
+
+
+def _stopped(answers: Sequence[dict[str, Any]], planned: int) -> str:
+    reasons = {answer["process"]["stopped"] for answer in answers}
+    return "budget spent" if len(answers) < planned or len(reasons) > 1 else reasons.pop()
+
+
+def _check_sameness(first: dict[str, Any], answer: dict[str, Any], name: str) -> None:
+    if changed := provenance.changed(first["process"]["session"], answer["process"]["session"]):
+        raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
+
+
+def _content(
+    jobs: Mapping[str, Job], options: TimingConfig, answers: Sequence[dict[str, Any]], stopped: str
+) -> dict[str, Any]:
+    """Return the content of the record of the processes that have measured."""
+    first = next(iter(jobs.values()))
+    measured = {entry["series"]: entry for answer in reversed(answers) for entry in answer["series"]}
+    return {
+        "format": 2,
+        **{key: getattr(first.config, key) for key in ("task", "scale", "seed", "precision")},
+        "setting": first.setting,
+        "kind": "layers" if options.layers else "steps",
+        "reference": options.reference,
+        "options": asdict(options),
+        "stopped": stopped,
+        "dataset": answers[0]["dataset"],
+        "processes": [answer["process"] for answer in answers],
+        "series": [measured[name] for name in jobs if name in measured],
+    }
+
+
+def _in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
+    """Return what ``work(*arguments, report)`` returns in a new process, which ends with this one at the latest.
+
+    ``name``: the name of the process, for messages.
+
+    Raises: ProcessError if it fails there, or if the process ends before.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_be_child, args=(sending, work, arguments))
+    try:
+        process.start_worker(child)
+        sending.close()  # so that the end of the child, which has the only copy left, is seen
+        while True:
+            while not receiving.poll(POLL_SECONDS):
+                pass
+            kind, value = json.loads(receiving.recv_bytes())
+            if kind == "answer":
+                return value
+            if kind == "error":
+                raise ProcessError(value)
+            report(f"{name}: {value}")
+    except EOFError:
+        child.join()
+        raise ProcessError(f"{name} {_end(child.exitcode or 0)}") from None
+    finally:
+        if child.pid is not None:
+            child.kill()
+            child.join()
+        receiving.close()
+
+
+def _end(status: int) -> str:
+    """Describe how a process ended. ``status``: its exit status, or minus the number of the signal that ended it."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    hint = "; perhaps there was too little memory" if -status == Signals.SIGKILL else ""
+    return f"was ended by {Signals(-status).name}{hint}"
+
+
+def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:
+    process.follow_parent()
+
+    def send(kind: str, value: object) -> None:
+        sending.send_bytes(json.dumps([kind, value]).encode())
+
+    try:
+        answer = work(*arguments, lambda text: send("report", text))
+    except Exception as error:
+        message = error if isinstance(error, REPORTED) else memory_message(error)
+        if message is None:
+            raise
+        send("error", brief(message))
+    else:
+        send("answer", answer)
