@@ -19,10 +19,9 @@ import torch
 from helpers.slopes import slopes_trainer
 from torch import nn
 
-from rmsexp import config, machine_lock, record
+from rmsexp import machine_lock, record
 from rmsexp.machine_lock import Pause, measuring, working
-from rmsexp.measure import layers, steps
-from rmsexp.measure.options import TimingConfig
+from rmsexp.measure import layers
 from rmsexp.train import clock
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Trainer
@@ -198,21 +197,6 @@ def test_benchmarks_take_the_lock() -> None:
         assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
         cases.close()
         assert machine_lock._try_to_lock(file, fcntl.LOCK_SH)
-
-
-def test_timing_takes_the_lock_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Warming(Exception):
-        """Raised in place of the first step."""
-
-    def warm_up() -> NoReturn:
-        with (machine_lock.FOLDER / "measuring.lock").open() as file:
-            assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
-        raise Warming
-
-    timer = SimpleNamespace(warm_up=warm_up)
-    monkeypatch.setattr(steps, "make_contestants", lambda *_: steps.Contestants(timer, {}, None))
-    with pytest.raises(Warming):
-        steps.measure({"rms": config.job([])}, TimingConfig(), lambda _: None)
 
 
 # --- the trainer

@@ -71,9 +71,9 @@ def measure(
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             content = _content(jobs, options, answers, _stopped(answers, len(planned)) if ended else "interrupted")
+            yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
             report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
-            yield content
             if ended:
                 return
 

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import measuring_work
 from helpers.campaign_runs import ask
 
-from rmsexp import config, readers
+from rmsexp import atomic, config, readers
 from rmsexp.campaign import timing
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock
-from rmsexp.measure import steps
+from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
+from rmsexp.measure.steps import Budget
+from rmsexp.train.clock import Stopwatch
 
 
-def measured(jobs: dict[str, config.Job], options: TimingConfig, report: object) -> dict[str, Any]:  # noqa: ARG001
-    """Return the content of a record, without measuring."""
-    job = next(iter(jobs.values()))
-    session = {"device": "cpu", "threads": 1, "versions": {"torch": "2.15.0"}, "started": "2026-11-22T10:00:00"}
-    return {
-        "task": job.config.task,
-        "scale": job.config.scale,
-        "seed": job.config.seed,
-        "setting": job.setting,
-        "kind": "steps",
-        "reference": options.reference,
-        "stopped": "narrow",
-        "data_seconds": 0.001,
-        "steps_per_block": 3,
-        "dataset": {"builtin": True},
-        "session": session | {"contention": {"state": "clear"}},
-        "series": [
-            {"series": name, "impl": "eager", "seconds": [0.1] * 4, "parts": {}, "peak_bytes": None} for name in jobs
-        ],
-    }
+def measured(
+    jobs: dict[str, config.Job], options: TimingConfig, report: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Yield the contents of a record, without measuring."""
+    answers = []
+    for number in range(options.processes):
+        answers.append(measuring_work.measured(jobs, options, number, Budget(Stopwatch(), 1), lambda _: None))
+        yield processes._content(jobs, options, answers, "narrow enough")
+    report("measured")
 
 
 def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
@@ -43,7 +36,7 @@ def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
 
 
 def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "measure", measured)
+    monkeypatch.setattr(processes, "measure", measured)
     asked, reports = ask(tmp_path, "timing.norms=[rms,ln]"), list[str]()
     assert timing.is_left(asked)
     timing.measure(asked, reports.append)
@@ -51,13 +44,16 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
     assert (content["reference"], content["seed"]) == ("ln", 3000)
-    assert reports == [f"timing  {path}"]
+    assert len(content["processes"]) == 6
+    assert reports == ["measured", f"timing  {path}"]
     assert not timing.is_left(asked)
+    atomic.write_json(path, content | {"processes": content["processes"][:1]})  # somebody's quick look
+    assert timing.is_left(asked)
     assert timing.is_left(ask(tmp_path, "timing.norms=[ln,rms,none]", "norms=[ln,rms,none]"))
 
 
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "measure", measured)
+    monkeypatch.setattr(processes, "measure", measured)
     asked = ask(tmp_path, "timing.norms=[rms,ln]")
     with Lock(asked.folder / ".timing.lock", asked.folder).held():
         timing.measure(asked, lambda _: None)
@@ -69,6 +65,7 @@ def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypa
     [
         (["timing.norms=[ln]", "timing.seed=1000"], "tuning and timing runs share seed 1000"),
         (["timing.budget=0"], "timing.budget must be a finite number greater than 0"),
+        (["timing.processes=0"], "timing.processes must be at least 1"),
         (["timing.norms=[lnn]"], "norm=lnn is not known"),
     ],
 )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +18,16 @@ import pytest
 import torch
 from helpers.reading_and_retrieval import tiny
 
-from rmsexp import config, timing
+from rmsexp import config, readers, timing
 from rmsexp.compare.plots import timing as timing_plot
 from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.tables import timing as timing_table
-from rmsexp.measure import interleaved
+from rmsexp.measure import interleaved, processes
+from rmsexp.train.interrupt import Interrupted
 
-CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results/reference"
 
 
 # Command lines
@@ -42,6 +49,7 @@ CPU = torch.device("cpu")
         (["impl=[quick]"], "norm.impl=quick is not known"),
         (["timing.layer=true"], "timing.layer is not known; did you mean timing.layers?"),
         (["timing.budget=0"], "timing.budget must be a finite number greater than 0, got 0.0"),
+        (["timing.processes=0"], "timing.processes must be at least 1, got 0"),
         (["timing.target_width=-1"], "timing.target_width must be a finite number greater than 0"),
         (["task=cifar"], "task=cifar is not known"),
     ],
@@ -93,38 +101,76 @@ def test_several_implementations_need_labels() -> None:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None) -> Path:  # noqa: ARG001
-    """Return a setting's folder with two timing records of a tiny order-embedding model: of steps, and of layers."""
+    """Return a setting's folder with timing records of a tiny order-embedding model: two of steps, one of layers."""
     root = tmp_path_factory.mktemp("timing")
-    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.budget=0.2", "threads=1"]
+    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=9", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
-        assert timing.main([*words, "norms=[none,ln,rms,prms]"]) == 0
-        assert timing.main([*words, "norms=[none,ln,bn,wn]", "timing.layers=true", "device=cpu"]) == 0
+        patch.setattr(processes, "_in_new_process", lambda _, work, arguments, report: work(*arguments, report))
+        assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
+        assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
+        once = ["timing.processes=1", "timing.layers=true", "device=cpu"]
+        assert timing.main([*words, "norms=[none,ln,bn,wn]", *once]) == 0
     (folder,) = (root / "order_embedding").iterdir()
     return folder
+
+
+def of_record(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the rows of the record in a folder of this name."""
+    return rows[[Path(folder).name == name for folder in rows["folder"]]].reset_index(drop=True)
 
 
 def test_rows_of_a_record_follow_from_its_seconds(setting: Path) -> None:
     rows = timing_records.load(setting.parent.parent)
     assert list(rows.columns) == list(timing_records.COLUMNS)
-    steps = rows[rows["kind"] == "steps"].set_index("series")
+    steps = of_record(rows, "steps0").set_index("series")
     stored = json.loads((setting / "timing" / "steps0" / timing_records.FILE).read_text())
     assert list(steps.index) == ["none", "ln", "rms", "prms"]
-    seconds = {timed["series"]: np.array(timed["seconds"]) for timed in stored["series"]}
-    for series, values in seconds.items():
-        row = steps.loc[series]
-        assert row["median_seconds_per_1k_steps"] == pytest.approx(1000 * np.median(values))
-        assert row["ratio"] == paired_ratio(values, seconds["ln"]).ratio
-        assert row["rounds"] == len(values) >= 2
+    assert stored["format"] == 2
+    measured = [process["seconds"] for process in stored["processes"]]
+    assert [sorted(seconds) for seconds in measured] == [["ln", "none", "prms", "rms"]] * 2
+    for series, row in steps.iterrows():
+        values = [seconds[series] for seconds in measured]
+        assert row["median_seconds_per_1k_steps"] == pytest.approx(1000 * np.median(np.concatenate(values)))
+        ratios = [paired_ratio(seconds[series], seconds["ln"]).ratio for seconds in measured]
+        assert row["estimates"] == tuple(ratios)
+        assert (row["ratio"], row["low"], row["high"]) == over_processes(ratios)
+        assert (row["processes"], row["rounds"]) == (2, 40)
         assert min(row["forward"], row["backward"], row["update"], row["peak_bytes"]) > 0
-    assert stored["session"]["versions"]["torch"] == torch.__version__.split("+")[0]
+    session = stored["processes"][0]["session"]
+    assert session["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert set(steps["code"]) == {session["code"]}
     assert set(steps["builtin"]) == {True}
-    assert stored["data_seconds"] > 0
+    assert set(steps["stopped"]) == {"narrow enough"}
+    assert min(process["data_seconds"] for process in stored["processes"]) > 0
+
+
+def test_one_process_is_not_replicated(setting: Path) -> None:
+    once = of_record(timing_records.load(setting), "steps1")
+    stored = json.loads((setting / "timing" / "steps1" / timing_records.FILE).read_text())
+    (process,) = stored["processes"]
+    interval = paired_ratio(process["seconds"]["rms"], process["seconds"]["ln"])
+    assert tuple(once.iloc[1][["ratio", "low", "high"]]) == interval
+    assert "one process, not replicated, 2 rounds" in timing_records.notes(once)[0]
+    assert set(once["stopped"]) == {"budget spent"}
+
+
+def test_records_of_format_1_are_read_as_one_process() -> None:
+    folder = REFERENCE / "amd-epyc-2-cores" / "order_embedding"
+    rows = timing_records.load(folder)
+    stored = json.loads((folder / "small/timing/steps0" / timing_records.FILE).read_text())
+    seconds = {series["series"]: series["seconds"] for series in stored["series"]}
+    row = rows[rows["series"] == "rms"].iloc[0]
+    interval = paired_ratio(seconds["rms"], seconds["ln"])
+    assert tuple(row[["ratio", "low", "high"]]) == interval
+    assert (row["processes"], row["estimates"], row["rounds"]) == (1, (interval.ratio,), len(seconds["rms"]))
+    assert (row["machine"], row["processor"]) == ("AMD EPYC", "AMD EPYC")
+    assert row["commit"] == stored["session"]["git"]["commit"]
 
 
 def test_a_repeated_timing_is_another_record_and_the_newest_counts(setting: Path) -> None:
-    assert timing_records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps1"
-    rows = timing_records.load(setting)
+    assert timing_records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps2"
+    rows = of_record(timing_records.load(setting), "steps0")
     older = rows.assign(started="2020-01-01T00:00:00+00:00", ratio=9.0)
     newest = timing_records.newest(pd.concat([older, rows]))
     assert list(newest["series"]) == ["none", "ln", "rms", "prms"]
@@ -133,29 +179,38 @@ def test_a_repeated_timing_is_another_record_and_the_newest_counts(setting: Path
 
 def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path) -> None:
     good = (setting / "timing" / "steps0" / timing_records.FILE).read_text()
-    for number, content in enumerate(("{", "[]", good.replace('"session"', '"sesion"'), good)):
+    empty = json.dumps(json.loads(good) | {"processes": []})
+    for number, content in enumerate(("{", "[]", good.replace('"session"', '"sesion"'), empty, good)):
         folder = tmp_path / "order_embedding" / "demo" / "timing" / f"steps{number}"
         folder.mkdir(parents=True)
         (folder / timing_records.FILE).write_text(content)
     problems: list[str] = []
     rows = timing_records.load(tmp_path, problems)
-    assert {Path(folder).name for folder in rows["folder"]} == {"steps3"}
-    assert [f"steps{number}/{timing_records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 3
+    assert {Path(folder).name for folder in rows["folder"]} == {"steps4"}
+    assert [f"steps{number}/{timing_records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 4
 
 
 def test_table_and_figure_of_a_record(setting: Path) -> None:
-    rows = timing_records.load(setting)
-    steps, layers = (rows[rows["kind"] == kind].reset_index(drop=True) for kind in ("steps", "layers"))
+    steps, layers = (of_record(timing_records.load(setting), name) for name in ("steps0", "layers0"))
     table = timing_table.readable(steps).set_index("norm")
     saving = "saving vs LayerNorm (95 % interval)"
     assert table.loc["LayerNorm", saving] == "reference"
     assert table.loc["RMSNorm", saving].startswith(f"{100 * (1 - steps['ratio'][2]):.1f} % (")
+    each = [f"{100 * (1 - ratio):.1f}" for ratio in steps["estimates"][2]]
+    assert dict(table["saving in each process"].loc[["LayerNorm", "RMSNorm"]]) == {
+        "LayerNorm": "",
+        "RMSNorm": f"{', '.join(each)} %",
+    }
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
     assert set(timing_table.readable(layers)["paper"]) == {""}  # the paper's savings are of whole steps
     times, savings = timing_plot.draw(steps).axes
     assert times.get_xlabel() == "ms per step, median and quartiles"
     assert savings.get_xlabel() == "time saved vs LayerNorm (%), 95 % interval"
     assert [text.get_text() for text in times.texts] == ["no norm", "LayerNorm", "RMSNorm", "pRMSNorm"]
+    points = [line for line in savings.lines if line.get_marker() == "."]
+    assert [list(line.get_xdata()) for line in points] == [
+        pytest.approx([100 * (1 - ratio) for ratio in estimates]) for estimates in steps["estimates"][[0, 2, 3]]
+    ]
     (paper,) = [line for line in savings.lines if str(line.get_label()).startswith("paper, ")]
     assert list(paper.get_xdata()) == pytest.approx([40.8, 63.9])
     for name in ("timing.csv", "timing.png", "timing.svg"):
@@ -163,10 +218,61 @@ def test_table_and_figure_of_a_record(setting: Path) -> None:
 
 
 def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
-    setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = timing_records.load(setting)
     assert list(rows[rows["kind"] == "layers"]["series"]) == ["ln", "bn", "wn"]
     words = [*tiny("order_embedding"), f"data.root={tmp_path}", f"results={tmp_path}", "timing.layers=true"]
+    monkeypatch.setattr(processes, "_in_new_process", lambda _, work, arguments, report: work(*arguments, report))
     assert timing.main([*words, "norms=[none,ln]", "timing.reference=none", "threads=1"]) == 1
     assert "timing.reference=none has no norm layers to compare with" in capsys.readouterr().err
+
+
+# Interrupted measurements
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [(Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM"), (processes.ProcessError("too little"), 1, "too little")],
+    ids=["signal", "failure"],
+)
+def test_finished_processes_are_kept(
+    error: BaseException,
+    status: int,
+    message: str,
+    setting: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = readers.read_json(setting / "timing" / "steps0" / timing_records.FILE)
+
+    def measure(*_: object) -> Iterator[dict[str, Any]]:
+        yield stored | {"processes": stored["processes"][:1], "stopped": "interrupted"}
+        raise error
+
+    monkeypatch.setattr(processes, "measure", measure)
+    assert timing.main([f"results={tmp_path}"]) == status
+    output = capsys.readouterr()
+    assert output.err == f"rmsexp: {message}\n"
+    assert "one process, not replicated, 20 rounds" in output.out
+    (record,) = tmp_path.rglob(timing_records.FILE)
+    assert readers.read_json(record)["stopped"] == "interrupted"
+
+
+def test_ctrl_c_keeps_the_process_that_has_measured(tmp_path: Path) -> None:
+    """The signal goes to all processes, as from a terminal."""
+    words = [*tiny("order_embedding"), "timing.target_width=9", "threads=1", f"results={tmp_path}"]
+    command = [sys.executable, "-m", "rmsexp.timing", *words, f"data.root={tmp_path}", "norms=[ln,rms]"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    next(line for line in process.stderr if "process 1 of 6 has measured" in line)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr.read() == "rmsexp: stopped by SIGINT\n"
+    assert "stopped: interrupted" in process.stdout.read()
+    assert process.wait() == 130
+    (record,) = tmp_path.rglob(timing_records.FILE)
+    assert len(readers.read_json(record)["processes"]) == 1

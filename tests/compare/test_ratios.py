@@ -1,11 +1,13 @@
-"""Ratios of times paired by round, and their bootstrap intervals."""
+"""Ratios of times paired by round, and their intervals over rounds and over processes."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.stats
 
-from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.records.ratios import over_processes, paired_ratio
 
 
 def test_a_ratio_is_paired_by_round() -> None:
@@ -18,20 +20,45 @@ def test_a_ratio_is_paired_by_round() -> None:
     assert paired_ratio([1, 2, 3, 4], [1, 1, 1, 1]).ratio == pytest.approx(6**0.5)  # 1 and 4 are trimmed
 
 
-def test_the_interval_is_a_bootstrap_over_rounds() -> None:
+def test_the_error_follows_from_the_clipped_values_and_their_correlation() -> None:
     rng = np.random.default_rng(3)
-    seconds, reference = rng.normal(1.05, 0.02, 40), rng.normal(1, 0.02, 40)
-    interval, ratios = paired_ratio(seconds, reference), seconds / reference
-    resamples = np.sort(rng.choice(np.log(ratios), (20_000, 40)))
-    assert interval.ratio == pytest.approx(np.exp(np.sort(np.log(ratios))[10:30].mean()))
-    percentiles = np.quantile(resamples[:, 10:30].mean(1), [0.025, 0.975]) - np.log(interval.ratio)
-    expected = interval.ratio * np.exp(percentiles * 2.0930 / 1.9600)  # t with 19 degrees of freedom over the normal
-    assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-3)
+    noise = rng.normal(0, 0.02, 41)
+    logarithms = noise[1:] + 0.8 * noise[:-1]
+    interval = paired_ratio(np.exp(logarithms), np.ones(40))
+    ordered = np.sort(logarithms)
+    clipped = pd.Series(logarithms).clip(ordered[10], ordered[29])
+    correlation = float(clipped.autocorr())
+    correlation += (1 + 3 * correlation) / 40
+    assert 0.2 < correlation < 0.7
+    inflation = (1 + correlation) / (1 - correlation)
+    error = np.sqrt(clipped.var() * 39 / (20 * 19) * inflation)
+    half = float(scipy.stats.t.ppf(0.975, 40 / inflation / 2 - 1)) * error
+    mean = ordered[10:30].mean()
+    assert interval == pytest.approx(np.exp([mean, mean - half, mean + half]), rel=2e-3)  # autocorr has other means
     assert interval.width == interval.high - interval.low
-    assert paired_ratio(seconds, reference) == interval  # the same seconds give the same interval
 
 
-def test_intervals_of_equal_times_contain_one_as_often_as_stated() -> None:
+@pytest.mark.parametrize("rounds", [2, 4, 7, 8, 30])
+def test_intervals_of_equal_times_contain_one_as_often_as_stated(rounds: int) -> None:
     rng = np.random.default_rng(0)
-    intervals = [paired_ratio(*rng.normal(1, 0.03, (2, 30))) for _ in range(200)]
-    assert 182 <= sum(interval.low <= 1 <= interval.high for interval in intervals) < 200
+    intervals = [paired_ratio(*rng.normal(1, 0.03, (2, rounds))) for _ in range(300)]
+    assert sum(interval.low <= 1 <= interval.high for interval in intervals) >= 278
+
+
+def test_correlated_rounds_have_wider_intervals() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.02, 60)
+    slow = np.repeat(noise[:20], 3)  # three rounds in succession are alike
+    shuffled = rng.permutation(slow)
+    ones = np.ones(60)
+    assert paired_ratio(np.exp(slow), ones).ratio == paired_ratio(np.exp(shuffled), ones).ratio
+    assert paired_ratio(np.exp(slow), ones).width > 1.4 * paired_ratio(np.exp(shuffled), ones).width
+
+
+def test_over_processes_is_a_t_interval_of_logarithms() -> None:
+    ratios = [0.90, 0.93, 0.91, 0.95, 0.89, 0.92]
+    interval = over_processes(ratios)
+    mean, error = np.log(ratios).mean(), scipy.stats.sem(np.log(ratios))
+    low, high = scipy.stats.t.interval(0.95, 5, mean, error)
+    assert interval == pytest.approx(np.exp([mean, low, high]))
+    assert over_processes([1.0, 1.0]) == (1, 1, 1)

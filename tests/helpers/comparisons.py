@@ -77,7 +77,8 @@ def timings(**changes: object) -> pd.DataFrame:
         "setting": "demo",
         "kind": "steps",
     }
-    shared |= {"impl": "eager", "reference": "ln", "rounds": 30, "time_state": "clear", "started": "2026", **changes}
+    shared |= {"impl": "eager", "reference": "ln", "rounds": 30, "time_state": "clear", "started": "2026"}
+    shared |= {"processes": 1, **changes}
     times = {"median_seconds_per_1k_steps": 50.0, "q25": 49.0, "q75": 52.0}
     ln = {"series": "ln", "norm": "ln", "ratio": 1.0, "low": 1.0, "high": 1.0}
     rms = {"series": "rms", "norm": "rms", "ratio": 0.8, "low": 0.78, "high": 0.83}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from helpers.interleaved_timers import simulated_timer
 
+from rmsexp.measure import steps
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Measurement, measure_ratios
+from rmsexp.measure.steps import Budget, Measurement, measure_ratios
 
 
 def noisy(seconds: float, deviation: float, seed: int) -> Iterator[float]:
@@ -21,9 +23,11 @@ def noisy(seconds: float, deviation: float, seed: int) -> Iterator[float]:
     return (seconds * float(1 + deviation * rng.standard_normal()) for _ in itertools.count())
 
 
-def measure(timer: InterleavedTimer, **options: float) -> Measurement:
+def measure(timer: InterleavedTimer, seconds: float = 100.0, target_width: float = 0.02, after: int = 0) -> Measurement:
+    """Measure for ``seconds`` at most. ``after``: number of blocks of each contestant that will follow."""
     timer.warm_up()
-    return measure_ratios(timer, ["a", "b"], TimingConfig(reference="a", **options), report)
+    options, budget = TimingConfig(reference="a", target_width=target_width), Budget(steps.Stopwatch(), seconds)
+    return measure_ratios(timer.rounds(), ["a", "b"], options, budget, report, after)
 
 
 def report(message: str) -> None:
@@ -50,9 +54,15 @@ def test_measuring_stops_when_the_budget_is_spent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     timer, _ = simulated_timer(monkeypatch, [noisy(0.1, 0.3, 0), noisy(0.1, 0.3, 1)])
-    measurement = measure(timer, target_width=0.001, budget=10)
+    measurement = measure(timer, seconds=10, target_width=0.001)
     assert measurement.stopped == "budget spent"
-    assert 40 <= len(measurement.rounds) <= 60
-    assert "of 10 s: a 1.000, b " in capsys.readouterr().err
+    assert 10 <= len(measurement.rounds) <= 14  # of two blocks of four steps of 0.1 s
+    assert re.search(r"rounds, b \d\.\d{3}; widest interval \d\.\d{3} \(target 0.001\)", capsys.readouterr().err)
     slow, _ = simulated_timer(monkeypatch, [noisy(100, 0.3, 0), noisy(100, 0.3, 1)])
-    assert len(measure(slow, budget=10).rounds) == 2  # a single round gives no interval
+    assert len(measure(slow, seconds=10).rounds) == 2  # a single round gives no interval
+
+
+def test_the_budget_has_room_for_the_blocks_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer, _ = simulated_timer(monkeypatch, [itertools.repeat(0.1)] * 2)
+    monkeypatch.setattr(steps, "FEWEST_ROUNDS", 1000)
+    assert len(measure(timer, seconds=16.1, after=5).rounds) == 15  # of 0.8 s; 20 such fit in 16.1 s

@@ -166,10 +166,10 @@ def labels(timings: pd.DataFrame) -> list[str]:
 def notes(timings: pd.DataFrame) -> list[str]:
     """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
-    counts = (timings["processes"].min(), timings["rounds"].min())
+    processes, rounds = timings["processes"].min(), timings["rounds"].min()
     data = "built-in data; the paper's setting is scale=paper" if row["builtin"] else "real data"
     lines = [
-        f"{KINDS[row['kind']]}, interleaved: {replication(counts[0])}, {counts[1]} rounds with the norms in random order, "
+        f"{KINDS[row['kind']]}, interleaved: {replication(processes)}, {rounds} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
         f"impl {', '.join(sorted(set(timings['impl'])))}; {row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",

@@ -1,0 +1,172 @@
+"""Measuring in several processes: what is measured together, the budget, the record's content, and failures."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import measuring_work
+
+from rmsexp import config, machine_lock
+from rmsexp.compare.records import timing_records
+from rmsexp.measure import processes
+from rmsexp.measure.options import TimingConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def jobs(*norms: str) -> dict[str, config.Job]:
+    return {norm: config.job([f"norm={norm}"]) for norm in norms}
+
+
+def measure(
+    norms: Sequence[str], work: Any = measuring_work.measured, **options: Any
+) -> tuple[list[dict[str, Any]], list[str], str | None]:
+    """Return the contents after each process, the reported lines, and the error that ended the measuring, if any."""
+    contents, lines = [], list[str]()
+    try:
+        for content in processes.measure(jobs(*norms), TimingConfig(**options), lines.append, work):
+            contents.append(content)
+    except processes.ProcessError as error:
+        return contents, lines, str(error)
+    return contents, lines, None
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Let the work be done in this process, which is quicker; return its arguments."""
+    done: list[tuple[Any, ...]] = []
+
+    def do(name: str, work: Callable[..., Any], arguments: tuple[Any, ...], report: Callable[[str], None]) -> Any:  # noqa: ARG001
+        done.append(arguments)
+        return work(*arguments, lambda _: None)
+
+    monkeypatch.setattr(processes, "_in_new_process", do)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("others", "groups"),
+    [("", ["l"]), ("a", ["la"]), ("abc", ["labc"]), ("abcd", ["lab", "lcd"]), ("abcdefg", ["labc", "ldef", "lg"])],
+)
+def test_at_most_four_contestants_are_measured_together(others: str, groups: list[str]) -> None:
+    assert processes.grouped([*others, "l"], "l") == [list(group) for group in groups]
+
+
+def test_the_record_grows_with_each_process() -> None:
+    contents, lines, error = measure(["ln", "rms"], processes=2)
+    assert error is None
+    assert [content["stopped"] for content in contents] == ["interrupted", "narrow enough"]
+    assert [len(content["processes"]) for content in contents] == [1, 2]
+    ids = re.findall(r"process \d of 2: process id (\d+)", "\n".join(lines))
+    assert len({*ids, str(os.getpid())}) == 3  # each process is a new one
+    (ln, rms) = timing_records.rows(contents[-1], "folder")
+    assert (ln["ratio"], ln["processes"]) == (1, 2)
+    assert rms["estimates"] == pytest.approx((0.9, 0.89))
+    assert rms["ratio"] == pytest.approx((0.9 * 0.89) ** 0.5)
+    assert rms["low"] < 0.89 < 0.9 < rms["high"]
+    assert (rms["rounds"], rms["commit"], rms["dirty"], rms["code"]) == (8, "abcd", False, "0123")
+    assert "saved vs LayerNorm, one process, not replicated: RMSNorm 10.0 % (10.0 to 10.0)" in lines[2]
+    assert "saved vs LayerNorm, 2 processes: RMSNorm 10.5 % (" in lines[4]
+
+
+def test_groups_share_the_reference(here: list[tuple[Any, ...]]) -> None:
+    contents, _, _ = measure(["none", "ln", "rms", "prms", "bn"], processes=2)
+    assert [list(selected) for selected, *_ in here] == [["ln", "none", "rms"], ["ln", "prms", "bn"]] * 2
+    assert [number for _, _, number, _ in here] == [0, 0, 1, 1]
+    rows = timing_records.rows(contents[-1], "folder")
+    assert {row["series"]: row["processes"] for row in rows} == {"none": 2, "ln": 4, "rms": 2, "prms": 2, "bn": 2}
+    assert {row["forward"] for row in rows} == {50}
+    # interrupted after the first group
+    assert [series["series"] for series in contents[0]["series"]] == ["none", "ln", "rms"]
+
+
+def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watch:
+        """A clock that advances by 40 s in each process."""
+
+        seconds = property(lambda _: 40.0 * len(here))
+
+    monkeypatch.setattr(processes, "Stopwatch", Watch)
+    contents, lines, _ = measure(["ln", "rms"], processes=6)
+    assert [budget.seconds for *_, budget in here] == [50, 52, 55, 60, 70, 100]
+    assert "40 of 300 s left" not in lines[0]
+    assert ", 260 of 300 s left;" in lines[1]
+    here.clear()
+    contents, _, _ = measure(["ln", "rms"], processes=6, budget=100.0)
+    assert len(here) == 3  # the budget ends during the third
+    assert (len(contents[-1]["processes"]), contents[-1]["stopped"]) == (3, "budget spent")
+
+
+def test_a_series_that_cannot_be_measured_is_not_tried_again(here: list[tuple[Any, ...]]) -> None:
+    def work(selected: dict[str, config.Job], *arguments: Any) -> dict[str, Any]:
+        return measuring_work.measured({name: job for name, job in selected.items() if name != "none"}, *arguments)
+
+    measure(["none", "ln", "rms"], work, processes=3)
+    assert [list(selected) for selected, *_ in here] == [["ln", "none", "rms"], ["ln", "rms"], ["ln", "rms"]]
+
+
+def test_a_process_with_other_code_does_not_count(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(*arguments: Any) -> dict[str, Any]:
+        if len(here) == 2:
+            monkeypatch.setitem(measuring_work.SESSION, "code", "4567")
+        answer = measuring_work.measured(*arguments)
+        answer["process"]["session"] = dict(answer["process"]["session"])
+        return answer
+
+    contents, _, error = measure(["ln", "rms"], work, processes=3)
+    assert error == "process 2 of 3 does not count, because it differs from the first in: code"
+    assert [content["stopped"] for content in contents] == ["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("work", "message", "finished"),
+    [
+        (measuring_work.killed, "process 2 of 3 was ended by SIGKILL; perhaps there was too little memory", 1),
+        (measuring_work.refused, "device=cuda, but there is none", 0),
+        (measuring_work.crashed, "process 1 of 3 ended with exit status 1", 0),
+    ],
+)
+def test_a_process_that_fails_keeps_the_finished_ones(work: Any, message: str, finished: int) -> None:
+    contents, _, error = measure(["ln", "rms"], work, processes=3)
+    assert error == message
+    assert len(contents) == finished
+
+
+def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tuple[Any, ...]]) -> None:  # noqa: ARG001
+    measured = processes.measure(jobs("ln", "rms"), TimingConfig(), lambda _: None, measuring_work.measured)
+    next(measured)
+    with (machine_lock.FOLDER / "measuring.lock").open() as file:
+        assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+        measured.close()
+        assert machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_measuring_process_ends_with_its_parent(number: signal.Signals) -> None:
+    code = (
+        "from rmsexp import config; from rmsexp.measure import processes; from helpers import measuring_work\n"
+        "from rmsexp.measure.options import TimingConfig\n"
+        "jobs = {norm: config.job([f'norm={norm}']) for norm in ('ln', 'rms')}\n"
+        "report = lambda line: print(line, flush=True)\n"
+        "next(processes.measure(jobs, TimingConfig(), report, measuring_work.endless))"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = next(int(found[1]) for line in parent.stdout if (found := re.search(r"process id (\d+)", line)))
+    parent.send_signal(number)
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
