@@ -7,6 +7,7 @@ a block does not count, because it begins with what another contestant has left 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -63,17 +64,20 @@ class InterleavedTimer:
         self._next_step = WARMUP_STEPS
 
     def rounds(self) -> Iterator[Round]:
-        """Yield rounds without end: one block of each contestant, in random order."""
-        number = 0
-        while True:
+        """Yield rounds without end: one block of each contestant, in random order.
+
+        Before each round there is a probe of the machine. If it is a spike, the round's steps are left out.
+        """
+        for number in itertools.count():
             first, batches, data_seconds = self._next_block()
+            if self.contention.probe():
+                continue
             seconds = [0.0] * len(self.contestants)
             for index in permutation(len(seconds), self.seed, "round", number).tolist():
                 with self.contention.watch():
                     self.contestants[index].take(first, batches[0])
                     seconds[index] = self._seconds(self.contestants[index], first + 1, batches[1:])
             yield Round(seconds, data_seconds)
-            number += 1
 
     def parts(self, blocks: int) -> list[dict[str, float]]:
         """Return for each contestant the seconds per step of each part, by name: the median over ``blocks`` blocks.

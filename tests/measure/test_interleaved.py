@@ -29,6 +29,14 @@ def test_all_contestants_take_the_same_steps_in_a_random_order(monkeypatch: pyte
     assert {"".join(sorted(order)) for order in orders} == {"abc"}
 
 
+def test_a_round_after_a_spike_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer, log = simulated_timer(monkeypatch, [itertools.repeat(0.1)] * 2)
+    spikes = iter([False, True, False])
+    monkeypatch.setattr(timer.contention, "probe", lambda: next(spikes))
+    assert len(list(itertools.islice(timer.rounds(), 2))) == 2
+    assert sorted({step for _, step, _ in log}) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
 def test_the_first_step_of_a_block_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = itertools.chain([0.3, 0.2, 0.2], itertools.cycle([9.0, 0.1, 0.2, 0.3]))
     timer, log = simulated_timer(monkeypatch, [blocks, itertools.repeat(0.1)])
