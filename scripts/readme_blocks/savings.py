@@ -84,7 +84,7 @@ def _best(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ratio(record: pd.DataFrame, series: str, reference: str = "ln") -> Interval | None:
-    """Return the time of a series relative to another one of its record; None if the record lacks one of them."""
+    """Return the time of a series relative to another one of its record; None if no process measured both."""
     if not {series, reference} <= set(record["series"]):
         return None
     folder = record["folder"].iloc[0]
@@ -92,8 +92,8 @@ def ratio(record: pd.DataFrame, series: str, reference: str = "ln") -> Interval 
     if reference != record["reference"].iloc[0]:
         stored = read_json(timing_records.Path(folder, timing_records.FILE))
         rows = timing_records.rows(stored | {"reference": reference}, folder)
-    row = next(row for row in rows if row["series"] == series)
-    return Interval(row["ratio"], row["low"], row["high"])
+    row = next((row for row in rows if row["series"] == series), None)
+    return Interval(row["ratio"], row["low"], row["high"]) if row else None
 
 
 def _saving(found: Interval | None) -> str:

@@ -20,6 +20,7 @@ from rmsexp import atomic, readers
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
+from rmsexp.compare.records.time_states import time_state
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -82,6 +83,7 @@ def newest(timings: pd.DataFrame, kind: str = "steps", *, per: Sequence[str] = (
 def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     """Return one row per series of a record; the keys of a row are those of ``COLUMNS`` that the record has.
 
+    A series that no process has measured together with the reference has no row.
     ``stored``: the content of ``timing.json``. ``folder``: the path of the folder that contains it.
     """
     processes = _processes(stored)
@@ -104,7 +106,13 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
     }
-    return [shared | _row(series, processes, stored["reference"]) for series in stored["series"]]
+    found = []
+    for series in stored["series"]:
+        both = {series["series"], stored["reference"]}
+        measured = [process["seconds"] for process in processes if both <= set(process["seconds"])]
+        if measured:
+            found.append(shared | _row(series, measured, stored["reference"]))
+    return found
 
 
 def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
@@ -116,12 +124,12 @@ def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _time_state(processes: Sequence[dict[str, Any]]) -> str:
     """Return the time state of a record: clear if all processes were clear, otherwise the first that was not."""
-    states = [process["session"]["contention"]["state"] for process in processes]
+    states = [time_state(process["session"]) for process in processes]
     return next((state for state in ("contended", "unknown") if state in states), "clear")
 
 
-def _row(series: dict[str, Any], processes: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
-    measured = [process["seconds"] for process in processes if series["series"] in process["seconds"]]
+def _row(series: dict[str, Any], measured: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
+    """Return what belongs to a series alone. ``measured``: seconds by series, of each process with both."""
     seconds = [np.array(each[series["series"]], float) for each in measured]
     ratios = [paired_ratio(own, each[reference]) for own, each in zip(seconds, measured, strict=True)]
     estimates = tuple(ratio.ratio for ratio in ratios)
