@@ -39,6 +39,9 @@ from rmsexp.schema import norm_from as norm_from
 from rmsexp.schema import respelled as respelled
 from rmsexp.schema import task_module as task_module
 
+# ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
+OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
+
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = {
@@ -57,6 +60,9 @@ NOT_IDENTITY = {
     *("log_every", "eval_every", "checkpoint_every"),
     *("norm_eps", "keep_scale"),  # the options of norms that take their values from here are part of the identity
 }
+# Keys that were added later, with the value that runs without them have. With this value a run has the same identity as
+# without the key, so it continues, and the key is no part of a folder's name unless a recipe has another value.
+ADDED = {"model.tied": True, "model.variant": "nematus_tf"}
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
@@ -100,6 +106,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     config, norm = instances(composed, norm_class)
     resolved = normalised(composed, norm_class)
     chosen = plain_values(compose(_choices(overrides), config_dir))
+    chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
     setting, series = _names(resolved, normalised(chosen, norm_class))
     older_setting, older_series = _names(composed, chosen)
     folder = expanded(config.results) / config.task
@@ -243,8 +250,9 @@ def _files(group: str, config_dir: str | None) -> dict[str, Path]:
 
 
 def _choices(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that choose task, norm and scale."""
-    return [o.input_line for o in parse(overrides) if o.key_or_group in ("task", "norm", "scale") and o.input_line]
+    """Return the overrides that choose task, norm, scale and variant of the model."""
+    keys = ("task", "norm", "scale", "model.variant")
+    return [o.input_line for o in parse(overrides) if o.key_or_group in keys and o.input_line]
 
 
 def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
@@ -301,20 +309,23 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
     A key that ``resolved`` lacks has the value None. ``NOT_IDENTITY`` and the loggers are not part of the identity.
     """
     values, base_values = _identity(resolved), _identity(base)
-    keys = sorted({*values, *base_values})
-    return {key: values.get(key) for key in keys if values.get(key) != base_values.get(key)}
+    keys = [key for key in sorted({*values, *base_values}) if values.get(key) != base_values.get(key)]
+    flat = flatten(resolved)
+    return {key: flat.get(key) for key in keys}
 
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """Return a digest of the values of a run's identity, the same for two configs without :func:`differences`."""
-    values = {key: value for key, value in _identity(resolved).items() if value is not None}
-    return hashlib.sha256(json.dumps(_whole(values), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_whole(_identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run's identity by their dotted keys."""
-    flat = flatten(resolved)
-    return {key: value for key, value in flat.items() if key not in NOT_IDENTITY and not key.startswith("logger")}
+    """Return the values of a run's identity by their dotted keys, without values of ``ADDED`` and without None."""
+    return {
+        key: value
+        for key, value in flatten(resolved).items()
+        if key not in NOT_IDENTITY and not key.startswith("logger") and value != ADDED.get(key)
+    }
 
 
 def _whole(value: Any) -> Any:

@@ -38,6 +38,7 @@ SOURCES = {
     "attentive-reader": ("cooijmanstim/Attentive_reader", "7c1ea8a"),  # branch bn
     "order-embedding": ("ivendrov/order-embedding", "2057e60"),
     "weight-norm": ("TimSalimans/weight_norm", "e625840"),
+    "wmt17-scripts": ("EdinburghNLP/wmt17-scripts", "a1e7100"),
 }
 FIELDS = ("original", "ours", "why", "effect")
 START = "Deviation: "

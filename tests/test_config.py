@@ -57,6 +57,41 @@ def test_keys_that_are_not_part_of_the_identity(override: str) -> None:
     assert config.job([override]).folder == config.job([]).folder
 
 
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+def test_a_run_without_keys_that_were_added_later_continues_with_their_former_values(scale: str) -> None:
+    words = ["task=rnnsearch", f"scale={scale}"]
+    job, older = config.job([*words, "model.tied=true"]), config.job(words).resolved
+    for key in config.ADDED:
+        del older["model"][key.removeprefix("model.")]
+    assert config.differences(job.resolved, older) == {}
+    assert config.digest(job.resolved) == config.digest(older)
+    assert config.differences(config.job([*words, "model.tied=false"]).resolved, older) == {"model.tied": False}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "setting"),
+    [
+        (["model.tied=true", "model.variant=nematus_tf"], "demo"),
+        (["model.tied=false"], "demo+model.tied=False"),
+        (["scale=paper"], "paper"),
+        (["scale=paper", "model.tied=true"], "paper+model.tied=True"),
+        (["model.variant=nematus_theano"], "demo+model.variant=nematus_theano"),
+        (["model.variant=nematus_theano", "label_smoothing=0.0"], "demo+model.variant=nematus_theano"),
+        (["label_smoothing=0.0"], "demo+label_smoothing=0.0"),
+    ],
+)
+def test_the_setting_has_the_variant_of_a_model_but_not_the_values_that_it_determines(
+    overrides: list[str], setting: str
+) -> None:
+    assert config.job(["task=rnnsearch", *overrides]).setting == setting
+
+
+def test_the_digest_of_a_run_stays_the_same() -> None:
+    """Checkpoints carry this digest; with another one, no run of an earlier version would continue."""
+    assert config.digest(config.job(["task=rnnsearch", "norm=rms"]).resolved).startswith("33599a8a451ae0ee")
+    assert config.digest(config.job(["task=rnnsearch", "norm=wn"]).resolved).startswith("4ac89926d4a170f9")
+
+
 def test_the_folder_is_below_results(tmp_path: Path) -> None:
     assert config.job([f"results={tmp_path}/a b"]).folder == tmp_path / "a b" / "cifar10/demo/rms/seed0"
 

@@ -77,8 +77,9 @@ def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
     weight.mul_(0.05)
 
 
+small_normal = normal(0.01)
 # the initialiser of Nematus
-orthogonal_or_small_normal = square_or_not(orthogonal, normal(0.01))
+orthogonal_or_small_normal = square_or_not(orthogonal, small_normal)
 # the same with a standard deviation that suits any width; Nematus's 0.01 suits embeddings of 512 and states of 1024
 orthogonal_or_lecun_normal = square_or_not(orthogonal, lecun_normal)
 # the initialiser of the code of Cooijmans et al. 2017

@@ -3,17 +3,11 @@
 Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
 in the attention, 1 for the decoder's first state, 3 in the readout.
 
-Deviation: RNNSearch, matrices of target embedding and softmax
-    original: two matrices by default (nematus:nematus/config.py:309); the paper does not say
-    ours: one shared matrix
-    why: it needs less memory, and the public training script of Nematus shares it, too
-    effect: not measured; 16.4 million parameters less at scale=paper
-Deviation: RNNSearch in Theano
-    original: initial readout weights are not orthogonal (nematus-theano:nematus/nmt.py:177-187), the attention score
-        has a bias (nematus-theano:nematus/layers.py:582), and labels are not smoothed, though the paper says 0.1
-    ours: one model for both frameworks, as in the TensorFlow code
-    why: not implemented
-    effect: not measured
+Deviation: RNNSearch in Theano, keys in decoding with WeightNorm
+    original: computed with the weight before normalisation (nematus-theano:nematus/nmt.py:718-719), unlike in training
+    ours: computed with the normalised weight, as in training
+    why: a mistake in the original
+    effect: not measured; the original's BLEU with WeightNorm is probably lower than that of its trained model
 
 Shapes: source and target tokens and masks ``(batch, time)``; embeddings ``(batch, time, E)``; hidden states
 ``(batch, time, H)``; annotations, contexts and keys ``(batch, time, C)`` with C = 2 H.
@@ -44,7 +38,7 @@ class Weights(NamedTuple):
 
 
 class RNNSearch(nn.Module):
-    """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
+    """Map source and target tokens to logits of the target tokens.
 
     Args:
         norm: creates the linear layers and norms of the model.
@@ -53,16 +47,29 @@ class RNNSearch(nn.Module):
         embedding: E, the size of embeddings.
         hidden: H, the size of hidden states.
         dropout: dropout rate of embeddings and of the output matrix's input; the paper mentions no dropout.
+        tied: whether the target embedding is also the output matrix; otherwise this is ``output_weight``, (V, E).
+        score_bias: whether the attention score has a bias, as in Nematus for Theano. The softmax of the scores does not
+            depend on it.
     """
 
     def __init__(
-        self, norm: Norm, source_size: int, target_size: int, *, embedding: int, hidden: int, dropout: float = 0.0
+        self,
+        norm: Norm,
+        source_size: int,
+        target_size: int,
+        *,
+        embedding: int,
+        hidden: int,
+        dropout: float = 0.0,
+        tied: bool = True,
+        score_bias: bool = False,
     ) -> None:
         super().__init__()
         self.dropout = dropout
         context = 2 * hidden
         self.source_embedding = nn.Parameter(torch.full((source_size, embedding), float("nan")))
         self.target_embedding = nn.Parameter(torch.full((target_size, embedding), float("nan")))
+        self.output_weight = None if tied else nn.Parameter(torch.full((target_size, embedding), float("nan")))
         self.output_bias = nn.Parameter(torch.zeros(target_size))
         self.forward_gru = GRU(norm, "encoder.forward", embedding, hidden)
         self.backward_gru = GRU(norm, "encoder.backward", embedding, hidden)
@@ -70,7 +77,7 @@ class RNNSearch(nn.Module):
         self.first_gru = GRU(norm, "decoder.first", embedding, hidden)
         self.keys = norm.linear("attention.keys", context, context)
         self.query = norm.linear("attention.query", hidden, context, bias=False)
-        self.score = norm.plain("attention.score", context, 1, bias=False)
+        self.score = norm.plain("attention.score", context, 1, bias=score_bias)
         self.second_gru = GRU(norm, "decoder.second", context, hidden, bias_of_state=True)
         self.of_previous = norm.linear("readout.previous", embedding, embedding)
         self.of_state = norm.linear("readout.state", hidden, embedding)
@@ -91,8 +98,7 @@ class RNNSearch(nn.Module):
         readout = self._readout(previous, states, contexts, mask, steps)
         if noise is not None:
             readout = noise.dropout(readout, self.dropout)
-        real = readout.flatten(0, 1).index_select(0, batch.real)
-        return F.linear(real, self.target_embedding, self.output_bias)
+        return self._logits(readout.flatten(0, 1).index_select(0, batch.real))
 
     def encode(self, source: Tensor, mask: Tensor, noise: Noise | None = None) -> DecoderState:
         """Return the decoder's state before the first target token; its memory is annotations, keys and source mask."""
@@ -113,9 +119,7 @@ class RNNSearch(nn.Module):
         previous = F.embedding(tokens.clamp(min=0), self.target_embedding) * is_token
         part = self.first_gru.read(previous, weights.first, None, state.step)
         new, context = self._advance(part, state.history[0], state.memory, weights, None, state.step)
-        logits = F.linear(
-            self._readout(previous, new, context, None, state.step), self.target_embedding, self.output_bias
-        )
+        logits = self._logits(self._readout(previous, new, context, None, state.step))
         return logits, DecoderState(state.memory, (new,), state.step + 1)
 
     def _weights(self) -> Weights:
@@ -140,7 +144,10 @@ class RNNSearch(nn.Module):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _decode_fused(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
-        """Return the results of :meth:`_decode_by_step`, computed by one fused operator."""
+        """Return the results of :meth:`_decode_by_step`, computed by one fused operator.
+
+        The operator adds no bias to the scores, because their softmax does not depend on it.
+        """
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
         return kernels.decoder(
@@ -194,3 +201,8 @@ class RNNSearch(nn.Module):
             + self.of_state(state, mask=mask, steps=steps)
             + self.of_context(context, mask=mask, steps=steps)
         )
+
+    def _logits(self, readout: Tensor) -> Tensor:
+        """Return the logits ``(…, target_size)`` of the result of :meth:`_readout`."""
+        matrix = self.target_embedding if self.output_weight is None else self.output_weight
+        return F.linear(readout, matrix, self.output_bias)

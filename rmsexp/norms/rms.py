@@ -1,5 +1,10 @@
 """RMSNorm, pRMSNorm and the L2 norm (Zhang & Sennrich 2019).
 
+Deviation: RNNSearch in Theano, bias of RMSNorm
+    original: the instructions keep LayerNorm's bias and call it deletable (rmsnorm:README.md:121-132)
+    ours: no bias, as in the TensorFlow code; norm.bias=true adds it
+    why: the published classes have no bias by default
+    effect: not measured
 Deviation: pRMSNorm, number of units in the mean
     original: n p is rounded down (rmsnorm:rmsnorm_torch.py:41); the paper rounds up
     ours: rounded up; norm.k_rounding=floor rounds down

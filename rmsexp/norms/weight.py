@@ -1,11 +1,4 @@
-"""No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016).
-
-Deviation: WeightNorm in RNNSearch in Theano
-    original: the gain divides the normalised weight (nematus-theano:nematus/layers.py:105-112)
-    ours: the gain multiplies the normalised weight
-    why: as in the paper on WeightNorm
-    effect: not measured; the initial weights are the same
-"""
+"""No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016)."""
 
 from __future__ import annotations
 
@@ -48,26 +41,30 @@ class WeightNorm(Gain):
     """``w_i = g_i * v_i / sqrt(||v_i||^2 + eps)``, weight normalisation (Salimans & Kingma 2016, Eq. 2).
 
     The norm of ``v_i`` is over all weights of unit i: all inputs, and all positions of a convolution kernel.
+    With ``inverse``, ``w_i = v_i / (sqrt(||v_i||^2 + eps) * g_i)``, as in Nematus for Theano (``layers.py``, line 105).
 
     Args:
         features: Number of units.
         eps: Added to the squared norm, at least 0; 0 in the paper.
         keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
+        inverse: Whether the weight is divided by the gain instead of multiplied.
     """
 
-    def __init__(self, features: int, eps: float = 0.0, *, keep_scale: bool = False) -> None:
+    def __init__(self, features: int, eps: float = 0.0, *, keep_scale: bool = False, inverse: bool = False) -> None:
         checks.at_least("eps", eps, 0)
         super().__init__(features)
-        self.eps, self.keep_scale = eps, keep_scale
+        self.eps, self.keep_scale, self.inverse = eps, keep_scale, inverse
 
     @torch.no_grad()
     def start_from(self, weight: Tensor) -> None:
-        """With ``keep_scale``, set ``g_i = sqrt(||v_i||^2 + eps)``, so that ``w_i = v_i``."""
+        """With ``keep_scale``, set ``g_i = sqrt(||v_i||^2 + eps)``, or the inverse of this, so that ``w_i = v_i``."""
         if self.keep_scale:
-            self.gain.copy_((self._squares(weight) + self.eps).sqrt())
+            lengths = (self._squares(weight) + self.eps).sqrt()
+            self.gain.copy_(1 / lengths if self.inverse else lengths)
 
     def forward(self, weight: Tensor) -> Tensor:
-        scale = self.gain * torch.rsqrt(self._squares(weight) + self.eps)
+        inverse_lengths = torch.rsqrt(self._squares(weight) + self.eps)
+        scale = inverse_lengths / self.gain if self.inverse else self.gain * inverse_lengths
         return weight * scale.view(-1, *[1] * (weight.dim() - 1))
 
     @staticmethod
@@ -94,11 +91,13 @@ class WN(Norm):
     """Options of weight normalisation. ``eps``, at least 0, is that of :class:`WeightNorm`.
 
     ``keep_scale``: whether training starts from the drawn weights, as with ``torch.nn.utils.weight_norm``; otherwise
-    the effective weight vector of each unit starts with length 1.
+    the effective weight vector of each unit starts with length 1. ``inverse_gain``: whether the weight is divided by
+    the gain instead of multiplied; not for layers that are initialised from data, which scales their gain.
     """
 
     eps: float = 0.0
     keep_scale: bool | None = None
+    inverse_gain: bool | None = None
 
     impls = IMPLS
 
@@ -107,7 +106,10 @@ class WN(Norm):
         checks.at_least("norm.eps", self.eps, 0)
 
     def reparametrisation(self, site: Site) -> WeightNorm:
-        return WeightNorm(site.features, self.eps, keep_scale=bool(self.keep_scale))
+        if self.inverse_gain and site.data_init:
+            raise ValueError(f"norm.inverse_gain=true is not possible: {site.name} is initialised from data")
+        keep_scale, inverse = bool(self.keep_scale), bool(self.inverse_gain)
+        return WeightNorm(site.features, self.eps, keep_scale=keep_scale, inverse=inverse)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,15 @@
 """Translation with RNNSearch (the paper's section 6.1): a bidirectional GRU encoder and a conditional GRU decoder.
 
-Deviation: RNNSearch, size of the beam on the validation set
-    original: 12 (nematus:nematus/train.py:277)
-    ours: 5
-    why: validation with a beam of 5 takes less time
-    effect: not measured
+Deviation: RNNSearch, end of training
+    original: after ten validations without a better cross-entropy (nematus:nematus/config.py:726)
+    ours: after a number of steps, 1,500,000 at scale=paper
+    why: all norms should be trained for equally many steps, and the paper's curves end at about this step
+    effect: none if the original's rule ended no run before this step, as the curves suggest
+Deviation: RNNSearch in Theano, unknown word in decoding
+    original: left out of the search (wmt17-scripts:training/scripts/validate.sh:33)
+    ours: a word like any other, as in the TensorFlow scripts
+    why: the paper does not say, and one search serves both variants
+    effect: not measured; the unknown word is rare in text of subwords
 """
 
 from __future__ import annotations
@@ -28,13 +33,21 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import Objective
 
+VARIANTS = ("nematus_tf", "nematus_theano")
 # None: as in Nematus
 INITIALISERS = {None: init.orthogonal_or_small_normal, "lecun_normal": init.orthogonal_or_lecun_normal}
+NEVER_ORTHOGONAL = {None: init.small_normal, "lecun_normal": init.lecun_normal}  # the same for any shape of a weight
+READOUT = ("of_previous.weight", "of_state.weight", "of_context.weight")
 
 
 @dataclass
 class ModelConfig:
     """Options of the model.
+
+    ``variant``: the code that the model follows, one of ``VARIANTS``. With nematus_theano, square weights of the
+    readout are drawn like others instead of as orthogonal matrices, and the attention score has a bias. The configs
+    then also set ``label_smoothing``, ``norm.inverse_gain`` and, at scale=paper, ``decoding.valid_beam`` as in that
+    code. ``tied``: whether the target embedding is also the output matrix.
 
     ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``dropout``: rate on embeddings and on the
     input of the output matrix. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``.
@@ -46,8 +59,11 @@ class ModelConfig:
     dropout: float = 0.0
     init: str | None = None
     init_center: float = 0.0
+    variant: str = "nematus_tf"
+    tied: bool = True
 
     def __post_init__(self) -> None:
+        checks.choice("model.variant", self.variant, VARIANTS)
         checks.at_least("model.embedding", self.embedding, 1, checks.LARGEST_WIDTH)
         checks.at_least("model.hidden", self.hidden, 1, checks.LARGEST_WIDTH)
         checks.probability("model.dropout", self.dropout)
@@ -84,14 +100,23 @@ class Task(TranslationTask):
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
-        sizes = self.text.source.size, self.text.target.size
-        model = RNNSearch(norm, *sizes, embedding=options.embedding, hidden=options.hidden, dropout=options.dropout)
+        model = RNNSearch(
+            norm,
+            self.text.source.size,
+            self.text.target.size,
+            embedding=options.embedding,
+            hidden=options.hidden,
+            dropout=options.dropout,
+            tied=options.tied,
+            score_bias=options.variant == "nematus_theano",
+        )
         return model.to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         options = self.config.model
-        draw = init.centred(INITIALISERS[options.init], options.init_center)
-        init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name))
+        draw, readout = (init.centred(of[options.init], options.init_center) for of in (INITIALISERS, NEVER_ORTHOGONAL))
+        others = dict.fromkeys(READOUT, readout) if options.variant == "nematus_theano" else {}
+        init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name), others)
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
         """Return the smoothed cross-entropy, summed over the tokens and averaged over the sentences, as in Nematus.

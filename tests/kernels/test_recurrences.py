@@ -433,6 +433,12 @@ def rnnsearch_pair(name: str, dtype: torch.dtype = torch.float64, embedding: int
     return pair(lambda norm: RNNSearch(norm, SOURCES, TARGETS, embedding=embedding, hidden=hidden), name, dtype)
 
 
+def theano_pair(name: str) -> Pair:
+    """Return models as in Nematus for Theano: with an output matrix of their own, and a bias of the score."""
+    sizes = {"embedding": 5, "hidden": 9}
+    return pair(lambda norm: RNNSearch(norm, SOURCES, TARGETS, **sizes, tied=False, score_bias=True), name)  # type: ignore[arg-type]
+
+
 def assert_models_agree(models: Pair, lengths: Sequence[tuple[int, int]]) -> None:
     batch, results = batch_of(pairs(lengths)), []
     for model in models:
@@ -444,6 +450,12 @@ def assert_models_agree(models: Pair, lengths: Sequence[tuple[int, int]]) -> Non
 @every
 def test_rnnsearch_in_float32(name: str) -> None:
     assert_models_agree(rnnsearch_pair(name, torch.float32), RAGGED)
+
+
+@every
+def test_rnnsearch_as_in_theano(name: str) -> None:
+    """The fused decoder leaves the score's bias out; without it, the gradient is zero up to rounding."""
+    assert_models_agree(theano_pair(name), RAGGED)
 
 
 @settings(PROPERTY, max_examples=25)

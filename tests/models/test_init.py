@@ -37,11 +37,12 @@ def test_initialisers_differ_in_scale_alone() -> None:
     assert_close(small["source_embedding"] / 0.01, suited["source_embedding"] * 48**0.5)
 
 
+@pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
-def test_weight_norm_may_start_from_the_drawn_weights(eps: float) -> None:
+def test_weight_norm_may_start_from_the_drawn_weights(eps: float, inverse: bool) -> None:
     plain = model_of(norms.NoNorm(name="none"))
-    kept = model_of(norms.WN(name="wn", eps=eps, keep_scale=True))
-    unit = model_of(norms.WN(name="wn", eps=eps))
+    kept = model_of(norms.WN(name="wn", eps=eps, keep_scale=True, inverse_gain=inverse))
+    unit = model_of(norms.WN(name="wn", eps=eps, inverse_gain=inverse))
     for name, layer in plain.named_modules():
         if isinstance(layer, Linear):
             assert_close(kept.get_submodule(name).effective_weight(), layer.weight)  # type: ignore[operator]

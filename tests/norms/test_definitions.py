@@ -135,6 +135,14 @@ def test_weight_norm_equals_torch_weight_norm(maps: bool, eps: float) -> None:
     torch.testing.assert_close(lengths, site.reparametrisation.gain.abs() * (squares / (squares + eps)).sqrt())
 
 
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_weight_norm_may_divide_by_its_gain(eps: float) -> None:
+    site = perturbed(norms.WN(name="wn", eps=eps, inverse_gain=True).linear("a", 3, 4))
+    lengths = (site.weight.square().sum(1, keepdim=True) + eps).sqrt()
+    expected = site.weight / (lengths * site.reparametrisation.gain.unsqueeze(1))
+    torch.testing.assert_close(site.effective_weight(), expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("size", "axes"), [((9, 4), 0), ((6, 3, 4), (0, 1)), ((6, 4, 2, 3), (0, 2, 3))])
 def test_mean_only_batch_norm_equals_its_formula(size: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
     maps = len(size) == 4

@@ -231,6 +231,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be a finite number of at least 0"),
     "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be a finite number of at least 0"),
     "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be a finite number of at least 0"),
+    "inverse gain": (
+        lambda: norms.WN(name="wn", inverse_gain=True).linear("head", 3, 4, data_init=True),
+        "norm.inverse_gain=true is not possible: head is initialised from data",
+    ),
     "input of rms": (lambda: norms.RMSNorm(4)(torch.ones(2, 3)), r"expected .* \(4,\), got \(2, 3\)"),
     "input of ln": (lambda: norms.LayerNorm((2, 4))(torch.ones(4)), r"expected .* \(2, 4\), got \(4,\)"),
     "gain": (

@@ -266,8 +266,24 @@ def test_the_papers_rnnsearch() -> None:
     assert [cfg.schedule.at(step)["lr"] for step in (0, 10**6)] == [1, 1]
     assert (cfg.decoding.beam, cfg.decoding.normalisation, cfg.decoding.max_length) == (12, "length", 200)
     assert cfg.decoding.search is None
+    assert (cfg.decoding.valid_beam, cfg.model.tied, cfg.model.variant) == (12, False, "nematus_tf")
     assert (cfg.data.max_length, cfg.data.overlong) == (80, "drop")
     assert_paper_data(cfg)
+
+
+def test_the_papers_rnnsearch_in_theano() -> None:
+    """The variant changes the defaults of other keys, and these can still be set."""
+    words = ["task=rnnsearch", "scale=paper", "norm=wn", "model.variant=nematus_theano"]
+    job = config.job(words)
+    cfg = job.config
+    assert (cfg.label_smoothing, cfg.decoding.valid_beam, cfg.model.tied) == (0.0, 5, False)
+    assert (job.norm.eps, job.norm.inverse_gain) == (1e-5, True)
+    assert (job.setting, job.series) == ("paper+model.variant=nematus_theano", "wn")
+    smoothed = config.job([*words, "label_smoothing=0.1", "norm.inverse_gain=false"])
+    assert smoothed.setting == "paper+label_smoothing=0.1+model.variant=nematus_theano"
+    assert smoothed.series == "wn+inverse_gain=False"
+    with pytest.raises(config.ConfigError, match=r"model\.variant=theano is not known"):
+        config.job(["task=rnnsearch", "model.variant=theano"])
 
 
 def test_the_papers_transformer() -> None:
