@@ -139,16 +139,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.number is not None:
         workers.show(chosen[0], options.seed, options.number)
         return 0
+    check = None
+    if options.results:
+        import check_record  # needs torch
+
+        check = check_record.Check("fuzz", options.results)
     out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
     tallies = fuzz(chosen, options.seed, options.seconds, options.inputs, out)
     print(table(counts(tallies)))
     kinds = sum(len(tally.findings) for tally in tallies)
     print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
-    if options.results:
-        import check_record  # needs torch
-
+    if check:
         found = {"seconds": options.seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
-        check_record.Check("fuzz", options.results).write(found)
+        check.write(found)
     if not kinds and not options.out:
         shutil.rmtree(out)
     return 1 if kinds else 0

@@ -57,6 +57,7 @@ BLOCKS: Blocks = {
     "longer-runs": quality.longer,
     "norm-layers": layers.norms,
     "trivial-answers": checks.trivial_answers,
+    "planted-neighbours": checks.neighbours,
     "timing-power": checks.timing_power,
     "commits": checks.commits,
     "joeynmt": checks.joeynmt,

@@ -258,6 +258,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulation (0)")
     parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
     arguments = parser.parse_args()
+    check = None
+    if arguments.results:
+        import check_record  # needs torch
+
+        check = check_record.Check("verdict_power", arguments.results)
     results = {}
     for number, case in enumerate(CASES):
         for difference in DIFFERENCES:
@@ -265,11 +270,8 @@ def main() -> None:
             results[case, difference] = [campaign(case, difference, generator) for _ in range(arguments.campaigns)]
     rows = summary(results)
     print("\n".join(tables(rows)))
-    if arguments.results:
-        import check_record  # needs torch
-
-        found = {"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows}
-        check_record.Check("verdict_power", arguments.results).write(found)
+    if check:
+        check.write({"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows})
 
 
 if __name__ == "__main__":

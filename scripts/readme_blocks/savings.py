@@ -6,7 +6,9 @@ one of most processes; of these one with enough rounds and clear times, and then
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -87,13 +89,40 @@ def ratio(record: pd.DataFrame, series: str, reference: str = "ln") -> Interval 
     """Return the time of a series relative to another one of its record; None if no process measured both."""
     if not {series, reference} <= set(record["series"]):
         return None
-    folder = record["folder"].iloc[0]
     rows = record.to_dict("records")
     if reference != record["reference"].iloc[0]:
-        stored = read_json(timing_records.Path(folder, timing_records.FILE))
+        folder = record["folder"].iloc[0]
+        stored = _only(read_json(Path(folder, timing_records.FILE)), {series, reference})
+        if stored is None:
+            return _quotient(ratio(record, series), ratio(record, reference))
         rows = timing_records.rows(stored | {"reference": reference}, folder)
     row = next((row for row in rows if row["series"] == series), None)
     return Interval(row["ratio"], row["low"], row["high"]) if row else None
+
+
+def _only(stored: dict[str, Any], names: set[str]) -> dict[str, Any] | None:
+    """Return a timing record with these series only, from the processes that have them all; None without such ones."""
+    series = [one for one in stored["series"] if one["series"] in names]
+    if "processes" not in stored:  # format 1: one process has all series
+        return stored | {"series": series}
+    processes = [
+        process | {"seconds": {name: process["seconds"][name] for name in names}}
+        for process in stored["processes"]
+        if names <= set(process["seconds"])
+    ]
+    return stored | {"series": series, "processes": processes} if processes else None
+
+
+def _quotient(one: Interval | None, other: Interval | None) -> Interval | None:
+    """Return the quotient of two ratios from different processes, whose errors are independent.
+
+    The half widths of the intervals of the logarithms add in quadrature.
+    """
+    if one is None or other is None:
+        return None
+    half = math.hypot(*(math.log(interval.high / interval.low) / 2 for interval in (one, other)))
+    value = one.ratio / other.ratio
+    return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
 def _saving(found: Interval | None) -> str:

@@ -42,6 +42,7 @@ def caveats(records: Records) -> list[str]:
             runs[runs["time_state"] != "clear"],
             "{time_state}",
         ),
+        _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commit:.7}"),
         _compared(statistics.target(records), step),
     ]
     return [line for line in lines if line]

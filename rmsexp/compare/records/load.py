@@ -25,7 +25,18 @@ from rmsexp.rules import score
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
-    *("builtin", "dataset", "device", "threads", "torch", "time_state", "recipe_steps", "evaluation"),
+    *(
+        "builtin",
+        "dataset",
+        "device",
+        "threads",
+        "torch",
+        "commit",
+        "dirty",
+        "time_state",
+        "recipe_steps",
+        "evaluation",
+    ),
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "parameters"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
@@ -229,6 +240,8 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "device": session.get("device"),
         "threads": number(session.get("threads")),
         "torch": session.get("versions", {}).get("torch"),
+        "commit": str((session.get("git") or {}).get("commit")),
+        "dirty": any((session.get("git") or {}).get("dirty") for session in stored["sessions"]),
         "time_state": _time_state(stored["sessions"]),
     }
     for key, value in row.items():

@@ -26,3 +26,11 @@ def test_caveats_name_data_machine_and_excluded_runs(tmp_path: Path) -> None:
     assert "impl eager; device AMD EPYC; threads 2; torch 2.15.0" in text
     assert "RMSNorm seed 0 (finished, 120 of 400 steps)" in text
     assert "RMSNorm seed 0 (contended)" in text
+
+
+def test_caveats_name_runs_with_uncommitted_changes(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms")
+    path = write_run(tmp_path, "ln") / "run.json"
+    path.write_text(path.read_text().replace('"dirty": false', '"dirty": true'))
+    lines = [line for line in caveats.caveats(load(tmp_path)) if "uncommitted" in line]
+    assert lines == ["made with uncommitted changes: LayerNorm seed 0 (commit abc)"]

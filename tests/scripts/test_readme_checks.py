@@ -1,0 +1,176 @@
+"""The texts about checks, from synthetic records; without a record, a text names the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import readme_numbers  # noqa: E402
+import verdict_power as simulation  # noqa: E402
+from readme_blocks import checks, savings  # noqa: E402
+from readme_blocks.evidence import Evidence  # noqa: E402
+
+from rmsexp.compare.records import timing_records  # noqa: E402
+
+SESSION = {
+    "started": "2026-11-23T00:00:00",
+    "git": {"commit": "a" * 40, "dirty": False},
+    "device": "AMD EPYC",
+    "threads": 1,
+    "versions": {"torch": "2.15.0"},
+    "contention": {"state": "clear"},
+}
+RECORDS: dict[str, dict[str, Any]] = {
+    "fuzz": {"seconds": 520.0, "kinds": 0, "readers": [{"reader": "runs", "inputs": 7, "slowest, s": 0.5}]},
+    "chaos": {"kills": 20, "errors": [], "seconds": 9.0},
+    "campaign_kills": {"kills": 10, "errors": ["x"], "seconds": 9.0},
+    "chaos_sweep": {
+        "faults": 3,
+        "seconds": 120.0,
+        "identical": 12,
+        "causes": ["y"],
+        "errors": [],
+        "ends": {"SIGKILL": {"SIGKILL": 2}, "SIGTERM": {"exit 143": 1}},
+    },
+    "trainer_overhead": {"ratio": 1.0131, "low": 1.006, "high": 1.023},
+    "words_per_second": {"tokens": [100, 300], "seconds": [1.0, 1.0]},
+    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]},
+    "joeynmt_bleu": {
+        "model": "gru256",
+        "rmsexp": {"bleu": 33.2, "minutes": 20.0},
+        "joeynmt": {"bleu": 27.6, "minutes": 20.1},
+    },
+    "compare_commits": {
+        "before": "b" * 40,
+        "after": "c" * 40,
+        "task": "rnnsearch",
+        "series": "rms",
+        "seconds": {"before, eager": [2.0] * 9, "after, eager": [2.0] * 9, "after, fused": [1.0] * 9},
+    },
+    "trivial_answers": {
+        "dataset": "LAMBADA",
+        "splits": {"valid": {"questions": 4256, "most_frequent": 0.799, "random": 0.9}},
+    },
+    "timing_power": {
+        "trials": [{"kind": "same", "low": 0.99, "high": 1.01}, {"kind": "slower", "low": 1.02, "high": 1.04}]
+    },
+    "planted_neighbours": {"runs": [{"kind": "same_core", "contention": {"state": "contended"}}]},
+}
+TEXTS = {
+    "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
+    "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
+    "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
+    "trainer-overhead": ["| 1.013 (1.006 to 1.023) |"],
+    "words-per-second": ["| 200 | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
+    "joeynmt": ["| 8,000, 8,400 | 2,000, 2,100 | 4.00 |", "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |"],
+    "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
+    "trivial-answers": ["Of the 4,256 questions of LAMBADA (valid)", "wrong answer to 79.9 %"],
+    "timing-power": ["the ratio 1 in 1 of 1 trials with equal models", "1 of 1 trials with a slowed model"],
+    "planted-neighbours": ["| same core | 1 | 1 |"],
+}
+
+
+def write_checks(folder: Path) -> None:
+    for name, results in RECORDS.items():
+        path = folder / f"m/checks/{name}0/check.json"
+        path.parent.mkdir(parents=True)
+        readers = [{"read": 0, "refused": 0} | dict.fromkeys(checks.fuzzing.VERDICTS, 0)]
+        if name == "fuzz":
+            results = results | {"readers": [readers[0] | results["readers"][0]]}
+        command = f"python scripts/{name}.py norm=rms"
+        path.write_text(json.dumps({"check": name, "command": command, "session": SESSION, "results": results}))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_text_of_a_check(tmp_path: Path, name: str) -> None:
+    evidence = Evidence(tmp_path, tmp_path)
+    assert "No record of this is committed yet. The command is `python scripts/" in readme_numbers.BLOCKS[name](
+        evidence
+    )
+    write_checks(tmp_path)
+    found = readme_numbers.BLOCKS[name](evidence)
+    assert all(expected in found for expected in TEXTS[name]), found
+
+
+def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:
+    write_checks(tmp_path)
+    old, new = (tmp_path / f"m/checks/fuzz{number}" for number in range(2))
+    shutil.copytree(old, new)
+    content = (new / "check.json").read_text()
+    (new / "check.json").write_text(content.replace("2026-11-23", "2026-11-24").replace("520.0", "521.0"))
+    assert checks.fuzz(Evidence(tmp_path, tmp_path)).startswith("In 521 s")
+
+
+def test_the_tables_of_simulated_campaigns_come_from_their_record(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    results = {
+        (case, by): [simulation.campaign(case, by, generator) for _ in range(3)]
+        for case in simulation.CASES
+        for by in simulation.DIFFERENCES
+    }
+    rows = simulation.summary(results)
+    path = tmp_path / "computed/checks/verdict_power0/check.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"session": SESSION, "results": {"campaigns": 3, "cases": rows}}))
+    found = checks.verdict_rules(Evidence(tmp_path, tmp_path))
+    assert found.startswith("\n".join(simulation.tables(rows)))
+    worst = max(
+        max(shares) for row in rows if row["case"].startswith("rates known") for shares in row["wrong"].values()
+    )
+    assert f"at most {100 * worst:.1f} % of the verdicts" in found
+
+
+@pytest.mark.skipif("processes" not in timing_records.COLUMNS, reason="timing records are of one process yet")
+def test_a_record_of_several_processes(tmp_path: Path) -> None:
+    """Six processes of up to four series each, in groups that share the reference; a pair may be in none together."""
+    series = [("ln", ["ln", "rms"]), ("fused", ["ln", "rms+impl=fused", "ln+impl=fused"])]
+    times = {"ln": 1.0, "rms": 0.9, "rms+impl=fused": 0.5, "ln+impl=fused": 0.52}
+    noise = np.random.default_rng(0)
+    processes = [
+        {
+            "session": SESSION | {"machine": {"id": "x", "name": "AMD EPYC 1"}},
+            "steps_per_block": 3,
+            "data_seconds": 0.0,
+            "series": names,
+            "seconds": {name: (times[name] * np.exp(noise.normal(0, 0.01, 25))).tolist() for name in names},
+        }
+        for _ in range(6)
+        for _, names in series
+    ]
+    stored = {
+        "format": 2,
+        "task": "cifar10",
+        "scale": "small",
+        "setting": "small",
+        "kind": "steps",
+        "reference": "ln",
+        "stopped": "budget spent",
+        "dataset": {"builtin": False},
+        "processes": processes,
+        "series": [
+            {"series": name, "impl": "fused" if "fused" in name else "eager", "parts": {}, "peak_bytes": None}
+            for name in times
+        ],
+    }
+    path = tmp_path / "m/cifar10/small/timing/steps0/timing.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(stored))
+    (group,) = savings.groups(Evidence(tmp_path, tmp_path))
+    assert group.processes == 6
+    assert "Each value is the mean of 6 processes, with a t-interval over processes." in savings.replication(group)
+    record = group.records["cifar10"]
+    for one, other in (("rms", "ln"), ("rms+impl=fused", "ln+impl=fused"), ("rms+impl=fused", "rms")):
+        found = savings.ratio(record, one, other)
+        assert found is not None
+        assert found.ratio == pytest.approx(times[one] / times[other], rel=0.01)
+        assert found.low < found.ratio < found.high
+        assert math.log(found.high / found.low) < 0.05
