@@ -7,9 +7,10 @@ without the words that say where data and results lie; ``session``, as in ``run.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from rmsexp import atomic
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
-from rmsexp.train import provenance
+from rmsexp.train import provenance, quiet
 from rmsexp.train.contention import Contention
 
 FILE, FORMAT = "check.json", 1
@@ -65,6 +66,46 @@ class Check:
         atomic.write_json(folder / FILE, content)
         report(f"record  {folder / FILE}")
         return folder / FILE
+
+
+class Parts:
+    """The finished parts of a check that takes hours: a line for each in ``<results>/checks/<name>.jsonl``.
+
+    A later process with the same command goes on after the last one.
+
+    Args:
+        planned: what identifies each part, in the order in which they are done.
+
+    Attributes:
+        done: the finished parts, with what identifies them.
+
+    Raises: SystemExit if there are parts of another command, code or machine.
+    """
+
+    def __init__(self, name: str, results: Path, planned: Sequence[Mapping[str, Any]]) -> None:
+        self._planned, self._lines = planned, results.expanduser() / "checks" / f"{name}.jsonl"
+        self._lines.parent.mkdir(parents=True, exist_ok=True)
+        texts = self._lines.read_text().splitlines() if self._lines.exists() else []
+        self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
+        here = {"code": provenance.code(), "machine": quiet.machine_id()}
+        expected = [{**part, **here} for part in planned[: len(texts)]]
+        if [{key: part.get(key) for key in (*planned[0], *here)} for part in self.done] != expected:
+            sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
+
+    @property
+    def left(self) -> range:
+        """The places in ``planned`` of the parts that are not done yet."""
+        return range(len(self.done), len(self._planned))
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Keep what the next part has found, which includes the ``code`` and the id of the ``machine``."""
+        self.done.append({**self._planned[len(self.done)], **found})
+        with self._lines.open("a") as file:
+            file.write(json.dumps(self.done[-1]) + "\n")
+
+    def remove(self) -> None:
+        """Remove the lines, after the record of the check has been written."""
+        self._lines.unlink()
 
 
 def report(line: str) -> None:

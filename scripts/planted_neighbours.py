@@ -33,7 +33,7 @@ import check_record
 
 from rmsexp import config, process, readers, record
 from rmsexp.machine_lock import measuring
-from rmsexp.train import provenance, quiet
+from rmsexp.train import quiet
 
 NAME = "planted_neighbours"
 WORDS = ("task=order_embedding", "norm=rms", "scale=demo", "max_steps=1500", "eval_every=1500", "checkpoint_every=1500")
@@ -67,18 +67,14 @@ def main() -> None:
         sys.exit("this machine has no quiet reference; make it with python -m rmsexp.timing --calibrate")
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
     config.job(words)  # a mistake is reported before the first run
-    lines = arguments.results.expanduser() / "checks" / f"{NAME}.jsonl"
-    lines.parent.mkdir(parents=True, exist_ok=True)
-    kinds = order(arguments.runs, arguments.quiet)
-    runs = finished(lines, kinds, words)
+    planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
+    runs = check_record.Parts(NAME, arguments.results, planned)
     with process.ctrl_c():
-        for number in range(len(runs), len(kinds)):
-            runs.append({"number": number, "words": words} | train(kinds[number], words, cores))
-            with lines.open("a") as file:
-                file.write(json.dumps(runs[-1]) + "\n")
-            print(f"{number + 1}/{len(kinds)} {describe(runs[-1])}", flush=True)
-    check_record.Check(NAME, arguments.results).write({"runs": runs} | {"summary": summarise(runs)})
-    lines.unlink()
+        for number in runs.left:
+            runs.add(train(planned[number]["kind"], words, cores))
+            print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
+    check_record.Check(NAME, arguments.results).write({"runs": runs.done, "summary": summarise(runs.done)})
+    runs.remove()
 
 
 def order(neighbours: int, alone: int) -> list[str]:
@@ -86,15 +82,6 @@ def order(neighbours: int, alone: int) -> list[str]:
     kinds = [kind for kind in KINDS for _ in range(alone if kind == "quiet" else neighbours)]
     random.Random(0).shuffle(kinds)
     return kinds
-
-
-def finished(lines: Path, kinds: list[str], words: list[str]) -> list[dict[str, Any]]:
-    """Return the runs that earlier processes did. Exit with a message if they are others than those of this command."""
-    runs = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    expected = [(kind, words, provenance.code(), quiet.machine_id()) for kind in kinds[: len(runs)]]
-    if [(run["kind"], run["words"], run["code"], run["machine"]) for run in runs] != expected:
-        sys.exit(f"{lines} has runs of another command, code or machine: move it away to begin again")
-    return runs
 
 
 def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:

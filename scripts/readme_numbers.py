@@ -59,6 +59,7 @@ BLOCKS: Blocks = {
     "trivial-answers": checks.trivial_answers,
     "planted-neighbours": checks.neighbours,
     "timing-power": checks.timing_power,
+    "timing-coverage": checks.timing_coverage,
     "commits": checks.commits,
     "joeynmt": checks.joeynmt,
     "words-per-second": checks.words,

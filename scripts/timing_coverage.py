@@ -1,30 +1,30 @@
-"""Simulate interleaved timings, and count how often their intervals hold the true ratio.
+"""Simulate interleaved timings, and count how often their intervals contain the true ratio.
 
 The logarithm of a ratio has normal noise in each round, with a standard deviation of 0.03: independent, or with an
 autocorrelation of 0.3 or 0.6 from round to round (AR(1)). Each of six processes has a true ratio of its own, which
 differs from the ratio that is sought by 0, 1 or 2 % (standard deviation). A process stops as it does in ``python -m
 rmsexp.timing``: when its interval is at most 0.02 wide, or after 20, 60 or 200 rounds.
 
-Prints a Markdown table: the share of intervals over six processes that hold the ratio sought, and the share of the
-processes whose own interval, over rounds, holds it. Without spread this is the coverage of the interval within a
-process. A share of 95 % in 2,000 trials has a standard error of 0.5 points.
+Prints the share of intervals over six processes that contain the ratio sought, and the share of the processes whose own
+interval, over rounds, contains it. Without spread this is the coverage of the interval within a process. A share of
+95 % in 2,000 trials has a standard error of 0.5 points.
 
-    python scripts/timing_coverage.py                 # 2,000 trials per line: some two minutes
+    python scripts/timing_coverage.py                 # 2,000 trials per line: some three minutes
     python scripts/timing_coverage.py --trials 200
 """
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from readme_blocks.text import table
 
 from rmsexp.compare.records.ratios import Interval, over_processes
-from rmsexp.measure.interleaved import Round
 from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget, measure_ratios
 
 TRUE, NOISE, PROCESSES = 0.9, 0.03, 6
 CORRELATIONS, ROUNDS, SPREADS = (0.0, 0.3, 0.6), (20, 60, 200), (0.0, 0.01, 0.02)
@@ -40,6 +40,9 @@ def noise(correlation: float, generator: np.random.Generator) -> Iterator[float]
 
 def measure_process(correlation: float, rounds: int, generator: np.random.Generator) -> tuple[Interval, int]:
     """Return the ratio that a process without a ratio of its own finds, and its number of rounds."""
+    from rmsexp.measure.interleaved import Round  # needs torch, which tests of pages do without
+    from rmsexp.measure.steps import Budget, measure_ratios
+
     watch: Any = SimpleNamespace(seconds=0.0)  # counts rounds, so the budget is a number of rounds, too
 
     def simulated() -> Iterator[Round]:
@@ -52,8 +55,23 @@ def measure_process(correlation: float, rounds: int, generator: np.random.Genera
     return measured.ratios["norm"], len(measured.rounds)
 
 
-def holds(interval: Interval) -> bool:
-    return interval.low <= TRUE <= interval.high
+def simulate(trials: int) -> Iterator[dict[str, float]]:
+    """Yield a line for each autocorrelation, number of rounds and spread; the shares are fractions."""
+    generator = np.random.default_rng(0)
+    for correlation in CORRELATIONS:
+        for rounds in ROUNDS:
+            measured = [measure_process(correlation, rounds, generator) for _ in range(trials * PROCESSES)]
+            for spread in SPREADS:
+                own = [moved(interval, generator.normal(0, spread)) for interval, _ in measured]
+                ratios = np.reshape([found.ratio for found in own], (trials, PROCESSES))
+                yield {
+                    "autocorrelation": correlation,
+                    "rounds": rounds,
+                    "mean_rounds": float(np.mean([count for _, count in measured])),
+                    "spread": spread,
+                    "over_processes": share([over_processes(each) for each in ratios.tolist()]),
+                    "within_process": share(own),
+                }
 
 
 def moved(interval: Interval, by: float) -> Interval:
@@ -61,23 +79,38 @@ def moved(interval: Interval, by: float) -> Interval:
     return Interval(*(end * math.exp(by) for end in interval))
 
 
+def share(intervals: Sequence[Interval]) -> float:
+    """Return the share of the intervals that contain the true ratio."""
+    return float(np.mean([interval.low <= TRUE <= interval.high for interval in intervals]))
+
+
+def markdown(lines: Sequence[Mapping[str, float]]) -> str:
+    """Return the lines of a simulation as a Markdown table."""
+    return table(
+        [
+            {
+                "autocorrelation of rounds": f"{line['autocorrelation']:g}",
+                "rounds per process, at most (mean)": f"{line['rounds']} ({line['mean_rounds']:.0f})",
+                "spread of processes": f"{line['spread']:.0%}".replace("%", " %"),
+                "interval over six processes": f"{100 * line['over_processes']:.1f} %",
+                "interval of one process": f"{100 * line['within_process']:.1f} %",
+            }
+            for line in lines
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000, help="number of simulated timings per line (2000)")
-    trials = parser.parse_args().trials
-    generator = np.random.default_rng(0)
-    print("| autocorrelation | rounds at most | rounds, mean | spread of processes | six processes | one process |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for correlation in CORRELATIONS:
-        for rounds in ROUNDS:
-            measured = [measure_process(correlation, rounds, generator) for _ in range(trials * PROCESSES)]
-            used = np.mean([count for _, count in measured])
-            for spread in SPREADS:
-                own = [moved(interval, generator.normal(0, spread)) for interval, _ in measured]
-                ratios = np.reshape([found.ratio for found in own], (trials, PROCESSES))
-                together = [over_processes(each) for each in ratios.tolist()]
-                shares = [f"{100 * np.mean([holds(found) for found in each]):.1f} %" for each in (together, own)]
-                print(f"| {correlation:g} | {rounds} | {used:.0f} | {spread:.0%} | {' | '.join(shares)} |", flush=True)
+    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
+    arguments = parser.parse_args()
+    lines = list(simulate(arguments.trials))
+    print(markdown(lines))
+    if arguments.results:
+        import check_record  # needs torch
+
+        check_record.Check("timing_coverage", arguments.results).write({"trials": arguments.trials, "lines": lines})
 
 
 if __name__ == "__main__":

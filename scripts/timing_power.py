@@ -1,25 +1,36 @@
 """Test the interleaved timing: whether it detects a planted slowdown, and finds no difference between equal models.
 
-Each trial times two newly made models with RMSNorm, until the interval of their ratio is narrow enough or the budget is
-spent. In "same" trials the models are equal, and about 95 % of the intervals should contain 1. In "slower" trials the
-second model idles after each step for a share of that step's time, and no interval should contain 1.
+    python scripts/timing_power.py [--equal 60] [--slowed 20] [--share 0.03] [--budget 120] [KEY=VALUE …]
 
-    python scripts/timing_power.py --same 100 --slower 20 --share 0.05 task=order_embedding threads=1
+Each trial is a timing in six processes of its own, of two models with RMSNorm. In "equal" trials the models are equal,
+and about 95 % of the intervals should contain 1. In "slowed" trials the second model idles after each step for a share
+of that step's time, and intervals should not contain 1. The trials are in random order.
+
+A finished trial is a line in ``<results>/checks/timing_power.jsonl``; the same command goes on after the last one. When
+all trials are done, their record is written (see check_record.py) and the lines are removed.
 """
 
 import argparse
-import json
-import sys
+import random
+import statistics
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from rmsexp import config
-from rmsexp.machine_lock import measuring
-from rmsexp.measure import steps
+import check_record
+from scipy.stats import binomtest
+
+from rmsexp import config, process
+from rmsexp.compare.records import timing_records
+from rmsexp.measure import processes, steps
 from rmsexp.measure.interleaved import Contestant
 from rmsexp.measure.options import TimingConfig
-from rmsexp.train.device import set_up_device
+
+NAME = "timing_power"
+WORDS = ("task=order_embedding", "norm=rms", "threads=1", "device=cpu")
+EQUAL, SLOWED = "equal", "slowed"
+LEAST = 0.9  # share of trials of either kind that should be right
 
 
 class Slowed:
@@ -28,70 +39,99 @@ class Slowed:
     def __init__(self, contestant: Contestant, share: float) -> None:
         self._contestant, self._share = contestant, share
 
-    def take(self, step: int, batches: Any, **part: Any) -> None:
+    def take(self, step: int, batches: Any, part: Any = nullcontext) -> None:
         start = time.perf_counter()
-        self._contestant.take(step, batches, **part)
+        self._contestant.take(step, batches, part)
         end = time.perf_counter() + self._share * (time.perf_counter() - start)
         while time.perf_counter() < end:
             pass
 
 
+def measure_slowed(share: float, *arguments: Any) -> dict[str, Any]:
+    """Measure in a process as ``steps.measure`` does, with the series "second" slowed."""
+    make = steps.make_contestants
+
+    def make_slowed(*given: Any) -> steps.Contestants:
+        made = make(*given)
+        place = list(made.jobs).index("second")
+        made.timer.contestants[place] = Slowed(made.timer.contestants[place], share)
+        return made
+
+    steps.make_contestants = make_slowed
+    return steps.measure(*arguments)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--same", type=int, default=100, help="number of trials with two equal models (100)")
-    parser.add_argument("--slower", type=int, default=20, help="number of trials with a slowed model (20)")
-    parser.add_argument(
-        "--share",
-        type=float,
-        default=0.05,
-        help="idle time after each step of the slowed model, as a share of the step's time (0.05)",
-    )
-    parser.add_argument(
-        "--target-width", type=float, default=0.03, help="width of the interval at which a trial stops (0.03)"
-    )
-    parser.add_argument(
-        "--budget", type=float, default=10, help="seconds after which a trial stops, however wide the interval is (10)"
-    )
-    parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
+    parser.add_argument("--equal", type=int, default=60, help="number of trials with two equal models (60)")
+    parser.add_argument("--slowed", type=int, default=20, help="number of trials with a slowed model (20)")
+    parser.add_argument("--share", type=float, default=0.03, help="idle time, as a share of the step's time (0.03)")
+    parser.add_argument("--budget", type=float, default=120, help="seconds of a trial, for its six processes (120)")
+    check_record.add_option(parser)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
-    trials = []
-    for seed, kind in enumerate(["same"] * arguments.same + ["slower"] * arguments.slower):
-        trials.append({"kind": kind} | run_trial(seed, arguments.share if kind == "slower" else 0.0, arguments))
-        print(json.dumps(trials[-1]), flush=True)
-    print(f"target_width {arguments.target_width:g}, budget {arguments.budget:g} s, {' '.join(arguments.overrides)}")
-    for kind, contain_one in (("same", True), ("slower", False)):
-        summarise([trial for trial in trials if trial["kind"] == kind], contain_one)
+    words = [*WORDS, *map(config.expand_home, arguments.overrides)]
+    config.job(words)  # a mistake is reported before the first trial
+    options = {"share": arguments.share, "budget": arguments.budget, "words": words}
+    planned = [{"kind": kind} | options for kind in order(arguments.equal, arguments.slowed)]
+    trials = check_record.Parts(NAME, arguments.results, planned)
+    with process.ctrl_c():
+        for number in trials.left:
+            trials.add(run_trial(number, **planned[number]))
+            print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
+    check_record.Check(NAME, arguments.results).write({"trials": trials.done, "summary": summarise(trials.done)})
+    trials.remove()
 
 
-@measuring(partial(print, file=sys.stderr))
-def run_trial(seed: int, share: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time two models, the second slowed by ``share``.
-
-    Return the ratio second / first with its interval, the number of rounds, and why the measuring stopped.
-    """
-    job = config.job([*map(config.expand_home, arguments.overrides), "norm=rms"])
-    options = TimingConfig(reference="first", target_width=arguments.target_width, budget=arguments.budget)
-    jobs, device = {"first": job, "second": job}, set_up_device(job.config)
-    timer, _, _ = steps.make_contestants(jobs, options, device, report=lambda _: None)
-    timer.seed = seed
-    if share:
-        first, second = timer.contestants
-        timer.contestants = [first, Slowed(second, share)]
-    timer.warm_up()
-    result = steps.measure_ratios(timer, list(jobs), options, report=lambda _: None)
-    return {**result.ratios["second"]._asdict(), "rounds": len(result.rounds), "stopped": result.stopped}
+def order(equal: int, slowed: int) -> list[str]:
+    """Return the kind of each trial, in random order, always the same."""
+    kinds = [EQUAL] * equal + [SLOWED] * slowed
+    random.Random(0).shuffle(kinds)
+    return kinds
 
 
-def summarise(trials: list[dict[str, Any]], contain_one: bool) -> None:
-    """Print the widths of the intervals, and how many contain 1 (with ``contain_one``) or exclude it (without)."""
-    if not trials:
-        return
-    right = sum((trial["low"] <= 1 <= trial["high"]) == contain_one for trial in trials)
-    widths = sorted(trial["high"] - trial["low"] for trial in trials)
-    print(
-        f"{right} of {len(trials)} intervals {'contain' if contain_one else 'exclude'} 1; "
-        f"widths: {widths[0]:.4f} to {widths[-1]:.4f}, median {widths[len(widths) // 2]:.4f}"
+def run_trial(number: int, kind: str, share: float, budget: float, words: list[str]) -> dict[str, Any]:
+    """Time two models, whose seed is the number of the trial; return what the record would say about the second."""
+    job = config.job([*words, f"seed={number}"])
+    options = TimingConfig(reference="first", budget=budget)
+    work = partial(measure_slowed, share) if kind == SLOWED else steps.measure
+    *_, content = processes.measure({"first": job, "second": job}, options, check_record.report, work)
+    _, row = timing_records.rows(content, "")
+    kept = ("ratio", "low", "high", "estimates", "rounds", "time_state", "stopped", "commit", "code", "machine")
+    return {key: row[key] for key in kept} | {"date": row["started"]}
+
+
+def is_right(trial: dict[str, Any]) -> bool:
+    """Return whether the interval of equal models contains 1, or that of a slowed model lies above 1."""
+    return trial["low"] <= 1 <= trial["high"] if trial["kind"] == EQUAL else trial["low"] > 1
+
+
+def describe(trial: dict[str, Any]) -> str:
+    return (
+        f"{trial['kind']:6} {trial['ratio']:.4f} ({trial['low']:.4f} to {trial['high']:.4f}), "
+        f"{len(trial['estimates'])} processes, {trial['rounds']} rounds, {trial['time_state']}, stopped: "
+        f"{trial['stopped']}: {'right' if is_right(trial) else 'WRONG'}"
     )
+
+
+def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
+    """Print and return, for each kind, how many trials are right, with a 95 % interval of their share.
+
+    The interval is that of Clopper and Pearson.
+    """
+    summary = {}
+    for kind, verb in ((EQUAL, "contain 1"), (SLOWED, "exclude 1")):
+        chosen = [trial for trial in trials if trial["kind"] == kind]
+        if not chosen:
+            continue
+        right = sum(map(is_right, chosen))
+        low, high = binomtest(right, len(chosen)).proportion_ci()
+        width = statistics.median(trial["high"] - trial["low"] for trial in chosen)
+        verdict = "as it should be" if right >= LEAST * len(chosen) else "NOT as it should be"
+        share = f"{right} of {len(chosen)} intervals ({100 * low:.0f} to {100 * high:.0f} %)"
+        print(f"{kind:6} {share} {verb}, {verdict}; median width {width:.4f}")
+        summary[kind] = {"trials": len(chosen), "right": right, "low": low, "high": high, "width": width}
+    return summary
 
 
 if __name__ == "__main__":

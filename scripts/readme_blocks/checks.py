@@ -8,6 +8,7 @@ from typing import Any
 
 import fuzz as fuzzing
 import numpy as np
+import timing_coverage as simulated
 import verdict_power
 
 from readme_blocks.evidence import Evidence
@@ -232,22 +233,47 @@ def _speed(results: Mapping[str, Any]) -> float:
 
 
 def timing_power(evidence: Evidence) -> str:
-    """How many intervals hold the ratio of equal models, and exclude that of a slowed one."""
+    """How many intervals contain the ratio of equal models, and exclude that of a slowed one."""
 
     def describe(content: Mapping[str, Any]) -> str:
-        trials = content["results"]["trials"]
-        equal, slowed = ([trial for trial in trials if (trial["kind"] == "same") == same] for same in (True, False))
-        held = sum(trial["low"] <= 1 <= trial["high"] for trial in equal)
-        found = sum(not trial["low"] <= 1 <= trial["high"] for trial in slowed)
+        trials, summary = content["results"]["trials"], content["results"]["summary"]
+        texts = {
+            kind: f"{found['right']} of {found['trials']} trials ({100 * found['low']:.0f} to "
+            f"{100 * found['high']:.0f} % with 95 % confidence)"
+            for kind, found in summary.items()
+        }
         widths = [trial["high"] - trial["low"] for trial in trials]
+        processes = Counter(len(trial["estimates"]) for trial in trials).most_common(1)[0][0]
         return sentences(
-            f"The interval contained the ratio 1 in {held} of {len(equal)} trials with equal models, and excluded it "
-            f"in {found} of {len(slowed)} trials with a slowed model. The median width of the intervals was "
-            f"{np.median(widths):.3f}.",
-            f"The command was `{content['command']}`, on {machine(content['session'])}.",
+            f"With equal models the interval contained the ratio 1 in {texts['equal']}. With a model that idles for "
+            f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
+            f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
+            f"width of the intervals was {np.median(widths):.3f}.",
+            f"The command was `{content['command']}`, on {machine(content['session'])}, commit {_commit(content)}.",
         )
 
-    return _newest(evidence, "timing_power", "python scripts/timing_power.py task=order_embedding threads=1", describe)
+    return _newest(evidence, "timing_power", "python scripts/timing_power.py", describe)
+
+
+def timing_coverage(evidence: Evidence) -> str:
+    """How often the intervals of simulated timings contain the true ratio."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        shares = [100 * line["over_processes"] for line in results["lines"]]
+        alone = [100 * line["within_process"] for line in results["lines"] if line["spread"] == 0]
+        return paragraphs(
+            simulated.markdown(results["lines"]),
+            sentences(
+                f"Each line is from {results['trials']:,} timings (commit {_commit(content)}). The interval over six "
+                f"processes contains the true ratio in {min(shares):.1f} to {max(shares):.1f} % of them.",
+                f"The interval of one process contains it in {min(alone):.1f} to {max(alone):.1f} % if processes do "
+                "not differ, and far less often if they do, because it knows nothing of that.",
+            ),
+        )
+
+    command = "python scripts/timing_coverage.py --results results/reference/computed"
+    return _newest(evidence, "timing_coverage", command, describe)
 
 
 def trivial_answers(evidence: Evidence) -> str:

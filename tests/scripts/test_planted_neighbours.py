@@ -64,7 +64,7 @@ def test_the_same_command_goes_on(kinds: list[str], run: Run, tmp_path: Path) ->
     lines = tmp_path / "checks/planted_neighbours.jsonl"
     assert len(lines.read_text().splitlines()) == 3
     assert kinds == planted_neighbours.order(2, 3)[:4]
-    with pytest.raises(SystemExit, match="has runs of another command, code or machine"):
+    with pytest.raises(SystemExit, match="has parts of another command, code or machine"):
         run("max_steps=7")
     run()
     assert [*kinds[:3], *kinds[4:]] == planted_neighbours.order(2, 3)

@@ -1,0 +1,47 @@
+"""The simulation of timings: its noise, and the shares of intervals that contain the truth."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmsexp.compare.records.ratios import Interval
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import timing_coverage  # noqa: E402
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_noise_has_the_stated_spread_and_correlation(correlation: float) -> None:
+    values = np.array(list(itertools.islice(timing_coverage.noise(correlation, np.random.default_rng(0)), 20_000)))
+    assert values.std() == pytest.approx(timing_coverage.NOISE, rel=0.05)
+    assert np.corrcoef(values[1:], values[:-1])[0, 1] == pytest.approx(correlation, abs=0.03)
+
+
+def test_a_process_stops_as_the_command_does() -> None:
+    generator = np.random.default_rng(0)
+    found = [timing_coverage.measure_process(0.0, 200, generator) for _ in range(30)]
+    assert {count for _, count in found} <= {20, 25, 31, 38, 47, 58, 72, 90, 112, 140, 175, 200}
+    assert all(interval.width <= 0.02 or count == 200 for interval, count in found)
+    assert timing_coverage.measure_process(0.6, 20, generator)[1] == 20
+
+
+def test_lines_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing_coverage, "CORRELATIONS", (0.3,))
+    monkeypatch.setattr(timing_coverage, "ROUNDS", (20,))
+    lines = list(timing_coverage.simulate(100))
+    assert [line["spread"] for line in lines] == [0, 0.01, 0.02]
+    assert all(0.88 <= line["over_processes"] <= 1 for line in lines)
+    assert lines[0]["within_process"] > 0.85 > lines[2]["within_process"]
+    assert timing_coverage.markdown(lines).splitlines()[3].startswith("| 0.3 | 20 (20) | 1 % | ")
+
+
+def test_the_share_counts_intervals_that_contain_the_truth() -> None:
+    intervals = [Interval(0.9, 0.89, 0.91), Interval(0.95, 0.91, 0.99)]
+    assert timing_coverage.share(intervals) == 0.5
+    assert timing_coverage.moved(intervals[0], 0) == intervals[0]
