@@ -85,7 +85,8 @@ def measure(
     timer, jobs, dataset = make_contestants(shuffled, options, device, describe)
     timer.warm_up()
     session, spent = provenance.session(device, 0), budget.watch.seconds
-    blocks_after = 0 if number else PARTS_BLOCKS
+    # The later processes have less time in return, so that all processes measure about equally many rounds.
+    blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, _, stopped = measure_ratios(timer.rounds(), list(jobs), options, budget, report, blocks_after)
     return {
         "dataset": asdict(dataset),
@@ -174,7 +175,7 @@ def measure_ratios(
     options: TimingConfig,
     budget: Budget,
     report: Report,
-    blocks_after: int = 0,
+    blocks_after: float = 0,
 ) -> Measurement:
     """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
 
