@@ -23,9 +23,9 @@ def write(
 ) -> list[Path]:
     """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
 
-    Texts: ``report.html report.md summary.csv tables.tex``. Figures: ``savings``, the time saved on all tasks, if a
-    training step was timed with LN and another norm; and ``published_<figure>``, the paper's curves of the reported
-    tasks. Each figure is written as PNG and SVG.
+    Texts: ``report.html report.md summary.csv tables.tex``. Figures: ``savings`` and ``savings_fused``, the time
+    that eager and fused norms save on all tasks, if training steps were timed with LN and another norm; and
+    ``published_<figure>``, the paper's curves of the reported tasks. Each figure is written as PNG and SVG.
 
     Args:
         reports: the reports of the settings.
@@ -62,10 +62,12 @@ def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
 
 
 def _draw_savings(timings: pd.DataFrame, folder: Path) -> list[Path]:
-    if savings_by_task.rows(timings).empty:
-        return []
-    canvas.write(savings_by_task.draw(timings), folder / "savings")
-    return [folder / "savings.png"]
+    paths = []
+    for impl, name in (("eager", "savings"), ("fused", "savings_fused")):
+        if len(savings_by_task.rows(timings, impl)):
+            canvas.write(savings_by_task.draw(timings, impl), folder / name)
+            paths.append(folder / f"{name}.png")
+    return paths
 
 
 def _draw_paper_curves(reports: Sequence[SettingReport], folder: Path) -> list[Path]:

@@ -29,7 +29,6 @@ from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
 
 P_TITLE = "The fraction of units p"
-FIGURES = {"curves": "Curves", "saving": "Time saved relative to LayerNorm", "p": P_TITLE}
 
 
 class WrittenReport(NamedTuple):
@@ -47,12 +46,14 @@ class Part(NamedTuple):
         title: its heading.
         numbers: its values, for the CSV file.
         readable: its cells as text, for people.
+        caption: the caption of its figure, if it has one.
     """
 
     name: str
     title: str
     numbers: pd.DataFrame
     readable: pd.DataFrame
+    caption: tuple[str, ...] = ()
 
 
 def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> WrittenReport:
@@ -80,21 +81,21 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
     report.folder.mkdir(exist_ok=True)
     timings = _timings_of(folder, records, timings)
     parts = list(_parts(folder, settings, timings))
-    numbers = {part.name: part.numbers for part in parts}
-    figures = ["curves", *_figures(records, numbers)]
+    titles = {"curves": "Curves"} | {part.name: part.title for part in parts}
+    figures = ["curves", *_figures(records, parts)]
     report = replace(
         report,
-        summary=numbers["summary"],
+        summary=parts[0].numbers,
         tables={part.title: part.readable for part in parts},
         sentences=findings.figure_1(records),
         notes=caveats(records),
-        figures={FIGURES[name]: str(report.folder / f"{name}.png") for name in figures},
+        figures={titles[name]: str(report.folder / f"{name}.png") for name in figures},
     )
     for part in parts:
         atomic.write_atomic(report.folder / f"{part.name}.csv", markup.csv(part.numbers))
     atomic.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
     atomic.write_atomic(report.folder / "tables.tex", markdown.latex(report))
-    return WrittenReport(report, pool.submit(_draw, records, numbers, folder))
+    return WrittenReport(report, pool.submit(_draw, records, parts, folder))
 
 
 def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.DataFrame:
@@ -112,13 +113,13 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     return timings[is_own]
 
 
-def _draw(records: Records, numbers: dict[str, pd.DataFrame], folder: Path) -> None:
+def _draw(records: Records, parts: list[Part], folder: Path) -> None:
     """Write the figures and the summary of a setting, which takes most of the time of a report.
 
-    ``numbers``: the tables of numbers, by file name. ``folder``: the folder of the setting.
+    ``parts``: its tables, of which the summary is the first. ``folder``: the folder of the setting.
     """
-    figures_folder = comparison.draw(records, folder, numbers["summary"])
-    for name, draw in _figures(records, numbers).items():
+    figures_folder = comparison.draw(records, folder, parts[0].numbers)
+    for name, draw in _figures(records, parts).items():
         canvas.write(draw(), figures_folder / name)
 
 
@@ -138,17 +139,20 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
     task, setting = records.names
     target, summary = statistics.target(records), summary_table.table(records, task, setting)
     readable = summary_table.readable(summary)
-    yield Part("summary", "Summary", summary, readable[readable.columns[:-1]])  # savings have their own table
+    yield Part("summary", "Summary", summary, readable[readable.columns[:-2]])  # times have their own tables
     tests = seed_tests.table(records)
     if len(tests):
         yield Part("paired", "Against LayerNorm, seed by seed", tests, seed_tests.readable(tests))
     published = versus_paper.table(records)
     if len(published):
         yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
-    savings = savings_table.table(records, timings)
-    yield Part(
-        "saving", "Time per step, and savings relative to LayerNorm", savings, savings_table.readable(savings, task)
-    )
+    for number, savings in enumerate(savings_table.tables(records, timings), 1):
+        name = "saving" if number == 1 else f"saving_{number}"
+        cells = savings_table.readable(savings.numbers, task)
+        yield Part(name, savings.title, savings.numbers, cells, tuple(savings.caption))
+    timed = savings_table.timing_table(timings)
+    if len(timed):
+        yield Part("timings", "Timing records", timed, timed)
     goal = time_to_target.level(records)
     if goal:
         times = time_to_target.table(records, goal)
@@ -176,18 +180,18 @@ def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[P
     return family
 
 
-def _figures(records: Records, numbers: dict[str, pd.DataFrame]) -> dict[str, Callable[[], Figure]]:
+def _figures(records: Records, parts: list[Part]) -> dict[str, Callable[[], Figure]]:
     """Return functions that draw the figures for which there are data, by file name without suffix.
 
-    The curves are not among them; :func:`rmsexp.compare.comparison.draw` draws these. ``numbers``: the tables, as
-    stored, by file name.
+    The curves are not among them; :func:`rmsexp.compare.comparison.draw` draws these. ``parts``: the tables.
     """
     task, setting = records.names
     figures: dict[str, Callable[[], Figure]] = {}
-    if numbers["saving"]["kind"].isin(["paired", "unpaired"]).any():
-        title = f"{task}, {setting}: time saved relative to LayerNorm"
-        figures["saving"] = partial(savings_plot.draw, numbers["saving"], task, title, caveats(records)[:2])
-    if "p" in numbers:
-        title = f"{task}, {setting}: the fraction of units p"
-        figures["p"] = partial(p_plot.draw, numbers["p"], statistics.target(records), title)
+    for part in parts:
+        if part.caption:
+            title = f"{task}, {setting}: time saved per training step"
+            figures[part.name] = partial(savings_plot.draw, part.numbers, task, title, list(part.caption))
+        if part.name == "p":
+            title = f"{task}, {setting}: the fraction of units p"
+            figures["p"] = partial(p_plot.draw, part.numbers, statistics.target(records), title)
     return figures

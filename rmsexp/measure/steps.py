@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import tasks
+from rmsexp.compare.records.comparable import FEWEST_ROUNDS
 from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.config import Job
 from rmsexp.measure import replay
@@ -23,8 +24,6 @@ from rmsexp.train.randomness import permutation, standard_normal
 from rmsexp.train.step import Batches, Settings, Stepper
 from rmsexp.train.task import Dataset
 
-# least number of rounds, unless the budget is spent before; intervals from fewer rounds are unreliable
-FEWEST_ROUNDS = 20
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
 REPLAYED_STEPS = range(0, 63, 7)

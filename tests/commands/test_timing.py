@@ -168,13 +168,8 @@ def test_records_of_format_1_are_read_as_one_process() -> None:
     assert row["commit"] == stored["session"]["git"]["commit"]
 
 
-def test_a_repeated_timing_is_another_record_and_the_newest_counts(setting: Path) -> None:
+def test_a_repeated_timing_is_another_record(setting: Path) -> None:
     assert timing_records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps2"
-    rows = of_record(timing_records.load(setting), "steps0")
-    older = rows.assign(started="2020-01-01T00:00:00+00:00", ratio=9.0)
-    newest = timing_records.newest(pd.concat([older, rows]))
-    assert list(newest["series"]) == ["none", "ln", "rms", "prms"]
-    assert 9.0 not in set(newest["ratio"])
 
 
 def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path) -> None:

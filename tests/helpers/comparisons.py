@@ -1,4 +1,4 @@
-"""Synthetic settings, timing records and evaluations for tests of comparisons."""
+"""Synthetic settings and evaluations for tests of comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from helpers.records import write_run
 from rmsexp import record
 from rmsexp.compare import load
 from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import summary as summary_table
 
@@ -67,22 +66,6 @@ def write_errors(root: Path, series: str, seed: int, errors: list[float], **run:
 
 def setting(root: Path) -> Records:
     return load(root).select("cifar10", "demo")
-
-
-def timings(**changes: object) -> pd.DataFrame:
-    """Return the rows of a timing record in which RMSNorm takes 20 % less time than LN; ``changes`` replace columns."""
-    shared = dict.fromkeys(timing_records.COLUMNS) | {
-        "folder": "x",
-        "task": "cifar10",
-        "setting": "demo",
-        "kind": "steps",
-    }
-    shared |= {"impl": "eager", "reference": "ln", "rounds": 30, "time_state": "clear", "started": "2026"}
-    shared |= {"processes": 1, **changes}
-    times = {"median_seconds_per_1k_steps": 50.0, "q25": 49.0, "q75": 52.0}
-    ln = {"series": "ln", "norm": "ln", "ratio": 1.0, "low": 1.0, "high": 1.0}
-    rms = {"series": "rms", "norm": "rms", "ratio": 0.8, "low": 0.78, "high": 0.83}
-    return pd.DataFrame([shared | times | row for row in (ln, rms)], columns=list(timing_records.COLUMNS))
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:

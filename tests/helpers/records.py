@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from rmsexp import atomic, record
+from rmsexp.compare.records import timing_records
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
@@ -74,3 +79,77 @@ def _rows(step: int, every: int, seconds_per_step: float, pace: float) -> list[r
     training = {"split": "train", "loss": loss + noise, "objective": loss, "error": loss / 3, "lr": 0.1, "grad_norm": 1}
     evaluation = {"split": "test", "loss": loss + 0.1, "error": 0.1 + loss / 3}
     return [shared | training] * (step > 0) + [shared | evaluation] * (step % (every * 10) == 0)
+
+
+def write_timing(
+    root: Path,
+    ratios: Mapping[str, float | Sequence[float]],
+    *,
+    task: str = "cifar10",
+    setting: str = "demo",
+    number: int = 0,
+    rounds: int = 30,
+    groups: Sequence[Sequence[str]] = (),
+    state: str = "clear",
+    session: Mapping[str, object] = {},
+    **record: Any,
+) -> Path:
+    """Write a timing record (``timing.json``, format 2) and return its folder, ``…/timing/steps<number>``.
+
+    Args:
+        root: the results folder.
+        ratios: by series, the ratio of its time to that of the reference, which takes 0.05 s; one per process or, if it
+            is the same in all, a number. The reference is the first series.
+        number: the number of the record.
+        rounds: the number of rounds in each process. Ratios differ a little between them.
+        groups: the series of each process; by default, all series are in all processes.
+        state: the time state of the processes.
+        session: replaces values of ``session``.
+        record: replaces values of ``timing.json``.
+    """
+    folder = root / task / setting / "timing" / f"steps{number}"
+    folder.mkdir(parents=True)
+    reference = next(iter(ratios))
+    lists = {name: [value] if isinstance(value, int | float) else list(value) for name, value in ratios.items()}
+    groups = groups or [list(ratios)] * max(map(len, lists.values()))
+    described = {
+        "started": f"2026-11-2{number}T03:00:00+00:00",
+        "git": {"commit": "abcdef0123", "dirty": False},
+        "code": "sha",
+        "versions": {"torch": "2.15.0"},
+        "device": "AMD EPYC",
+        "threads": 1,
+        "contention": {"state": state, "waited": 0.0, "steal": 0.0},
+        **session,
+    }
+    noise = 0.002 * np.sin(2.4 * np.arange(rounds))
+    processes = []
+    for place, group in enumerate(groups):
+        earlier = [sum(name in other for other in groups[:place]) for name in group]
+        of_process = {name: lists[name][min(k, len(lists[name]) - 1)] for name, k in zip(group, earlier, strict=True)}
+        seconds = {name: (0.05 * (ratio + (name != reference) * noise)).tolist() for name, ratio in of_process.items()}
+        processes.append(
+            {"session": described, "steps_per_block": 3, "data_seconds": 0.001, "series": list(group)}
+            | {"seconds": seconds}
+        )
+    content: dict[str, Any] = {"task": task, "scale": setting.split("+")[0], "setting": setting, "seed": 0}
+    content |= {"kind": "steps", "reference": reference, "options": {}, "stopped": "narrow enough"}
+    content |= {
+        "format": 2,
+        "dataset": {"name": "shapes twin", "digest": "0", "builtin": True},
+        "processes": processes,
+        "series": [
+            {"series": name, "impl": "fused" if "impl=fused" in name else "eager", "parts": {}, "peak_bytes": None}
+            for name in ratios
+        ],
+    }
+    atomic.write_json(folder / timing_records.FILE, content | record)
+    return folder
+
+
+def load_timings(root: Path) -> pd.DataFrame:
+    """Return the rows of all timing records below a folder, each of which must be readable."""
+    problems: list[str] = []
+    rows = timing_records.load(root, problems)
+    assert not problems
+    return rows

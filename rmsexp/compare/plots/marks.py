@@ -12,9 +12,15 @@ from rmsexp.compare.plots.style import GREY
 FRAMEWORKS = "sD^vP"  # matplotlib markers, one per framework of the paper
 
 
-def interval(axes: Axes, y: float, middle: float, low: float, high: float, colour: str, marker: str = "o") -> None:
-    """Draw a point at ``(middle, y)`` with the horizontal interval from ``low`` to ``high``."""
-    axes.errorbar([middle], [y], xerr=[[middle - low], [high - middle]], color=colour, fmt=marker, capsize=4)
+def interval(
+    axes: Axes, y: float, middle: float, low: float, high: float, colour: str, marker: str = "o", fill: str = "full"
+) -> None:
+    """Draw a point at ``(middle, y)`` with the horizontal interval from ``low`` to ``high``.
+
+    ``fill``: matplotlib's fillstyle of the point, "full" or "none".
+    """
+    errors = [[middle - low], [high - middle]]
+    axes.errorbar([middle], [y], xerr=errors, color=colour, fmt=marker, capsize=4, fillstyle=fill)
 
 
 def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "") -> int:

@@ -1,4 +1,4 @@
-"""The figure of the time that norms save relative to LayerNorm on all timed tasks."""
+"""The figures of the time that norms save relative to LayerNorm on all timed tasks, one per implementation."""
 
 from __future__ import annotations
 
@@ -6,46 +6,63 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.records import names, timing_records
+from rmsexp.compare.records import comparable, timing_records
+from rmsexp.compare.records.names import in_order, label, without_impl
 
 OFFSET = 0.2  # distance between the marks of two machines in one row, relative to the distance between rows
-MACHINES = "os^vXP"  # matplotlib markers of our savings, one per machine
+CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per machine and number of threads
 PAPER = "D"  # matplotlib marker of the paper's savings
+CLOCK = ("machine", "processor", "threads")
 
 
-def rows(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the savings in the figure, from each machine's newest record of whole steps for each task and setting.
+def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
+    """Return the savings in the figure of an implementation, of which LayerNorm has the same.
 
-    Records whose reference is not LayerNorm are left out. So are the reference itself, models without norm, and norms
-    with another implementation than the reference, whose saving would not be due to the norm alone.
+    For each task, setting, machine and number of threads, they are those of the comparison with the highest
+    :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
-    newest = timing_records.newest(timings, per=("task", "setting", "device"))
-    against_ln = newest["reference"].map(names.is_plain_ln).astype(bool)
-    is_norm = (newest["series"] != newest["reference"]) & (newest["norm"] != "none")
-    selected = newest[against_ln & is_norm & timing_records.has_reference_impl(newest)]
-    return selected.sort_values(["setting", "task"], kind="stable").reset_index(drop=True)
+    found = pd.concat([timings.iloc[:0], *(comparison.compared for comparison in _best(timings, impl))])
+    found = found[found["norm"] != "none"]
+    order = found["series"].map(in_order(found["series"]).index)
+    found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
+    return found.drop(columns="order")
 
 
-def draw(timings: pd.DataFrame) -> Figure:
-    """Return a figure with one row per task, setting and norm: our savings with 95 % intervals, and the paper's."""
-    table = rows(timings).iloc[::-1].reset_index(drop=True)
-    table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(names.label)
-    machines = sorted(table["device"].unique())
-    figure, axes = canvas.bars(list(table["label"].unique()), "Time saved relative to LayerNorm", _caption(table))
+def _best(timings: pd.DataFrame, impl: str) -> list[comparable.Comparison]:
+    best: dict[tuple[object, ...], comparable.Comparison] = {}
+    for comparison in comparable.comparisons(timings[timings["impl"] == impl]):
+        first = comparison.rows.iloc[0]
+        key = (first["task"], first["setting"], *first[list(CLOCK)])
+        if key not in best or comparable.rank(comparison.pooled) > comparable.rank(best[key].pooled):
+            best[key] = comparison
+    return list(best.values())
+
+
+def draw(timings: pd.DataFrame, impl: str) -> Figure:
+    """Return the figure: one row per task, setting and norm, with our savings and, for eager norms, the paper's."""
+    table = rows(timings, impl).iloc[::-1].reset_index(drop=True)
+    table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(without_impl).map(label)
+    clocks = sorted(set(table[list(CLOCK)].itertuples(index=False, name=None)))
+    title = f"Time saved relative to LayerNorm, {impl} norms"
+    figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table))
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
         for row in line.to_dict("records"):
-            machine = machines.index(row["device"])
+            place = clocks.index(tuple(row[key] for key in CLOCK))
             saving, low, high = (100 * fraction for fraction in timing_records.saving(row))
-            colour, marker = style.colour(row["norm"]), MACHINES[machine % len(MACHINES)]
-            marks.interval(axes, y - OFFSET * machine, saving, low, high, colour, marker)
+            colour, marker = style.colour(row["norm"]), CLOCKS[place % len(CLOCKS)]
+            filling = "none" if row["processes"] == 1 else "full"
+            marks.interval(axes, y - OFFSET * place, saving, low, high, colour, marker, filling)
         first = line.iloc[0]
-        marks.paper_savings(axes, str(first["task"]), [(first["norm"], y - OFFSET * len(machines))], PAPER)
-    for machine, device in enumerate(machines):
-        label = "measured here" if len(machines) == 1 else device
-        axes.plot([], [], MACHINES[machine % len(MACHINES)], color="black", label=label)
-    axes.plot([], [], PAPER, color=style.GREY, markersize=5, label="paper, each framework")
+        if impl == "eager":
+            marks.paper_savings(axes, str(first["task"]), [(str(first["series"]), y - OFFSET * len(clocks))], PAPER)
+    for place, (machine, processor, threads) in enumerate(clocks):
+        identity = "" if machine == processor else f", machine {machine}"
+        name = f"{processor}\n{comparable.threads(threads)}{identity}"
+        axes.plot([], [], CLOCKS[place % len(CLOCKS)], color="black", label=name)
+    if impl == "eager":
+        axes.plot([], [], PAPER, color=style.GREY, markersize=5, label="paper, each framework")
     marks.legend_outside(axes)
     marks.zero_line(axes)
     axes.set_xlabel("time saved per training step (%)")
@@ -53,6 +70,16 @@ def draw(timings: pd.DataFrame) -> Figure:
 
 
 def _caption(table: pd.DataFrame) -> list[str]:
-    impls = ", ".join(sorted(set(table["impl"])))
-    machines = {f"{row['device']}; threads {row['threads']:.0f}; torch {row['torch']}" for _, row in table.iterrows()}
-    return [f"interleaved times of whole training steps, 95 % intervals; impl {impls}", *sorted(machines)]
+    """Return the caption: how the times were measured, and which of them are less certain."""
+    torch = ", ".join(sorted(set(table["torch"])))
+    lines = [f"interleaved times of whole training steps, 95 % intervals; torch {torch}"]
+    if (table["processes"] == 1).any():
+        lines.append(f"hollow: {timing_records.replication(1)}; the interval does not cover how processes differ")
+    if (table["processes"] > 1).any():
+        counts = sorted({int(count) for count in table["processes"] if count > 1})
+        lines.append(f"filled: {', '.join(map(str, counts))} processes, interval over processes")
+    measured = table["task"] + ", " + table["setting"] + " (" + table["processor"] + ")"
+    few = sorted(set(measured[table["rounds"] < comparable.FEWEST_ROUNDS]))
+    lines += [f"fewer than {comparable.FEWEST_ROUNDS} rounds: {'; '.join(few)}"] * bool(few)
+    shared = sorted(set(measured[table["time_state"] != "clear"]))
+    return lines + [f"time not clear: {'; '.join(shared)}"] * bool(shared)

@@ -1,4 +1,4 @@
-"""Seconds per step of the norms of a campaign, from an interleaved timing record of its task and scale."""
+"""Seconds per step of the norms of a campaign, from interleaved timing records of its task and scale."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from rmsexp.campaign_file import Job
+from rmsexp.compare.records import comparable, names
 from rmsexp.compare.records.campaigns import State
+from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
 
-FEWEST = 2  # norms that a timing record must share with the campaign
+BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 
 
 class Timed(NamedTuple):
-    """Seconds per step by norm of a campaign, and the record that they come from: machine, implementation, setting."""
+    """Seconds per step by norm of a campaign, and the clock, setting and date of the records that they come from."""
 
     seconds: dict[str, float]
     source: str
@@ -22,32 +25,33 @@ class Timed(NamedTuple):
 def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None:
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
-    The record is of whole training steps, and of the task and scale of the campaign's final runs. Of several, it is one
-    with the implementation of these runs, with the most of the norms, and the newest. Its times are those of one
-    implementation.
+    The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
+    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one with the implementation of these runs, then one
+    from their machine, then the one with the highest rank and most of the norms.
     """
-    series = {job.norm: _plain(job.folder.split("/")[2]) for job in state.campaign.jobs if job.stage == "final"}
-    folders = [str(state.campaign.root / job.folder) for job in state.campaign.jobs if job.stage == "final"]
-    runs = records.runs[records.runs["folder"].isin(folders)]
-    candidates = timings[
-        (timings["kind"] == "steps")
-        & (timings["task"] == state.campaign.task)
-        & timings["scale"].isin(runs["scale"])
-        & timings["series"].map(_plain).isin(list(series.values()))
-    ]
-    choices = [rows for _, rows in candidates.groupby(["folder", "impl"], sort=True) if len(rows) >= FEWEST]
+    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in _final(state)}
+    runs = records.runs[records.runs["folder"].isin([str(state.campaign.root / job.folder) for job in _final(state)])]
+    wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
+    own = timings[wanted & (timings["task"] == state.campaign.task) & timings["scale"].isin(runs["scale"])]
+    baseline = BASELINE if BASELINE in series.values() else next(iter(series.values()), BASELINE)
+    choices = comparable.comparisons(own, baseline)
     if not choices:
         return None
-    impls = set(runs["impl"])
-    rows = max(choices, key=lambda rows: (rows["impl"].iloc[0] in impls, len(rows), str(rows["started"].iloc[0])))
-    by_series = dict(zip(rows["series"].map(_plain), rows["median_seconds_per_1k_steps"] / 1000, strict=True))
-    seconds = {norm: by_series[name] for norm, name in series.items() if name in by_series}
-    first = rows.iloc[0]
-    threads = f"threads {first['threads']:.0f}" if pd.notna(first["threads"]) else "threads unknown"
-    parts = (first["device"], threads, f"impl {first['impl']}", first["setting"], str(first["started"])[:10])
-    return Timed(seconds, "; ".join(map(str, parts)))
+    impls, machines = set(runs["impl"]), set(runs["machine"])
+
+    def preference(choice: Comparison) -> tuple[object, ...]:
+        first, (*quality, started) = choice.rows.iloc[0], comparable.rank(choice.pooled)
+        return first["impl"] in impls, first["machine"] in machines, *quality, len(choice.rows), started
+
+    best = max(choices, key=preference)
+    ratios = dict(zip(best.rows["series"].map(names.without_impl), best.rows["ratio"], strict=True))
+    of_baseline = best.rows["series"] == best.rows["baseline"]
+    step = float(best.rows.loc[of_baseline, "median_seconds_per_1k_steps"].iloc[0]) / 1000
+    seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
+    first = best.rows.iloc[0]
+    other = [] if first["machine"] in machines else ["not the machine of the runs"]
+    return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *other]))
 
 
-def _plain(series: str) -> str:
-    """Return a series without its implementation."""
-    return "+".join(part for part in series.split("+") if not part.startswith("impl="))
+def _final(state: State) -> list[Job]:
+    return [job for job in state.campaign.jobs if job.stage == "final"]

@@ -15,7 +15,7 @@ WIDTH = 90  # characters to which the remark in parentheses after a run's name i
 
 
 def caveats(records: Records) -> list[str]:
-    """Return a line on the data, one on the machine, one per reason for caution, and one on the step of the tables.
+    """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
 
     Raises:
         ValueError: no run names a target metric.
@@ -26,6 +26,7 @@ def caveats(records: Records) -> list[str]:
     lines = [
         _data(runs),
         _machine(runs),
+        _commits(runs),
         _run_list(
             "diverged (marked x; excluded from means in tables, and in curves if the norm has other runs)",
             runs[status == "diverged"],
@@ -42,7 +43,7 @@ def caveats(records: Records) -> list[str]:
             runs[runs["time_state"] != "clear"],
             "{time_state}",
         ),
-        _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commit:.7}"),
+        _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
         _compared(statistics.target(records), step),
     ]
     return [line for line in lines if line]
@@ -69,11 +70,25 @@ def _machine(runs: pd.DataFrame) -> str:
     threads = ", ".join(f"{float(count):.0f}" for count in _distinct(runs["threads"]))
     parts = {
         "impl": ", ".join(_distinct(runs["impl"])),
-        "device": ", ".join(_distinct(runs["device"])),
+        "device": ", ".join(_devices(runs)),
         "threads": threads,
         "torch": ", ".join(_distinct(runs["torch"])),
     }
     return "; ".join(f"{name} {value or 'unknown'}" for name, value in parts.items())
+
+
+def _devices(runs: pd.DataFrame) -> list[str]:
+    """Return the names of the processors, with the identity of the machine where names do not tell machines apart."""
+    known = runs[["device", "machine"]].dropna().astype(str).drop_duplicates()
+    ambiguous = known["device"].duplicated(keep=False)
+    return sorted(known["device"].where(~ambiguous, known["device"] + " (" + known["machine"] + ")"))
+
+
+def _commits(runs: pd.DataFrame) -> str:
+    commits = sorted({commit for text in _distinct(runs["commits"]) for commit in text.split(", ")})
+    unknown = int(runs["commits"].isna().sum())
+    parts = commits + [f"unknown for {unknown} of {len(runs)} runs"] * (unknown > 0)
+    return f"commits: {', '.join(parts)}"
 
 
 def _distinct(values: pd.Series) -> list[str]:

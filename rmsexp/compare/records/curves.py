@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rmsexp.compare.records.speed import CLOCK
 from rmsexp.compare.records.statistics import LOST, Array, t_factor
 
-CLOCK = ["device", "threads", "torch"]  # columns of runs that agree where times are compared
 Points = tuple[Array, Array]  # x and y
 
 
@@ -76,7 +76,7 @@ def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
 
 
 def clock_difference(runs: pd.DataFrame) -> str:
-    """Return why the times of runs cannot be compared, such as "different threads, torch"; "" if they can be."""
-    counts = runs[CLOCK].astype(str).nunique()
-    differ = counts.index[counts > 1]
-    return f"different {', '.join(differ)}" if len(differ) else ""
+    """Return why the times of runs cannot be compared, such as "different machine, code"; "" if they can be."""
+    counts = runs[list(CLOCK)].astype(str).nunique()
+    differ = [CLOCK[column] for column in CLOCK if counts[column] > 1]
+    return f"different {', '.join(differ)}" if differ else ""

@@ -25,18 +25,9 @@ from rmsexp.rules import score
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
-    *(
-        "builtin",
-        "dataset",
-        "device",
-        "threads",
-        "torch",
-        "commit",
-        "dirty",
-        "time_state",
-        "recipe_steps",
-        "evaluation",
-    ),
+    *("builtin", "dataset", "device", "machine", "threads", "torch", "code", "commits", "dirty", "started"),
+    "time_state",
+    *("recipe_steps", "evaluation"),
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "parameters"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
@@ -50,7 +41,9 @@ class Records:
     """Runs and their metrics.
 
     Attributes:
-        runs: one row per run, columns ``RUN_COLUMNS``.
+        runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, or the name of its
+            processor in older records. ``code``: the digest of the code. ``commits``: the commits that trained the run.
+            ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
             ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
@@ -238,10 +231,12 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
+        "machine": (session.get("machine") or {}).get("id") or session.get("device"),
         "threads": number(session.get("threads")),
         "torch": session.get("versions", {}).get("torch"),
-        "commit": str((session.get("git") or {}).get("commit")),
-        "dirty": any((session.get("git") or {}).get("dirty") for session in stored["sessions"]),
+        "code": session.get("code"),
+        "started": session.get("started"),
+        **_history(stored["sessions"]),
         "time_state": _time_state(stored["sessions"]),
     }
     for key, value in row.items():
@@ -256,6 +251,14 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         if not valid:
             raise ValueError(f"its {key} is {value!r:.40}")
     return row
+
+
+def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the ``commits`` of the sessions, and whether one of their work trees was ``dirty``; None if not known."""
+    trees = [session.get("git") or {} for session in sessions]
+    commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
+    known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
+    return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
 
 
 def _time_state(sessions: list[dict[str, Any]]) -> str:

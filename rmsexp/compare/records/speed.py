@@ -9,9 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from rmsexp.compare.records import names
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.records.names import is_plain_ln
 from rmsexp.compare.records.statistics import Array
+
+# Separate runs are compared only if these columns of their records agree; with the names of these for people.
+CLOCK = {"machine": "machine", "threads": "threads", "torch": "torch version", "code": "code"}
+SAME = "the same for all series"
 
 
 def seconds_per_1k_steps(metrics: pd.DataFrame) -> Array:
@@ -48,7 +52,7 @@ class Speed(NamedTuple):
     Attributes:
         series: the name of the series.
         impl: the implementation of its norm.
-        machine: the set of (device, threads, torch version) of the runs used.
+        clocks: the ``CLOCK`` of each of the runs used.
         is_clear: whether the runs used have clear times, at least one of which was measured.
         state: the number of all runs of the series in each time state, such as "1 clear, 2 contended".
         median, low, high: the median, the lower and the upper quartile of the seconds per 1k steps; NaN if no time was
@@ -57,7 +61,7 @@ class Speed(NamedTuple):
 
     series: str
     impl: str
-    machine: frozenset[tuple[object, ...]]
+    clocks: frozenset[tuple[object, ...]]
     is_clear: bool
     state: str
     median: float
@@ -77,10 +81,11 @@ def speed(records: Records, series: str) -> Speed:
     used = runs if clear.empty else clear
     values = seconds_per_1k_steps(records.metrics[records.metrics["folder"].isin(used["folder"])])
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [math.nan] * 3
-    machine = frozenset(used[["device", "threads", "torch"]].astype(str).itertuples(index=False, name=None))
+    known = used[list(CLOCK)].astype(object)
+    clocks = frozenset(known.where(known.notna(), None).itertuples(index=False, name=None))
     state = ", ".join(f"{count} {name}" for name, count in runs["time_state"].value_counts().sort_index().items())
     is_clear = bool(len(clear) and len(values))
-    return Speed(series, impl_of(runs), machine, is_clear, state, float(median), float(low), float(high))
+    return Speed(series, impl_of(runs), clocks, is_clear, state, float(median), float(low), float(high))
 
 
 def impl_of(runs: pd.DataFrame) -> str:
@@ -92,16 +97,51 @@ def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
     """Return the fraction of LN's time per step that a series saves, with a note; NaN if it cannot be computed.
 
     The note is "reference" for the LN series itself, "unpaired" for a saving, and otherwise the reason for NaN. A
-    saving compares the medians of separate runs, with the same implementation, on the same machine. ``speeds``: those
+    saving compares the medians of separate runs with the same implementation and the same ``CLOCK``. ``speeds``: those
     of all series of the setting, among which LN is looked up.
     """
-    reference = next((other for other in speeds if other.impl == series.impl and is_plain_ln(other.series)), None)
+    reference = next((other for other in speeds if other.impl == series.impl and names.is_plain_ln(other.series)), None)
     if reference is None:
         return math.nan, "no LN run of this impl"
     if not series.is_clear:
         return math.nan, f"time excluded ({series.reason})"
     if not reference.is_clear:
         return math.nan, f"LN's time excluded ({reference.reason})"
-    if len(series.machine | reference.machine) > 1:
-        return math.nan, "device, threads or torch version differ"
+    columns = map(set, zip(*(series.clocks | reference.clocks), strict=True))
+    differ = [name for name, values in zip(CLOCK.values(), columns, strict=True) if len(values) > 1 or None in values]
+    if differ:
+        return math.nan, f"not known to have LN's {' and '.join(differ)}"
     return 1 - series.median / reference.median, "reference" if series is reference else "unpaired"
+
+
+def differences(speeds: Sequence[Speed]) -> dict[str, str]:
+    """Return what differs between the clocks of the series, by series, such as "threads 2"; ``SAME`` if nothing."""
+    columns = [{clock[place] for series in speeds for clock in series.clocks} for place in range(len(CLOCK))]
+    differ = [place for place, values in enumerate(columns) if len(values) > 1]
+    return {
+        series.series: ", ".join(
+            f"{list(CLOCK.values())[place]} {' and '.join(sorted({_text(clock[place]) for clock in series.clocks}))}"
+            for place in differ
+        )
+        or SAME
+        for series in speeds
+    }
+
+
+def _text(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value or "unknown")
+
+
+def by_clock(records: Records) -> list[tuple[pd.Series, list[Speed]]]:
+    """Return the speeds of the series whose time is clear, one list per clock and implementation.
+
+    The first of each pair is a run of this clock. ``records``: those of one setting.
+    """
+    clear = records.runs[records.runs["time_state"] == "clear"]
+    found = []
+    for _, runs in clear.groupby(["impl", *CLOCK], dropna=False):
+        part = Records(runs, records.metrics, [])
+        speeds = [speed(part, series) for series in names.in_order(runs["series"])]
+        if speeds := [series for series in speeds if series.is_clear]:
+            found.append((runs.iloc[0], speeds))
+    return found

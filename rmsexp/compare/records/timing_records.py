@@ -27,9 +27,9 @@ KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers th
 PARTS = ("forward", "backward", "update")
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
-    *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates"),
+    *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
-    *("device", "machine", "processor", "threads", "torch", "code", "commit", "dirty"),
+    *("device", "machine", "processor", "speeds", "threads", "torch", "code", "commit", "dirty"),
     *("time_state", "stopped", "started", "builtin"),
 )
 
@@ -54,12 +54,14 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     Times are in seconds per 1k steps, over the rounds of all processes. ``q25``, ``q75``: the quartiles. ``PARTS``: the
     times of the parts of a step, which were measured separately; NaN for a part that was not measured.
 
-    ``processes``: the number of processes that measured the series. ``estimates``: the ratio of its time to the
+    ``processes``: the number of processes that measured the series. ``seconds``: for each process of the record, the
+    seconds per step in each round; None if it did not measure the series. ``estimates``: the ratio of its time to the
     reference's in each of them. ``ratio``, ``low``, ``high``: their mean and its t-interval over processes
     (:func:`rmsexp.compare.records.ratios.over_processes`), or with one process the interval over its rounds
     (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
+    ``speeds``: the entry ``machine`` of the session of the first process, see :func:`rmsexp.machine.same`.
 
     Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
@@ -71,13 +73,6 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
             if problems is not None:
                 problems.append(f"{path}: timing record ignored: {error!r}")
     return pd.DataFrame(loaded, columns=list(COLUMNS))
-
-
-def newest(timings: pd.DataFrame, kind: str = "steps", *, per: Sequence[str] = ("task", "setting")) -> pd.DataFrame:
-    """Return the rows of the record of this kind that was started last, for each combination of the columns ``per``."""
-    candidates = timings[timings["kind"] == kind]
-    last = candidates.groupby(list(per))["started"].transform("max")
-    return candidates[candidates["started"] == last].reset_index(drop=True)
 
 
 def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
@@ -98,6 +93,7 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "device": session["device"],
         "machine": machine.get("id", session["device"]),
         "processor": machine.get("name", session["device"]),
+        "speeds": machine,
         "threads": session["threads"],
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
@@ -111,7 +107,9 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         both = {series["series"], stored["reference"]}
         measured = [process["seconds"] for process in processes if both <= set(process["seconds"])]
         if measured:
-            found.append(shared | _row(series, measured, stored["reference"]))
+            seconds = [process["seconds"].get(series["series"]) for process in processes]
+            by_process = tuple(None if each is None else np.array(each, float) for each in seconds)
+            found.append(shared | _row(series, measured, stored["reference"]) | {"seconds": by_process})
     return found
 
 

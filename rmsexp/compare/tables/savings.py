@@ -1,81 +1,107 @@
-"""Time per step, and the time saved relative to LN, from a timing record (paired) or else from separate runs."""
+"""Time per step and the time that norms save, one table per clock: interleaved (paired), or of separate runs."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from rmsexp.compare import paper
-from rmsexp.compare.records import names, speed, timing_records
+from rmsexp.compare.records import comparable, names, speed, timing_records
+from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
-COLUMNS = ["series", "impl", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high", "kind", "note"]
+COLUMNS = [
+    *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
+    *("kind", "processes", "rounds", "note", "machine", "threads", "torch", "code"),
+]
+CLOCK = ("machine", "threads", "torch", "code")
+RECORDS = "Timing records"
 
 
-def table(records: Records, timings: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per series that was trained or timed, with columns ``COLUMNS``.
+class Table(NamedTuple):
+    """A table of times that share a clock.
 
-    Savings are fractions of the time per step with LN. ``kind`` is "reference" for LN itself; "paired" for a saving
-    from a timing record, with its 95 % interval ``low``, ``high``; "unpaired" for a saving from separate runs, without
-    an interval; or "unknown" if there is no saving, with the reason in ``note``.
+    Attributes:
+        title: its heading, which names the clock.
+        numbers: one row per series, with columns ``COLUMNS``. ``saving``: the fraction of the baseline's time per step,
+            and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "unpaired" for
+            one from separate runs, without interval; "unknown" without saving, with the reason in ``note``.
+        caption: the caption of its figure, as lines; empty for a table without figure.
+    """
+
+    title: str
+    numbers: pd.DataFrame
+    caption: list[str]
+
+
+def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
+    """Return the tables of a setting: against LayerNorm of the same implementation, fused against eager, unpaired.
 
     Args:
-        records: the records of one setting.
-        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`. The newest record of whole
-            steps is used if its reference is LN.
+        records: the records of the setting.
+        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`.
     """
-    speeds = {series: speed.speed(records, series) for series in names.in_order(records.runs["series"])}
-    steps = timing_records.newest(timings) if len(timings) else timings
-    timed = {str(row["series"]): row for _, row in steps.iterrows() if names.is_plain_ln(str(row["reference"]))}
-    rows = []
-    for series in names.in_order([*speeds, *timed]):
-        if series in timed:
-            rows.append({"series": series, **_paired(timed[series], series)})
-        else:
-            rows.append({"series": series, **_unpaired(speeds[series], list(speeds.values()))})
-    return pd.DataFrame(rows, columns=COLUMNS)
+    against_ln = [_paired(found, "relative to LayerNorm") for found in comparable.comparisons(timings)]
+    fused = [_paired(found, "relative to the eager norm") for found in comparable.fused_against_eager(timings)]
+    unpaired = [_unpaired(run, speeds) for run, speeds in speed.by_clock(records)]
+    if against_ln:  # separate runs are drawn only where nothing better is known
+        unpaired = [table._replace(caption=[]) for table in unpaired]
+    return [*against_ln, *(table._replace(caption=[]) for table in fused), *unpaired]
 
 
-def _paired(row: pd.Series, series: str) -> dict[str, Any]:
+def _paired(comparison: Comparison, relative: str) -> Table:
+    rows = [_paired_row(row) for row in comparison.rows.to_dict("records")]
+    title = f"Time per step, and savings {relative} ({comparable.clock(comparison)})"
+    return Table(title, pd.DataFrame(rows, columns=COLUMNS), comparable.notes(comparison))
+
+
+def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
+    state = row["time_state"]
     return {
-        "impl": row["impl"],
+        **{key: row[key] for key in ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *CLOCK)},
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
-        "q25": row["q25"],
-        "q75": row["q75"],
-        **dict(zip(("saving", "low", "high"), timing_records.saving(row.to_dict()), strict=True)),
-        "kind": "reference" if series == row["reference"] else "paired",
-        "note": f"{row['rounds']} rounds" + ("" if row["time_state"] == "clear" else f", {row['time_state']}"),
+        **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
+        "kind": "reference" if row["series"] == row["baseline"] else "paired",
+        "note": "" if state == "clear" else state,
     }
 
 
-def _unpaired(series: speed.Speed, speeds: list[speed.Speed]) -> dict[str, Any]:
-    saving, note = speed.saving(series, speeds)
-    kind = note if note in ("reference", "unpaired") else "unknown"
-    times = {"seconds_per_1k_steps": series.median, "q25": series.low, "q75": series.high}
-    savings = {"saving": saving, "low": math.nan, "high": math.nan}
-    return {"impl": series.impl, **times, **savings, "kind": kind, "note": note}
+def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
+    baseline = next((series.series for series in speeds if names.is_plain_ln(series.series)), None)
+    shared = {"baseline": baseline} | {key: run[key] for key in CLOCK}
+    rows = []
+    for series in speeds:
+        saving, note = speed.saving(series, speeds)
+        times = {"seconds_per_1k_steps": series.median, "q25": series.low, "q75": series.high}
+        rows.append(shared | times | {"series": series.series, "impl": series.impl, "saving": saving, "note": note})
+    numbers = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["low", "high", "processes", "rounds"], float))
+    numbers["kind"] = numbers["note"].where(numbers["note"].isin(["reference", "unpaired"]), "unknown")
+    machine = comparable.machine({"machine": run["machine"], "processor": run["device"] or "unknown machine"})
+    clock = f"{run['impl']}, {comparable.threads(run['threads'])}, {machine}, torch {run['torch']}, code {run['code']}"
+    title = f"Time per step of separate runs, and unpaired savings relative to LayerNorm ({clock})"
+    caption = [clock, "separate runs, whose speed may differ by several percent for other reasons than the norm"]
+    return Table(title, numbers, caption if (numbers["kind"] == "unpaired").any() else [])
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return the table as text, with the times and savings that the paper has for the task, in each framework."""
+    """Return a table as text, with the times and savings of the paper, whose norms are eager, if these are, too."""
+    impls = set(table["impl"])
     rows = []
     for row in table.to_dict("records"):
-        times = _paper_numbers(task, row["series"], "seconds_per_1k_steps")
-        savings = _paper_numbers(task, row["series"], "saving_vs_ln")
-        rows.append(
-            {
-                "norm": names.label(row["series"]),
-                "seconds per 1k steps, median (quartiles)": formats.median_and_range(
-                    row["seconds_per_1k_steps"], row["q25"], row["q75"]
-                ),
-                "saving vs LayerNorm": _saving(row),
-                "seconds per 1k steps, paper": _listed([f"{value:.4g}" for value in times["value"]], times),
-                "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
-            }
-        )
+        plain = names.without_impl(row["series"])
+        median = formats.median_and_range(row["seconds_per_1k_steps"], row["q25"], row["q75"])
+        name = f"{names.label(plain)} ({row['impl']})" if len(impls) > 1 else names.label(plain)
+        cells = {"norm": name, "seconds per 1k steps, median (quartiles)": median}
+        cells["saving vs LayerNorm" if len(impls) == 1 else "saving vs the eager norm"] = _saving(row)
+        if not math.isnan(row["processes"]):
+            cells["processes, rounds"] = f"{row['processes']:.0f}, {row['rounds']:.0f}"
+        if impls == {"eager"}:
+            cells |= _paper(task, row["series"])
+        rows.append(cells)
     return pd.DataFrame(rows)
 
 
@@ -84,8 +110,16 @@ def _saving(row: dict[Any, Any]) -> str:
         return f"{formats.NO_VALUE} ({row['note']})"
     if row["kind"] == "reference":
         return "reference"
-    note = f", {row['note']}" if row["kind"] == "paired" else ""
-    return f"{formats.saving(row['saving'], row['low'], row['high'])}, {row['kind']}{note}"
+    note = ", ".join(filter(None, (row["kind"], row["note"] * (row["note"] != row["kind"]))))
+    return f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
+
+
+def _paper(task: str, series: str) -> dict[str, str]:
+    times, savings = (_paper_numbers(task, series, metric) for metric in ("seconds_per_1k_steps", "saving_vs_ln"))
+    return {
+        "seconds per 1k steps, paper": _listed([f"{value:.4g}" for value in times["value"]], times),
+        "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
+    }
 
 
 def _paper_numbers(task: str, series: str, metric: str) -> pd.DataFrame:
@@ -97,3 +131,30 @@ def _listed(values: list[str], numbers: pd.DataFrame) -> str:
     """Return the values with their sources, such as "20.5 % (Theano (Lasagne), Table 10)"."""
     sources = zip(values, numbers["framework"], numbers["table"], strict=True)
     return "; ".join(f"{value} ({framework}, {table})" for value, framework, table in sources) or formats.NO_VALUE
+
+
+def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
+    """Return the timing records of a setting as text, with the savings of each and why it is not in the tables."""
+    rows = []
+    for comparison in comparable.comparisons(timings):
+        impl = comparison.rows["impl"].iloc[0]
+        for record in comparison.records.to_dict("records"):
+            rows.append(
+                {
+                    "record": Path(record["folder"]).name,
+                    "impl": impl,
+                    "date": str(record["started"])[:10],
+                    "commit": comparable.commit(record),
+                    "processes, rounds": f"{record['processes']}, {record['rounds']}",
+                    "saving vs LayerNorm": _savings(record["ratios"]),
+                    "in the tables above": f"no: {record['left_out']}" if record["left_out"] else "yes",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _savings(ratios: dict[str, float]) -> str:
+    plain = {names.without_impl(series): ratio for series, ratio in ratios.items()}
+    return ", ".join(
+        f"{names.label(series)} {formats.saving(1 - ratio)}" for series, ratio in plain.items() if series != "ln"
+    )

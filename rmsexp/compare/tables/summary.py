@@ -25,12 +25,14 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
-    saving; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or
-    over all runs if none is.
+    saving; ``clock``: the machine, threads and code of its times where they differ between series;
+    ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or over all runs if
+    none is.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
     speeds = [speed.speed(records, series) for series in names.in_order(records.runs["series"])]
+    clocks = speed.differences(speeds)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
     rows = []
@@ -57,6 +59,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "seconds_per_1k_steps_q25": series.low,
             "seconds_per_1k_steps_q75": series.high,
             "time_state": series.state,
+            "clock": clocks[series.series],
             "saving_vs_ln": saving,
             "saving_note": note,
         }
@@ -131,7 +134,13 @@ def _quality(row: dict[str, Any], name: str) -> str:
 
 def _speed(row: dict[str, Any]) -> str:
     median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
-    return formats.median_and_range(median, low, high, "" if "clear" in row["time_state"] else row["time_state"])
+    clock = "" if row["clock"] == speed.SAME else row["clock"]
+    return formats.median_and_range(median, low, high, ", ".join(filter(None, (_excluded(row), clock))))
+
+
+def _excluded(row: dict[str, Any]) -> str:
+    """Return the time states of a series none of whose runs has a clear time, and otherwise nothing."""
+    return "" if "clear" in row["time_state"] else row["time_state"]
 
 
 def _saving(row: dict[str, Any]) -> str:
@@ -159,7 +168,9 @@ def for_terminal(table: pd.DataFrame) -> Table:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
     text.columns = ["norm", "runs", *text.columns[2:-2], "s per 1k steps", "vs LN"]
-    text["s per 1k steps"] = table["seconds_per_1k_steps"].map(formats.number)
+    text["s per 1k steps"] = [
+        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
+    ]
     text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
     columns = Table()
     for column in text:

@@ -20,7 +20,8 @@ def table(records: Records) -> pd.DataFrame:
     Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
     in percent are fractions.
     ``final``, ``best``: our means over seeds at the common step and at the best evaluation on the selection split; NaN
-    if all runs diverged or failed. ``paper``: the paper's number. Differences are ours minus the paper's.
+    if all runs diverged or failed. ``paper``: the paper's number. Differences are ours minus the paper's; they are NaN
+    if the data are not the same.
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
@@ -28,7 +29,9 @@ def table(records: Records) -> pd.DataFrame:
     evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=["series", "final", "best", *published.columns])
-    rows["final_difference"], rows["best_difference"] = rows["final"] - rows["paper"], rows["best"] - rows["paper"]
+    same = matching.is_same_data(rows, records.runs["dataset"].dropna().unique())
+    for name in ("final", "best"):
+        rows[f"{name}_difference"] = (rows[name] - rows["paper"]).where(same)
     order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
     rows = rows.sort_values("series", key=lambda series: series.map(order), kind="stable")
     return rows[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
@@ -49,6 +52,7 @@ def _means(records: Records, split: str) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
+    """Return the table as text; without differences if the paper has no number that was measured on our data."""
     points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
     last = statistics.final_label(target)
     rows = [
@@ -63,4 +67,6 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         }
         for row in table.to_dict("records")
     ]
-    return pd.DataFrame(rows)
+    cells = pd.DataFrame(rows)
+    differences = [name for name in cells if "minus paper" in str(name)]
+    return cells.drop(columns=differences) if table["final_difference"].isna().all() else cells

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.campaigns import BETTER, STEPS, Campaign, three, write_timing
+from helpers.records import write_timing as write_record
 
 from rmsexp.compare import load
 from rmsexp.compare.plots import verdict_figures, verdict_panels
@@ -78,7 +80,8 @@ def test_quality_at_equal_time(root: Path, states: list[campaigns.State]) -> Non
     found = times[str(states[0].campaign.path)]
     assert found is not None
     assert found.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
-    assert found.source == "AMD EPYC; threads 1; impl fused; small; 2026-11-22"
+    clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated, only 4 rounds"
+    assert found.source == f"{clock}; small; 2026-11-22"
     (panel,) = verdict_panels.equal_time(states, records, {str(states[0].campaign.path): found})
     ends = {entry.norm: entry.x[-1] for entry in panel.marks}
     assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
@@ -98,6 +101,40 @@ def test_a_timing_record_of_another_kind_of_run_is_not_used(
     (state,) = campaigns.states(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert (timed is not None) == found
+
+
+@pytest.mark.parametrize(
+    ("impl", "other", "used"),
+    [
+        ("+impl=fused", {"session": {"code": "newer"}}, 0.8),  # the newest
+        ("", {"session": {"code": "newer"}}, 0.9),  # not of the implementation of the runs
+        ("+impl=fused", {"session": {"device": "Intel"}}, 0.9),  # not on the machine of the runs
+        ("+impl=fused", {"session": {"code": "newer"}, "state": "contended"}, 0.9),
+        ("+impl=fused", {"session": {"code": "newer"}, "rounds": 10}, 0.9),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
+    tmp_path: Path, impl: str, other: dict[str, Any], used: float, processes: int
+) -> None:
+    Campaign().write(tmp_path)
+    place = {"task": "cifar10", "setting": "small"}
+    write_record(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
+    write_record(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
+    (state,) = campaigns.states(tmp_path, [])
+    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+    assert timed is not None
+    expected = 0.9 if processes == 2 else used  # times of several processes come before those of one
+    assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * expected}, rel=1e-3)
+
+
+def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", session={"device": "Intel"})
+    (state,) = campaigns.states(tmp_path, [])
+    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+    assert timed is not None
+    assert timed.source.endswith("not the machine of the runs")
 
 
 def test_figures_have_a_panel_per_task_or_campaign(states: list[campaigns.State]) -> None:

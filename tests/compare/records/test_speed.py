@@ -10,6 +10,15 @@ from helpers.comparisons import summary
 from helpers.records import write_run
 
 from rmsexp.compare.records import speed
+from rmsexp.compare.tables import summary as summary_table
+
+CLEAR = {
+    "contention": {"state": "clear"},
+    "device": "A",
+    "threads": 1,
+    "code": "sha",
+    "versions": {"torch": "2.15.0"},
+}
 
 
 def test_time_per_1k_steps_and_unpaired_saving(tmp_path: Path) -> None:
@@ -48,15 +57,28 @@ def test_an_untrained_run_has_no_saving(tmp_path: Path) -> None:
     ("ln", "reason"),
     [
         (None, "no LN run of this impl"),
-        ({"contention": {"state": "contended"}, "device": "A"}, "LN's time excluded (1 contended)"),
-        ({"contention": {"state": "clear"}, "device": "B"}, "device, threads or torch version differ"),
+        (CLEAR | {"contention": {"state": "contended"}}, "LN's time excluded (1 contended)"),
+        (CLEAR | {"device": "B"}, "not known to have LN's machine"),
+        (CLEAR | {"threads": 2}, "not known to have LN's threads"),
+        (CLEAR | {"code": "other"}, "not known to have LN's code"),
+        (CLEAR | {"code": None}, "not known to have LN's code"),
+        (CLEAR | {"machine": {"id": "3f"}}, "not known to have LN's machine"),
     ],
 )
-def test_savings_need_a_reference_on_the_same_machine(tmp_path: Path, ln: object, reason: str) -> None:
-    write_run(tmp_path, "rms", sessions=[{"contention": {"state": "clear"}, "device": "A"}])
+def test_savings_need_a_reference_of_the_same_machine_threads_and_code(tmp_path: Path, ln: object, reason: str) -> None:
+    write_run(tmp_path, "rms", sessions=[CLEAR])
     if ln:
         write_run(tmp_path, "ln", sessions=[ln])
     assert summary(tmp_path).loc["rms", "saving_note"] == reason
+
+
+def test_a_time_says_what_differs_from_the_times_of_other_series(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", sessions=[CLEAR])
+    write_run(tmp_path, "rms", sessions=[CLEAR | {"threads": 2}])
+    table = summary(tmp_path)
+    assert table["clock"].to_dict() == {"ln": "threads 1", "rms": "threads 2"}
+    cells = summary_table.readable(table.reset_index())["seconds per 1k steps, median (quartiles)"]
+    assert cells.str.endswith(("threads 1)", "threads 2)")).all()
 
 
 @pytest.mark.parametrize(

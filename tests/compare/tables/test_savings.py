@@ -1,33 +1,87 @@
-"""The table of savings, from timing records and from separate runs."""
+"""The tables of savings, from timing records and from separate runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from helpers.comparisons import setting, timings
-from helpers.records import write_run
+from helpers.comparisons import setting
+from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare.tables import savings as savings_table
+from rmsexp.compare.tables.savings import Table
 
 
-def test_a_timing_record_replaces_unpaired_savings(tmp_path: Path) -> None:
+def tables(root: Path) -> list[Table]:
+    return savings_table.tables(setting(root), load_timings(root))
+
+
+def kinds(table: Table) -> dict[str, str]:
+    return table.numbers.set_index("series")["kind"].to_dict()
+
+
+def test_interleaved_and_unpaired_savings_are_in_different_tables(tmp_path: Path) -> None:
     for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
         write_run(tmp_path, series, seconds_per_step=seconds)
-    unpaired = savings_table.table(setting(tmp_path), timings().iloc[:0]).set_index("series")
-    assert unpaired["kind"].to_dict() == {"ln": "reference", "rms": "unpaired", "wn": "unpaired"}
-    assert unpaired.loc["rms", "saving"] == pytest.approx(0.5)
-    table = savings_table.table(setting(tmp_path), timings()).set_index("series")
-    assert table["kind"].to_dict() == {"ln": "reference", "rms": "paired", "wn": "unpaired"}
-    assert table.loc["rms", ["saving", "low", "high"]].tolist() == pytest.approx([0.2, 0.17, 0.22])
-    assert table.loc["rms", "seconds_per_1k_steps"] == 50
-    text = savings_table.readable(table.reset_index(), "cifar10").set_index("norm")
-    assert text.loc["RMSNorm", "saving vs LayerNorm"] == "20.0 % (17.0 to 22.0 %), paired, 30 rounds"
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]})
+    paired, unpaired = tables(tmp_path)
+    assert kinds(paired) == {"ln": "reference", "rms": "paired"}
+    assert kinds(unpaired) == {"ln": "reference", "rms": "unpaired", "wn": "unpaired"}
+    assert "(interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 2 processes)" in paired.title
+    assert "unpaired savings relative to LayerNorm (eager, 2 threads, AMD EPYC, torch 2.15.0, code" in unpaired.title
+    text = savings_table.readable(paired.numbers, "cifar10").set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("20.0 % (")
     assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
+    assert text.loc["RMSNorm", "processes, rounds"] == "2, 60"
+    text = savings_table.readable(unpaired.numbers, "cifar10").set_index("norm")
     assert text.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
+    assert paired.caption
+    assert not unpaired.caption  # drawn only where nothing was interleaved
 
 
-def test_a_timing_record_with_another_reference_gives_no_saving_over_ln(tmp_path: Path) -> None:
+def test_separate_runs_of_different_clocks_are_in_different_tables(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
     write_run(tmp_path, "rms")
-    table = savings_table.table(setting(tmp_path), timings(reference="none"))
-    assert table[["series", "kind", "note"]].to_numpy().tolist() == [["rms", "unknown", "no LN run of this impl"]]
+    session = {"contention": {"state": "clear"}, "device": "AMD EPYC", "threads": 1, "code": "sha"}
+    write_run(tmp_path, "wn", sessions=[session])
+    found = {tuple(kinds(table).items()) for table in tables(tmp_path)}
+    assert found == {(("ln", "reference"), ("rms", "unpaired")), (("wn", "unknown"),)}
+
+
+def test_contended_runs_are_in_no_table_of_times(tmp_path: Path) -> None:
+    for series in ("ln", "rms"):
+        write_run(tmp_path, series)
+    write_run(tmp_path, "wn", contention="contended")
+    (table,) = tables(tmp_path)
+    assert kinds(table) == {"ln": "reference", "rms": "unpaired"}
+    assert table.caption[0].startswith("eager, 2 threads")
+
+
+def test_fused_norms_have_tables_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", contention="contended")
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45})
+    eager, fused, both = tables(tmp_path)
+    assert [set(table.numbers["impl"]) for table in (eager, fused, both)] == [{"eager"}, {"fused"}, {"eager", "fused"}]
+    text = savings_table.readable(fused.numbers, "cifar10").set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("10.0 %")
+    assert not [name for name in text if "paper" in str(name)]
+    text = savings_table.readable(both.numbers, "cifar10").set_index("norm")
+    assert text.loc["LayerNorm (fused)", "saving vs the eager norm"].startswith("50.0 %")
+
+
+def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms")
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
+    (table,) = tables(tmp_path)
+    assert table.numbers[["series", "kind", "note"]].to_numpy().tolist() == [
+        ["rms", "unknown", "no LN run of this impl"]
+    ]
+
+
+def test_each_timing_record_is_listed_with_its_savings_and_why_it_is_not_used(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]}, session={"git": {"commit": "0123456789", "dirty": True}})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
+    newer, older = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
+    assert (newer["record"], newer["saving vs LayerNorm"]) == ("steps1", "RMSNorm 30.0 %")
+    assert newer["in the tables above"] == "no: made by other code"
+    assert (older["commit"], older["processes, rounds"]) == ("0123456 with uncommitted changes", "2, 60")
+    assert older["in the tables above"] == "yes"

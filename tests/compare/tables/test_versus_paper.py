@@ -12,11 +12,13 @@ from rmsexp.compare import load
 from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import versus_paper
 
+CIFAR10 = {"name": "CIFAR-10", "digest": "0", "builtin": False}
+
 
 def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
     for seed, last in enumerate([0.11, 0.13]):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.10, last])
-    write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4])  # not in the paper
+        write_errors(tmp_path, "ln", seed, [0.9, 0.10, last], dataset=CIFAR10)
+    write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4], dataset=CIFAR10)  # not in the paper
     table = versus_paper.table(setting(tmp_path))
     (row,) = table.to_dict("records")
     assert (row["series"], row["table"], row["paper"]) == ("ln", "Table 10", 0.1049)
@@ -25,6 +27,21 @@ def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
     text = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
     assert text["paper, its own setting"] == "10.49 %"
     assert text["last minus paper (points)"] == "+1.51"
+
+
+def test_numbers_on_other_data_are_shown_without_differences(tmp_path: Path) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.11])  # on built-in data
+    table = versus_paper.table(setting(tmp_path))
+    assert table[["final_difference", "best_difference"]].isna().all(axis=None)
+    text = versus_paper.readable(table, statistics.target(setting(tmp_path)))
+    assert list(text) == ["norm", "paper, its own setting", "last", "best on test", "source"]
+    assert text["source"].iloc[0] == "Table 10; Theano (Lasagne); CIFAR-10"
+
+
+def test_runs_on_several_data_sets_have_no_differences(tmp_path: Path) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.11], dataset=CIFAR10)
+    write_errors(tmp_path, "ln", 1, [0.9, 0.11])
+    assert versus_paper.table(setting(tmp_path))["final_difference"].isna().all()
 
 
 def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> None:

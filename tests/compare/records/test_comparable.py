@@ -1,0 +1,162 @@
+"""Which times stand in one table, and which of several timing records of one thing comes first in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.records import load_timings, write_timing
+from scipy import stats
+
+from rmsexp.compare.records import comparable
+from rmsexp.compare.records.comparable import Comparison
+
+EIGHT = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
+
+
+def compared(root: Path) -> list[Comparison]:
+    return comparable.comparisons(load_timings(root))
+
+
+def only(root: Path) -> Comparison:
+    (comparison,) = compared(root)
+    return comparison
+
+
+def ratios(comparison: Comparison) -> dict[str, float]:
+    return dict(zip(comparison.rows["series"], comparison.rows["ratio"].round(3), strict=True))
+
+
+def left_out(comparison: Comparison) -> dict[str, str]:
+    return {Path(row["folder"]).name: row["left_out"] for row in comparison.records.to_dict("records")}
+
+
+def test_records_of_the_same_code_and_machine_are_pooled(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.84]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.82}, number=1)
+    comparison = only(tmp_path)
+    row = comparison.rows.set_index("series").loc["rms"]
+    logarithms = np.log([0.80, 0.84, 0.82])
+    interval = stats.t.interval(0.95, 2, logarithms.mean(), stats.sem(logarithms))
+    assert [row["ratio"], row["low"], row["high"]] == pytest.approx(np.exp([logarithms.mean(), *interval]), rel=1e-3)
+    assert (row["processes"], row["rounds"]) == (3, 90)
+    assert row["estimates"] == pytest.approx((0.80, 0.84, 0.82), rel=1e-3)
+    assert left_out(comparison) == {"steps1": "", "steps0": ""}
+    assert comparable.clock(comparison) == "interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 3 processes"
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {"threads": 2},
+        {"device": "Intel"},
+        {"machine": {"id": "3f", "name": "AMD EPYC"}},
+        {"versions": {"torch": "2.9"}},
+    ],
+)
+def test_times_of_different_clocks_are_not_in_one_table(tmp_path: Path, session: dict[str, object]) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, session=session)
+    newer, older = compared(tmp_path)
+    assert (ratios(newer)["rms"], ratios(older)["rms"]) == (0.9, 0.8)
+    assert comparable.clock(newer) != comparable.clock(older)
+
+
+def test_machines_of_one_name_are_told_apart_by_their_identity(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"machine": {"id": "3f", "name": "AMD EPYC"}})
+    assert "AMD EPYC (3f), torch 2.15.0, one process, not replicated" in comparable.clock(only(tmp_path))
+
+
+def test_code_that_was_measured_in_several_processes_comes_first(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.81]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == pytest.approx(0.805, abs=1e-3)
+    assert left_out(comparison) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
+    listed = comparison.records.set_index("code")["ratios"]["newer"]
+    assert listed["rms"] == pytest.approx(0.7, abs=1e-3)
+
+
+@pytest.mark.parametrize(("code", "reason"), [("sha", "fewer than 20 rounds"), ("newer", comparable.OTHER_CODE)])
+def test_a_record_with_too_few_rounds_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, rounds=19, session={"code": code})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison)["steps1"] == reason
+
+
+def test_too_few_rounds_and_one_process_are_named(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, rounds=19)
+    assert comparable.replication(only(tmp_path)) == "one process, not replicated, only 19 rounds"
+
+
+@pytest.mark.parametrize(("code", "reason"), [("sha", "contended"), ("newer", comparable.OTHER_CODE)])
+def test_a_contended_record_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": code})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison)["steps1"] == reason
+
+
+def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) -> None:
+    machine = {"id": "3f", "name": "AMD EPYC", "arithmetic": 1.0, "bandwidth": 1.0}
+    for number, arithmetic in enumerate([1.3, 1.0, 1.1]):
+        session = {"machine": machine | {"arithmetic": arithmetic}}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, session=session)
+    assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
+
+
+def test_otherwise_the_newest_code_comes_first(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1)
+    assert ratios(only(tmp_path))["rms"] == 0.7
+
+
+def test_records_of_unknown_code_are_not_pooled(tmp_path: Path) -> None:
+    for number in range(2):
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, session={"code": None})
+    assert only(tmp_path).rows["processes"].tolist() == [1, 1]
+
+
+def test_a_fused_norm_is_compared_with_fused_layernorm(tmp_path: Path) -> None:
+    write_timing(tmp_path, EIGHT)
+    eager, fused = compared(tmp_path)
+    assert ratios(eager) == {"ln": 1.0, "rms": 0.8}
+    assert ratios(fused) == {"ln+impl=fused": 1.0, "rms+impl=fused": 0.9}
+    assert comparable.clock(fused).startswith("interleaved, fused, ")
+
+
+def test_fused_norms_are_compared_with_the_same_eager_norms_in_a_table_of_their_own(tmp_path: Path) -> None:
+    write_timing(tmp_path, EIGHT)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)  # without fused norms
+    (comparison,) = comparable.fused_against_eager(load_timings(tmp_path))
+    found = dict(zip(comparison.compared["series"], comparison.compared["ratio"], strict=True))
+    assert found == pytest.approx({"ln+impl=fused": 0.5, "rms+impl=fused": 0.45 / 0.8}, rel=1e-3)
+    assert comparison.rows["processes"].unique().tolist() == [1]
+
+
+def test_series_of_different_processes_are_compared_through_the_reference(tmp_path: Path) -> None:
+    fused = {"ln": 1.0, "ln+impl=fused": [0.5, 0.52], "rms+impl=fused": [0.45, 0.494]}
+    groups = [["ln", "ln+impl=fused"], ["ln", "rms+impl=fused"]] * 2
+    write_timing(tmp_path, fused, groups=groups)
+    (comparison,) = compared(tmp_path)
+    row = comparison.rows.set_index("series").loc["rms+impl=fused"]
+    assert row["estimates"] == pytest.approx((0.9, 0.95), rel=1e-3)
+    assert comparable.replication(comparison) == "2 processes"
+
+
+def test_the_reference_of_a_record_does_not_matter(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5})
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.5}, number=1)  # without LayerNorm
+    comparison = only(tmp_path)
+    assert ratios(comparison) == {"none": 0.5, "ln": 1.0, "rms": 0.75}
+    assert left_out(comparison) == {"steps0": ""}
+
+
+def test_captions_name_the_commits_and_uncommitted_changes(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"git": {"commit": "0123456789", "dirty": True}})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)
+    assert "0123456 with uncommitted changes, abcdef0; 2026-11-20 and 2026-11-21" in comparable.notes(only(tmp_path))[1]
