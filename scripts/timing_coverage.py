@@ -105,12 +105,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000, help="number of simulated timings per line (2000)")
     parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
     arguments = parser.parse_args()
+    import check_record  # needs torch
+
+    check = check_record.Check("timing_coverage", arguments.results)
     lines = list(simulate(arguments.trials))
     print(markdown(lines))
-    if arguments.results:
-        import check_record  # needs torch
-
-        check_record.Check("timing_coverage", arguments.results).write({"trials": arguments.trials, "lines": lines})
+    check.write({"trials": arguments.trials, "lines": lines})
 
 
 if __name__ == "__main__":

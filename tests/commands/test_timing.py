@@ -200,7 +200,7 @@ def test_table_and_figure_of_a_record(setting: Path) -> None:
     assert set(timing_table.readable(layers)["paper"]) == {""}  # the paper's savings are of whole steps
     times, savings = timing_plot.draw(steps).axes
     assert times.get_xlabel() == "ms per step, median and quartiles"
-    assert savings.get_xlabel() == "time saved vs LayerNorm (%), 95 % interval"
+    assert savings.get_xlabel() == "time saved vs LayerNorm (%), 95 % interval, each process"
     assert [text.get_text() for text in times.texts] == ["no norm", "LayerNorm", "RMSNorm", "pRMSNorm"]
     points = [line for line in savings.lines if line.get_marker() == "."]
     assert [list(line.get_xdata()) for line in points] == [

@@ -45,7 +45,8 @@ def draw(timings: pd.DataFrame) -> Figure:
     marks.zero_line(savings)
     times.set_xlim(left=0)
     times.set_xlabel("ms per step, median and quartiles")
-    savings.set_xlabel(f"time saved vs {label(first['reference'])} (%), 95 % interval")
+    each_process = ", each process" if timings["processes"].max() > 1 else ""
+    savings.set_xlabel(f"time saved vs {label(first['reference'])} (%), 95 % interval{each_process}")
     return figure
 
 
