@@ -62,11 +62,10 @@ def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list
     timings = evidence.timings
     suited = timings[(timings["kind"] == kind) & (timings["setting"] == "small") & (timings["reference"] == "ln")]
     suited = suited[suited["folder"].isin(suited.loc[suited["series"] == needed, "folder"])]
-    machines = suited["machine"] if "machine" in suited else suited["device"]
     found = []
-    for (place, _, threads), rows in suited.groupby([suited["place"], machines, suited["threads"]], sort=True):
+    for (place, _, threads), rows in suited.groupby(["place", "machine", "threads"], sort=True):
         records = {task: _best(rows[rows["task"] == task]) for task in TASKS if (rows["task"] == task).any()}
-        name = str(rows["processor" if "processor" in rows else "device"].iloc[0])
+        name = str(rows["processor"].iloc[0])
         torch = listed(sorted({str(chosen["torch"].iloc[0]) for chosen in records.values()}))
         found.append(Group(place, name, int(threads), torch, records))
     found.sort(key=lambda group: (group.processes, len(group.records), -group.threads, group.started), reverse=True)
@@ -74,7 +73,7 @@ def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list
 
 
 def _processes(rows: pd.DataFrame) -> int:
-    return int(rows["processes"].min()) if "processes" in rows else 1  # records of format 1 are of one process
+    return int(rows["processes"].min())
 
 
 def _best(rows: pd.DataFrame) -> pd.DataFrame:

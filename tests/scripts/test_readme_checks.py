@@ -19,8 +19,6 @@ import verdict_power as simulation  # noqa: E402
 from readme_blocks import checks, savings  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
-from rmsexp.compare.records import timing_records  # noqa: E402
-
 SESSION = {
     "started": "2026-11-23T00:00:00",
     "git": {"commit": "a" * 40, "dirty": False},
@@ -129,7 +127,6 @@ def test_the_tables_of_simulated_campaigns_come_from_their_record(tmp_path: Path
     assert f"at most {100 * worst:.1f} % of the verdicts" in found
 
 
-@pytest.mark.skipif("processes" not in timing_records.COLUMNS, reason="timing records are of one process yet")
 def test_a_record_of_several_processes(tmp_path: Path) -> None:
     """Six processes of up to four series each, in groups that share the reference; a pair may be in none together."""
     series = [("ln", ["ln", "rms"]), ("fused", ["ln", "rms+impl=fused", "ln+impl=fused"])]
