@@ -150,7 +150,7 @@ def readme(evidence: Evidence) -> str:
         f"{plural(group.threads, 'thread')} of {group.machine}, with norms of elementary operations "
         "(`norm.impl=eager`)."
     )
-    return paragraphs(sentences(heading, replication(group)), table(rows), sentences(*_fused(group)))
+    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*_fused(group)))
 
 
 def replication(group: Group) -> str:

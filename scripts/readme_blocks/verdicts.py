@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import listed, paragraphs, sentences, table
+from readme_blocks.text import listed, paragraphs, table
 from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import formats, verdicts
 
@@ -27,7 +27,9 @@ def readme(evidence: Evidence) -> str:
         return open_
     numbers = verdicts.table(decided)
     remarks = [f"\\* `{state.campaign.name}`: {'; '.join(state.remarks)}." for state in decided if state.remarks]
-    return paragraphs(_matrix(decided, numbers), sentences(_explanation(numbers), *remarks, open_))
+    return paragraphs(
+        _matrix(decided, numbers), " ".join([_explanation(numbers), *remarks, *([open_] if open_ else [])])
+    )
 
 
 def _matrix(decided: list[State], numbers: pd.DataFrame) -> str:
