@@ -44,7 +44,7 @@ def verdict_panel(panel: Panel) -> dict[str, Any]:
         | {key: _numbers(getattr(entry, key)) for key in ("x", "y", "low", "high")}
         for entry in panel.marks
     ]
-    titles = {key: str(escape(getattr(panel, key))) for key in ("x_title", "y_title")}
+    titles = {key: str(escape(getattr(panel, key))).replace("\n", "<br>") for key in ("x_title", "y_title")}
     ranges = {"x_range": _numbers(panel.x_range), "y_range": _numbers(panel.y_range), "ticks": list(panel.ticks)}
     return titles | ranges | {"zero": panel.zero, "bands": bands, "texts": texts, "marks": marks}
 

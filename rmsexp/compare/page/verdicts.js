@@ -50,7 +50,7 @@ function panelLayout(panel, style) {
       font: { size: 12 },
     })),
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: text, family: "system-ui, sans-serif" },
-    margin: { l: panel.y_title ? 55 : 12, r: 14, t: 8, b: 48 }, showlegend: false, hovermode: "closest",
+    margin: { l: panel.y_title ? 62 : 12, r: 14, t: 8, b: 48 }, showlegend: false, hovermode: "closest",
     hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color: text }, namelength: -1 },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };

@@ -213,7 +213,7 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
             marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
     y_range = _range([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
-    title = Quantity(names.INTERIM, metric).title
+    title = "\n".join(textwrap.wrap(Quantity(names.INTERIM, metric).title, WRAP))
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
 

@@ -185,13 +185,16 @@ class State(NamedTuple):
 
 
 def states(root: Path, problems: list[str]) -> list[State]:
-    """Return the states of all campaigns below ``root``; a line for each damaged file is added to ``problems``."""
+    """Return the states of all campaigns below ``root``, the decided ones first.
+
+    A line for each damaged file is added to ``problems``.
+    """
     found = []
     for campaign in load_all(root, problems):
         results = campaign.results(campaign.root)  # damaged records are already listed by whoever loads all runs
         verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
         found.append(State(campaign, results, campaign.undecided(results), campaign.choice(results), verdicts, remarks))
-    return found
+    return sorted(found, key=lambda state: bool(state.undecided))
 
 
 def load(path: Path) -> Campaign:

@@ -224,6 +224,12 @@ def test_campaigns_of_several_results_folders_are_found(tmp_path: Path) -> None:
     assert [campaign.root for campaign in found] == [tmp_path / "amd", tmp_path / "intel"]
 
 
+def test_decided_campaigns_come_first(tmp_path: Path) -> None:
+    for name, gone in (("a", {("rms", 2)}), ("b", set())):
+        Campaign(name=name, gone=gone).write(tmp_path / name)
+    assert [state.campaign.name for state in campaigns.states(tmp_path, [])] == ["b", "a"]
+
+
 def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
     states = []
     for made in three():
