@@ -1,26 +1,24 @@
 """Time saved per training step, from interleaved timings at scale=small.
 
-A group is what may stand in one table: one machine and one number of threads. Of several records of a task it has the
-one of most processes; of these one with enough rounds and clear times, and then the newest.
+A group is what may stand in one table: one machine and one number of threads. Of several records of a task it has
+those that reports use, too (:mod:`rmsexp.compare.records.comparable`).
 """
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 from rmsexp.compare import paper
-from rmsexp.compare.records import timing_records
+from rmsexp.compare.records import comparable
+from rmsexp.compare.records.comparable import FEWEST_ROUNDS, ratio
 from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
-from rmsexp.readers import read_json
 
-ENOUGH = 20  # rounds, below which an interval says little
 EAGER = ("rms", "prms", "none")
 
 
@@ -32,7 +30,8 @@ class Group(NamedTuple):
         machine: its name for people.
         threads: the number of threads.
         torch: the versions of torch.
-        records: the rows of each task's record.
+        records: the rows of each task's records, which are pooled.
+        processes, rounds: for each task, their number.
     """
 
     place: str
@@ -40,88 +39,43 @@ class Group(NamedTuple):
     threads: int
     torch: str
     records: dict[str, pd.DataFrame]
-
-    @property
-    def processes(self) -> int:
-        return min(_processes(rows) for rows in self.records.values())
-
-    @property
-    def rounds(self) -> list[int]:
-        return [int(rows["rounds"].min()) for rows in self.records.values()]
+    processes: dict[str, int]
+    rounds: dict[str, int]
 
     @property
     def started(self) -> str:
-        return max(str(rows["started"].iloc[0]) for rows in self.records.values())
+        return max(str(rows["started"].max()) for rows in self.records.values())
 
 
 def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list[Group]:
     """Return the groups: those of most processes first, then of most tasks, of one thread, and the newest.
 
-    ``needed``: a series that the records must have.
+    ``needed``: a series that the records must have, beside LayerNorm of its implementation.
     """
-    timings = evidence.timings
-    suited = timings[(timings["kind"] == kind) & (timings["setting"] == "small") & (timings["reference"] == "ln")]
-    suited = suited[suited["folder"].isin(suited.loc[suited["series"] == needed, "folder"])]
+    timings = evidence.timings[evidence.timings["setting"] == "small"]
+    suited = timings[timings["folder"].isin(timings.loc[timings["series"] == needed, "folder"])]
     found = []
     for (place, _, threads), rows in suited.groupby(["place", "machine", "threads"], sort=True):
-        records = {task: _best(rows[rows["task"] == task]) for task in TASKS if (rows["task"] == task).any()}
+        own = rows[rows["impl"] == rows.loc[rows["series"] == needed, "impl"].iloc[0]]
+        best = {
+            task: chosen[0] for task in TASKS if (chosen := comparable.comparisons(own[own["task"] == task], kind=kind))
+        }
+        if not best:
+            continue
+        records = {task: rows[rows["folder"].isin(chosen.pooled["folder"])] for task, chosen in best.items()}
         name = str(rows["processor"].iloc[0])
         torch = listed(sorted({str(chosen["torch"].iloc[0]) for chosen in records.values()}))
-        found.append(Group(place, name, int(threads), torch, records))
-    found.sort(key=lambda group: (group.processes, len(group.records), -group.threads, group.started), reverse=True)
+        processes, rounds = (
+            {task: int(chosen.compared[column].min()) for task, chosen in best.items()}
+            for column in ("processes", "rounds")
+        )
+        found.append(Group(place, name, int(threads), torch, records, processes, rounds))
+    found.sort(key=_order, reverse=True)
     return found
 
 
-def _processes(rows: pd.DataFrame) -> int:
-    return int(rows["processes"].min())
-
-
-def _best(rows: pd.DataFrame) -> pd.DataFrame:
-    def rank(record: pd.DataFrame) -> tuple[object, ...]:
-        first = record.iloc[0]
-        return _processes(record), first["rounds"] >= ENOUGH, first["time_state"] == "clear", str(first["started"])
-
-    return max((record for _, record in rows.groupby("folder", sort=True)), key=rank)
-
-
-def ratio(record: pd.DataFrame, series: str, reference: str = "ln") -> Interval | None:
-    """Return the time of a series relative to another one of its record; None if no process measured both."""
-    if not {series, reference} <= set(record["series"]):
-        return None
-    rows = record.to_dict("records")
-    if reference != record["reference"].iloc[0]:
-        folder = record["folder"].iloc[0]
-        stored = _only(read_json(Path(folder, timing_records.FILE)), {series, reference})
-        if stored is None:
-            return _quotient(ratio(record, series), ratio(record, reference))
-        rows = timing_records.rows(stored | {"reference": reference}, folder)
-    row = next((row for row in rows if row["series"] == series), None)
-    return Interval(row["ratio"], row["low"], row["high"]) if row else None
-
-
-def _only(stored: dict[str, Any], names: set[str]) -> dict[str, Any] | None:
-    """Return a timing record with these series only, from the processes that have them all; None without such ones."""
-    series = [one for one in stored["series"] if one["series"] in names]
-    if "processes" not in stored:  # format 1: one process has all series
-        return stored | {"series": series}
-    processes = [
-        process | {"seconds": {name: process["seconds"][name] for name in names}}
-        for process in stored["processes"]
-        if names <= set(process["seconds"])
-    ]
-    return stored | {"series": series, "processes": processes} if processes else None
-
-
-def _quotient(one: Interval | None, other: Interval | None) -> Interval | None:
-    """Return the quotient of two ratios from different processes, whose errors are independent.
-
-    The half widths of the intervals of the logarithms add in quadrature.
-    """
-    if one is None or other is None:
-        return None
-    half = math.hypot(*(math.log(interval.high / interval.low) / 2 for interval in (one, other)))
-    value = one.ratio / other.ratio
-    return Interval(value, value * math.exp(-half), value * math.exp(half))
+def _order(group: Group) -> tuple[int, int, int, str]:
+    return min(group.processes.values()), len(group.records), -group.threads, group.started
 
 
 def _saving(found: Interval | None) -> str:
@@ -155,11 +109,15 @@ def readme(evidence: Evidence) -> str:
 
 def replication(group: Group) -> str:
     """Return how the intervals of a group come about."""
-    if group.processes > 1:
-        return f"Each value is the mean of {plural(group.processes, 'process')}, with a t-interval over processes."
-    return (
-        "Each value is from one process and not replicated: in another process it may differ by more than its interval."
-    )
+    several = {task: count for task, count in group.processes.items() if count > 1}
+    least, most = min(several.values(), default=1), max(several.values(), default=1)
+    means = f"{plural(least, 'process') if least == most else f'{least} to {most} processes'}, with a t-interval over"
+    single = "from one process and not replicated: in another process it may differ by more than its interval."
+    if not several:
+        return f"Each value is {single}"
+    if len(several) == len(group.processes):
+        return f"Each value is the mean of {means} processes."
+    return f"The values of {tasks(list(several))} are means of {means} processes. Each other value is {single}"
 
 
 def _fused(group: Group) -> list[str]:
@@ -191,20 +149,19 @@ def timing_page(evidence: Evidence) -> str:
 
 def _heading(group: Group) -> str:
     threads = plural(group.threads, "thread")
-    fewest = min(group.rounds)
-    few = [task for task, rounds in zip(group.records, group.rounds, strict=True) if rounds < ENOUGH]
-    doubt = f"The intervals of {tasks(few)} are from fewer than {ENOUGH} rounds, so they are less reliable."
+    few = [task for task, rounds in group.rounds.items() if rounds < FEWEST_ROUNDS]
+    doubt = f"The intervals of {tasks(few)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
     return sentences(
         f"**{group.machine}, {threads}, `impl=eager`, torch {group.torch}** (`{group.place}`).",
         replication(group),
-        doubt if fewest < ENOUGH else "",
+        doubt if few else "",
     )
 
 
 def _group_table(evidence: Evidence, group: Group) -> str:
     rows = []
     for task, record in group.records.items():
-        text = f"{plural(int(record['rounds'].min()), 'round')}, {plural(_processes(record), 'process')}"
+        text = f"{plural(group.rounds[task], 'round')}, {plural(group.processes[task], 'process')}"
         rows.append(
             {
                 "task": f"`{task}`",
@@ -213,10 +170,18 @@ def _group_table(evidence: Evidence, group: Group) -> str:
                 "pRMSNorm saves": _saving(ratio(record, "prms")),
                 "pRMSNorm in the paper": _paper(task, "prms"),
                 "a model without norm saves": _saving(ratio(record, "none")),
-                "record": evidence.link(text, record["folder"].iloc[0]),
+                "record": _links(evidence, text, record),
             }
         )
     return table(rows)
+
+
+def _links(evidence: Evidence, text: str, records: pd.DataFrame) -> str:
+    """Return a text that links to a record, or a text followed by links to several records."""
+    folders = list(records["folder"].unique())
+    if len(folders) == 1:
+        return evidence.link(text, folders[0])
+    return f"{text}: {', '.join(evidence.link(Path(folder).name, folder) for folder in folders)}"
 
 
 def _shares(group: Group) -> str:
@@ -273,7 +238,7 @@ def layers(evidence: Evidence) -> str:
                 "task": f"`{task}`",
                 "RMSNorm saves": _saving(ratio(record, "rms")),
                 "pRMSNorm saves": _saving(ratio(record, "prms")),
-                "record": evidence.link(plural(int(record["rounds"].min()), "round"), record["folder"].iloc[0]),
+                "record": _links(evidence, plural(group.rounds[task], "round"), record),
             }
             for task, record in group.records.items()
         ]

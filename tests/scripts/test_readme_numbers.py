@@ -79,6 +79,16 @@ def test_a_record_with_enough_rounds_precedes_a_newer_one(tmp_path: Path) -> Non
     assert Path(fused.records["rnnsearch"]["folder"].iloc[0]).name == "steps4"
 
 
+def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> None:
+    for number in (2, 3, 4):
+        folder = f"rnnsearch/small/timing/steps{number}"
+        copy_timing(f"intel-xeon-2-cores/{folder}", tmp_path / "m" / folder)
+    (group,) = savings.groups(Evidence(tmp_path, tmp_path))
+    assert (group.processes, group.rounds) == ({"rnnsearch": 2}, {"rnnsearch": 62})
+    assert "Each value is the mean of 2 processes" in savings.replication(group)
+    assert "62 rounds, 2 processes: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
+
+
 def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
     for place, number in (("a", 0), ("b", 0), ("b", 1)):
         path = copy_timing(

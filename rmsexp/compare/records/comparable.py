@@ -110,17 +110,29 @@ def _paired(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
     for row in record:
         base = baselines.get(baseline_of(row["series"]))
         if base is not None:
-            pairs = _direct(row, base) or [
-                Interval(own / other, math.nan, math.nan)
-                for own, other in zip(row["estimates"], base["estimates"], strict=False)
-            ]
-            found.append(row | {"baseline": base["series"], "pairs": pairs})
+            found.append(row | {"baseline": base["series"], "pairs": _pairs(row, base)})
     return found
 
 
-def _direct(row: Row, base: Row) -> list[Interval]:
+def _pairs(row: Row, base: Row) -> list[Interval]:
+    """Return the ratios of two series of a record, see :func:`_paired`."""
     both = zip(row["seconds"], base["seconds"], strict=True)
-    return [ratios.paired_ratio(own, other) for own, other in both if own is not None and other is not None]
+    pairs = [ratios.paired_ratio(own, other) for own, other in both if own is not None and other is not None]
+    through_reference = zip(row["estimates"], base["estimates"], strict=False)
+    return pairs or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
+
+
+def ratio(records: pd.DataFrame, series: str, baseline: str = "ln") -> Interval | None:
+    """Return the ratio of the times of two series, over all processes; None if no record has both.
+
+    ``records``: the rows of records that are pooled (:attr:`Comparison.pooled`), all series of each.
+    """
+    pairs = []
+    for _, record in records.groupby("folder"):
+        rows = {row["series"]: row for row in record.to_dict("records")}
+        if {series, baseline} <= set(rows):
+            pairs += _pairs(rows[series], rows[baseline])
+    return _interval(pairs) if pairs else None
 
 
 def _comparison(measured: list[list[Row]]) -> Comparison:
