@@ -59,11 +59,19 @@ RECORDS: dict[str, dict[str, Any]] = {
         "splits": {"valid": {"questions": 4256, "most_frequent": 0.799, "random": 0.9}},
     },
     "timing_power": {
-        "trials": [{"low": 0.99, "high": 1.01, "estimates": [1.0] * 6, "share": 0.03, "budget": 60.0}],
-        "summary": {
-            "equal": {"trials": 60, "right": 57, "low": 0.86, "high": 0.99},
-            "slowed": {"trials": 20, "right": 19, "low": 0.75, "high": 1.0},
-        },
+        "trials": [
+            {"kind": kind, "share": 0.03, "budget": 120.0, "estimates": [1.0] * 6, "low": low, "high": low + 0.02}
+            for kind, low in (("equal", 0.99), ("slowed", 1.02))
+        ],
+        "summary": {kind: {"trials": 1, "right": 1, "low": 0.025, "high": 1.0} for kind in ("equal", "slowed")},
+    },
+    "timing_coverage": {
+        "trials": 2000,
+        "lines": [
+            {"autocorrelation": 0.3, "rounds": 60, "mean_rounds": 50.2, "spread": spread}
+            | {"over_processes": over, "within_process": within}
+            for spread, over, within in ((0.0, 0.951, 0.913), (0.01, 0.946, 0.669))
+        ],
     },
     "planted_neighbours": {"runs": [{"kind": "same_core", "contention": {"state": "contended"}}]},
 }
@@ -77,8 +85,14 @@ TEXTS = {
     "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
     "trivial-answers": ["Of the 4,256 questions of LAMBADA (valid)", "wrong answer to 79.9 %"],
     "timing-power": [
-        "the ratio 1 in 57 of 60 trials (86 to 99 %",
-        "idles for 3 % of each step's time it lay above 1 in 19",
+        "With equal models the interval contained the ratio 1 in 1 of 1 trials (2 to 100 % with 95 % confidence).",
+        "for 3 % of each step's time it lay above 1 in 1 of 1 trials",
+        "A trial has 6 processes of its own, which share 120 s. The median width of the intervals was 0.020.",
+    ],
+    "timing-coverage": [
+        "| 0.3 | 60 (50) | 1 % | 94.6 % | 66.9 % |",
+        "in 94.6 to 95.1 % of them",
+        "contains it in 91.3 to 91.3 % if processes do not differ",
     ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
