@@ -74,13 +74,20 @@ def test_a_worker_pauses_while_somebody_measures(folder: Path) -> None:
         assert pause.is_due()
         assert not measurer.started.is_set()  # it waits for the worker
 
+        paused = threading.Event()
+
+        def report(line: str) -> None:
+            lines.append(line)
+            paused.set()
+
         def end() -> None:
+            paused.wait(60)  # a measurement that ends before the worker looks again pauses nobody
             measurer.started.wait(60)
             measurer.end()
 
         ender = threading.Thread(target=end)
         ender.start()
-        pause.wait(lines.append)
+        pause.wait(report)
         assert measurer.started.is_set()
         ender.join()
         assert not pause.is_due()
