@@ -274,13 +274,17 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     sources = hydra.runtime.config_sources
     config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
     n_jobs = hydra.launcher.get("n_jobs", 1)
+    if n_jobs < 0:  # joblib: -1 stands for all cores, -2 for all but one
+        import joblib
+
+        n_jobs = max(1, joblib.cpu_count() + 1 + n_jobs)
     process.follow_parent(process.STOPPING)
     if _stopped:
         raise SystemExit(_stopped[0])
     job = config.job([word for word in hydra.overrides.task if not config.is_for_sweeps(word)], config_dir)
     with process.safe_output():
         try:
-            outcome = runner.execute(job, n_jobs if n_jobs > 0 else os.cpu_count() or 1)
+            outcome = runner.execute(job, n_jobs)
         except (lock.RunLockedError, OSError) as error:
             report(error)
             return "failed"

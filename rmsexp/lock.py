@@ -1,4 +1,4 @@
-"""A lock that lets only one process at a time write a run. This module imports only the standard library."""
+"""A lock that lets only one process at a time write a run. It imports only the standard library, and ``file_lock``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+
+from rmsexp.file_lock import NoLocksError, try_to_lock
 
 
 class RunLockedError(RuntimeError):
@@ -29,11 +30,11 @@ class Lock:
     def held(self) -> Iterator[None]:
         """Hold the lock inside the context.
 
-        Raises: RunLockedError if another process holds it; OSError if the file system has no locks.
+        Raises: RunLockedError if another process holds it; NoLocksError; OSError if it cannot be locked or written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+") as file:
-            if not _try_to_lock(file, fcntl.LOCK_EX):
+            if not try_to_lock(file, fcntl.LOCK_EX):
                 file.seek(0)
                 owner = file.read(20).strip() or "unknown"
                 raise RunLockedError(
@@ -75,23 +76,6 @@ class Lock:
             return False
         with file:
             try:
-                return not _try_to_lock(file, fcntl.LOCK_SH)
-            except OSError:  # on a file system without locks no process can hold one
+                return not try_to_lock(file, fcntl.LOCK_SH)
+            except NoLocksError:  # then no process can hold one
                 return False
-
-
-def _try_to_lock(file: IO[str], kind: int) -> bool:
-    """Lock a file without waiting. Return False if another process holds a lock that excludes this one.
-
-    Raises: OSError if the file system has no locks.
-    """
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise OSError(
-            f"the file system cannot lock {file.name} ({error.strerror}), so two processes could write one run; "
-            "choose a results folder on another file system"
-        ) from None
-    return True

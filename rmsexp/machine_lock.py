@@ -8,7 +8,7 @@ kernel frees the locks of a process that dies.
 The files are in the folder of temporary files, not in XDG_RUNTIME_DIR: that is removed when the user logs out, even if
 workers go on, and processes that cron or a container starts lack it. Processes with different TMPDIR do not meet.
 
-This module imports only modules of the standard library, and ``private``.
+This module imports only modules of the standard library, ``file_lock`` and ``private``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from rmsexp.file_lock import try_to_lock
 from rmsexp.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
@@ -79,7 +80,7 @@ class Pause:
         for file in (self._measuring, self._working):
             if not os.fstat(file.fileno()).st_nlink:  # for example by a program that removes old temporary files
                 return True
-        if not _try_to_lock(self._measuring, fcntl.LOCK_SH):
+        if not try_to_lock(self._measuring, fcntl.LOCK_SH):
             return True
         fcntl.flock(self._measuring, fcntl.LOCK_UN)
         return False
@@ -89,7 +90,7 @@ class Pause:
         self.close()
         try:
             self._measuring, self._working = _open(MEASURING), _open(WORKING)
-            if not _try_to_lock(self._measuring, fcntl.LOCK_SH):
+            if not try_to_lock(self._measuring, fcntl.LOCK_SH):
                 report(f"paused while process {_owner(self._measuring)} measures on this machine")
                 _wait(self._measuring, fcntl.LOCK_SH)
                 report("going on after the pause")
@@ -120,17 +121,8 @@ def _owner(file: IO[str]) -> str:
 def _wait(file: IO[str], kind: int, report: Callable[[], None] = lambda: None) -> None:
     """Lock a file as soon as that is possible. Call ``report`` once if it is not within ``PATIENCE`` polls."""
     polls = 0
-    while not _try_to_lock(file, kind):
+    while not try_to_lock(file, kind):
         threading.Event().wait(POLL_SECONDS)
         polls += 1
         if polls == PATIENCE:
             report()
-
-
-def _try_to_lock(file: IO[str], kind: int) -> bool:
-    """Lock a file, or return False if another lock excludes this one. Raises: OSError if the file has no locks."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -6,14 +6,13 @@ Writes a folder comparison in the folder of each setting, and RESULTS/report wit
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from rmsexp import compare, config, process, record
+from rmsexp import compare, config, cores, process, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare import campaign_report, overview, setting_report
@@ -94,7 +93,7 @@ def _pool(runs: int) -> Executor:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
     context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all processes
-    return ProcessPoolExecutor(len(os.sched_getaffinity(0)), context, process.follow_parent)
+    return ProcessPoolExecutor(cores.threads(), context, process.follow_parent)
 
 
 @entry_point

@@ -6,7 +6,6 @@ folder with any damage is made again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,9 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from rmsexp import cores
 from rmsexp.atomic import sync_folder
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report
+from rmsexp.file_lock import wait_for_lock
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ def content_digest(files: Iterable[Path]) -> str:
     """
     sizes = {path: _size_bytes(path) for path in sorted(files)}
     blocks = [(path, start) for path, size in sizes.items() for start in range(0, max(size, 1), BLOCK)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(cores.threads()) as pool:
         checksums = list(pool.map(_checksum, blocks))
     listing = [(path.name, size) for path, size in sizes.items()]
     return hashlib.sha256(repr((listing, checksums)).encode()).hexdigest()
@@ -133,7 +134,7 @@ def staging(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with path.with_name(f".{path.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_lock(lock)
         remove(temporary)
         try:
             temporary.mkdir()

@@ -7,7 +7,6 @@ stored when it was built; otherwise it is built again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -23,8 +22,9 @@ from pathlib import Path
 
 import torch
 
-from rmsexp import atomic
+from rmsexp import atomic, cores
 from rmsexp.command_line import brief
+from rmsexp.file_lock import wait_for_lock
 from rmsexp.kernels.forms import Kind
 from rmsexp.private import belongs_to_user, cache_folder
 
@@ -76,7 +76,7 @@ def _library() -> Path:
     if _is_intact(library):
         return library
     with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_lock(lock)
         if not _is_intact(library):
             _print("building the fused kernels (once; a minute or two)")
             _compile(command, sources, library)
@@ -134,7 +134,7 @@ def _compile(command: list[str], sources: list[Path], library: Path) -> None:
 
 
 def _run(commands: Sequence[Sequence[str]]) -> None:
-    """Run commands, as many at a time as there are processors.
+    """Run commands, as many at a time as this process may use threads.
 
     If a command fails, or a signal stops this process, end those that are running with all processes that they started.
 
@@ -142,7 +142,7 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
     """
     running: list[subprocess.Popen[str]] = []
     jobs: list[Future[str]] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores.threads()) as pool:
         try:
             for command in commands:
                 jobs.append(pool.submit(_output, command, running))

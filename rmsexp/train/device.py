@@ -7,6 +7,7 @@ import os
 import torch
 from torch import nn
 
+from rmsexp import cores
 from rmsexp.config import RunConfig
 from rmsexp.train import memory
 
@@ -23,7 +24,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
     memory.keep_freed()
-    torch.set_num_threads(cfg.threads or max(1, len(os.sched_getaffinity(0)) // n_jobs))
+    torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not cfg.deterministic

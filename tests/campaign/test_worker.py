@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -237,14 +240,30 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         result(receive)
 
 
+@pytest.mark.usefixtures("quick_folders")
+def test_a_file_system_without_locks_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main(argv) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has no locks (Function not implemented)" in line
+    assert "another process" not in line
+
+
 @pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+    results = tmp_path / "a path with blanks"
+    argv = ["tiny", "--config-dir", write_file(tmp_path / "its configs"), f"results={results}"]
     with pytest.MonkeyPatch.context() as patch:
         stop(patch, "_update", 3 + 7, lambda: signal.raise_signal(number))
         assert main(argv) == status
-    (folder,) = record.find_runs(tmp_path)
+    (folder,) = record.find_runs(results)
     found = record.RunFolder(folder).read_status()
     assert (found["status"], found["step"], found["checkpoint"]) == ("interrupted", 7, 7)
     assert capsys.readouterr().out.endswith("saved; repeat the command to continue\n")

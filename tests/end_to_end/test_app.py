@@ -29,7 +29,7 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
-from rmsexp import app, compare, config, earlier, prepare, record, runner, usage
+from rmsexp import app, compare, config, cores, earlier, prepare, record, runner, usage
 from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
@@ -817,7 +817,7 @@ def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
     for norm in ("rms", "ln"):
         run = record.read(bench.folder(norm))
         assert (run.status["status"], run.status["step"]) == ("finished", 2)
-        assert run.run["sessions"][0]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+        assert run.run["sessions"][0]["threads"] == cores.threads(2)
 
 
 @pytest.mark.parametrize(("n_jobs", "shared"), [(1, False), (2, True)])

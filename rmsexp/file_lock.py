@@ -1,0 +1,55 @@
+"""Locks of open files (flock): who holds one, and which file systems have none.
+
+Only "would block" means that another process holds a lock. A file system without locks answers with other errors, as
+Lustre does if it is mounted without ``-o flock``. This module imports only modules of the standard library, and
+``mounts``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from rmsexp.mounts import mount_of
+
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without locks answer
+
+
+class NoLocksError(OSError):
+    """The file system cannot lock files."""
+
+
+def try_to_lock(file: IO[str], kind: int) -> bool:
+    """Lock a file without waiting. Return False if another process holds a lock that excludes this one.
+
+    ``kind``: fcntl.LOCK_EX or fcntl.LOCK_SH. Raises: NoLocksError; OSError if the lock fails for another reason.
+    """
+    try:
+        _flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for_lock(file: IO[str]) -> None:
+    """Lock a file so that no other process does, and wait until that is possible. Raises: as :func:`try_to_lock`."""
+    _flock(file, fcntl.LOCK_EX)
+
+
+def _flock(file: IO[str], kind: int) -> None:
+    try:
+        fcntl.flock(file, kind)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise NoLocksError(_message(Path(file.name), str(error.strerror))) from None
+        raise OSError(error.errno, error.strerror, file.name) from None
+
+
+def _message(path: Path, reason: str) -> str:
+    mount = mount_of(path)
+    where = f", {mount.kind} at {mount.point}," if mount else ""
+    return f"the file system of {path}{where} has no locks ({reason}); choose a folder on another file system"

@@ -1,0 +1,82 @@
+"""Locks of files: who holds one, and file systems that have none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from rmsexp import mounts
+from rmsexp.file_lock import NO_LOCKS, NoLocksError, try_to_lock, wait_for_lock
+
+MOUNTED = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+40 21 0:44 / {folder} rw - lustre 10.0.0.1@tcp:/scratch rw,noflock
+41 40 0:45 / {folder}/inner rw - nfs4 server:/export rw,vers=4.2
+"""
+
+
+def fail(patch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    patch.setattr(fcntl, "flock", flock)
+
+
+def test_a_lock_excludes_others(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open() as other:
+        wait_for_lock(one)
+        assert not try_to_lock(other, fcntl.LOCK_EX)
+        assert not try_to_lock(other, fcntl.LOCK_SH)
+    with (tmp_path / "lock").open() as one, (tmp_path / "lock").open() as other:
+        assert try_to_lock(one, fcntl.LOCK_SH)
+        assert try_to_lock(other, fcntl.LOCK_SH)
+
+
+@pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EAGAIN])
+def test_only_would_block_means_another_process(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, number)
+    with (tmp_path / "lock").open("w") as file:
+        assert not try_to_lock(file, fcntl.LOCK_EX)
+
+
+@pytest.mark.parametrize("number", NO_LOCKS)
+def test_a_file_system_without_locks_is_named(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    (tmp_path / "mountinfo").write_text(MOUNTED.format(folder=str(folder).replace(" ", r"\040")))
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    fail(monkeypatch, number)
+    with (folder / "lock").open("w") as file:
+        for attempt in (wait_for_lock, lambda file: try_to_lock(file, fcntl.LOCK_EX)):
+            with pytest.raises(NoLocksError) as caught:
+                attempt(file)
+            (line,) = str(caught.value).splitlines()
+            assert line == (
+                f"the file system of {file.name}, lustre at {folder}, has no locks ({os.strerror(number)}); "
+                "choose a folder on another file system"
+            )
+
+
+def test_another_failure_is_not_about_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, errno.EIO)
+    with (tmp_path / "lock").open("w") as file, pytest.raises(OSError, match=r"Input/output error: '.*lock'") as caught:
+        wait_for_lock(file)
+    assert not isinstance(caught.value, NoLocksError)
+
+
+def test_the_mount_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTED.format(folder=tmp_path))
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    (tmp_path / "link").symlink_to(tmp_path / "inner")
+    expected = {"/etc/hosts": "ext4", f"{tmp_path}/innermost": "lustre", f"{tmp_path}/link/x": "nfs4"}
+    for path, kind in expected.items():
+        mount = mounts.mount_of(Path(path))
+        assert mount is not None
+        assert mount.kind == kind
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "missing")
+    assert mounts.mount_of(tmp_path) is None
