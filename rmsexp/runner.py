@@ -281,6 +281,7 @@ def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "recipe_steps": cfg.schedule.steps,
         "evaluation": cfg.evaluation,
         "target": asdict(task.target),
+        "quantities": [asdict(quantity) for quantity in task.quantities],
         "dataset": asdict(task.dataset),
         "notes": dict(task.notes),
         "parameters": _parameters(model),

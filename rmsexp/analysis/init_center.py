@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
 from rmsexp.compare import Records
 from rmsexp.compare.plots import canvas, panels, setting_curves, style
-from rmsexp.compare.records import curves, names, statistics
+from rmsexp.compare.records import curves, names, quantities, statistics
 from rmsexp.compare.tables import formats
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # the task, and what the setting's name must contain
@@ -133,7 +133,7 @@ def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
         metric_rows = rows[rows["metric"] == metric]
         for series in names.in_order(metric_rows["series"]):
             _lines(axes, series, metric_rows[metric_rows["series"] == series])
-        axes.set_ylabel(panels.Quantity(aim.selection, metric, aim.loss_unit).title)
+        axes.set_ylabel(quantities.title(quantities.usual(aim.selection, metric)))
     figure_4 = next(chart for chart in panels.paper_charts(TASK) if chart.source == "Figure 4")
     setting_curves.draw_panel(published, figure_4, figure_4.panels["step"], [])
     published.set_ylabel("valid BLEU, newstest2013")

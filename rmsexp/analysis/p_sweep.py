@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rmsexp.analysis.finding import Finding, Table, built_in, settings
 from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import p_sweep as p_table
 
 
@@ -26,12 +25,12 @@ def analyse(results: Path) -> Finding:
         if (records.runs["norm"] == p_table.PARTIAL).sum() < 2:
             continue
         task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
-        table, aim = p_table.table(records, task, setting), statistics.target(records)
+        table = p_table.table(records, task, setting)
         if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
-        tables.append(Table(name, title, table, p_table.readable(table, aim)))
-        plots[name] = p_plot.draw(table, aim, title)
+        tables.append(Table(name, title, table, p_table.readable(table, records)))
+        plots[name] = p_plot.draw(table, records, title)
         remarks += records.problems
     if not tables:
         raise ValueError(

@@ -25,6 +25,7 @@ from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
 from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.compare.tables import quantities as quantities_table
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
 
@@ -153,13 +154,15 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
     timed = savings_table.timing_table(timings)
     if len(timed):
         yield Part("timings", "Timing records", timed, timed)
+    shown = quantities_table.table(records)
+    yield Part("quantities", quantities_table.title(records), shown, quantities_table.readable(shown, records))
     goal = time_to_target.level(records)
     if goal:
         times = time_to_target.table(records, goal)
         yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
     by_p = p_table.table(records, task, setting)
     if by_p["p"].nunique() > 1 and by_p["series"].nunique() > 2:
-        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, target))
+        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
     family = _learning_rate_family(folder, settings)
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)
@@ -193,5 +196,5 @@ def _figures(records: Records, parts: list[Part]) -> dict[str, Callable[[], Figu
             figures[part.name] = partial(savings_plot.draw, part.numbers, task, title, list(part.caption))
         if part.name == "p":
             title = f"{task}, {setting}: the fraction of units p"
-            figures["p"] = partial(p_plot.draw, part.numbers, statistics.target(records), title)
+            figures["p"] = partial(p_plot.draw, part.numbers, records, title)
     return figures

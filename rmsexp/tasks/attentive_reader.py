@@ -25,7 +25,7 @@ Deviation: attentive reader, initial matrices of equal shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +46,7 @@ from rmsexp.models.attentive_reader import AttentiveReader, Batch
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
+from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
@@ -147,6 +148,7 @@ class Task:
     """The task ``attentive_reader``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
+    quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
     files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
@@ -155,6 +157,8 @@ class Task:
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
+        else:
+            self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
         self.notes = {
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
+from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
@@ -109,6 +110,7 @@ class Task:
     """
 
     target = Target(split="test", metric="error", mode="min", selection="test")  # if there is no validation split
+    quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
 
@@ -119,6 +121,8 @@ class Task:
         if config.data.validation is not None:
             self._source = self._source.with_validation(config.data.validation)
             self.target = replace(self.target, selection="valid")
+        else:
+            self.quantities = [quantity for quantity in self.quantities if quantity.split != "valid"]
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         size = len(self._source.train_y)
         if config.batch_size > size:

@@ -24,6 +24,7 @@ from rmsexp.models import init
 from rmsexp.models.noise import Noise
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
+from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
@@ -137,7 +138,12 @@ class Task:
 
     # image_recall is the mean of R@1, R@5 and R@10 of images, which the paper's Figure 6 shows. The model with the best
     # mean is the model with the best sum R@1 + R@5 + R@10.
-    target = Target(split="test", metric="image_recall", mode="max", selection="valid", loss_unit="per pair")
+    target = Target(split="test", metric="image_recall", mode="max", selection="valid")
+    quantities = (
+        loss("train", "per pair"),
+        loss("valid", "per pair"),
+        *(Quantity("valid", f"image_r{k}", f"image recall@{k}", "%") for k in (1, 5, 10)),
+    )
     files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:

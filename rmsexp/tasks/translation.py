@@ -25,6 +25,7 @@ from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
+from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.rules.score import INTERIM
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
@@ -172,6 +173,7 @@ class TranslationTask(ABC):
     """Base class of both translation tasks. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid")
+    quantities = (loss("train"), loss("valid"), Quantity("valid", "bleu", "BLEU"))
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config, self.device = config, device

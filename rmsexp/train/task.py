@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rmsexp.models.noise import Noise
 from rmsexp.rules import score
+from rmsexp.rules.quantities import Quantity
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,13 @@ class Target:
     """The metric by which runs are compared, and its split.
 
     ``mode``: whether the smallest ("min") or largest ("max") value is best. ``selection``: the split on which the best
-    model of a run is chosen by this metric. ``loss_unit``: the unit of the loss.
+    model of a run is chosen by this metric.
     """
 
     split: str
     metric: str
     mode: str
     selection: str
-    loss_unit: str = "nats"
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ class Objective:
 class Task(Protocol):
     """Interface of tasks. A task is constructed from its config and a device, which also opens its data set.
 
-    ``notes``: remarks on the metrics, for the record. ``files``: texts from the last evaluation that are written to the
-    run's folder, by file name.
+    ``quantities``: what reports draw and tabulate against steps and time, in this order. ``notes``: remarks on the
+    metrics, for the record. ``files``: texts from the last evaluation that are written to the run's folder, by file
+    name.
     """
 
     dataset: Dataset
     target: Target
+    quantities: Sequence[Quantity]
     steps_per_epoch: float
     notes: Mapping[str, str]
     files: Mapping[str, str]

@@ -80,7 +80,7 @@ def test_p_sweep_lists_runs_by_series_and_p(tmp_path: Path) -> None:
         for series, p in (("prms", 0.125), ("prms+p=0.5", 0.5), ("prms+p=1.0", 1.0), ("rms", 1.0))
         for seed in (0, 1)
     ]
-    last = table.values["final"].groupby(table.values["series"]).mean() * 100
+    last = table.values["test_error"].groupby(table.values["series"]).mean() * 100
     assert table.text["norm"].tolist() == ["pRMSNorm", "pRMSNorm", "pRMSNorm", "RMSNorm"]
     assert table.text["p"].tolist() == ["12.5 %", "50 %", "100 %", "100 %"]
     assert table.text["seeds"].tolist() == ["2"] * 4
@@ -100,7 +100,7 @@ def test_p_sweep_has_intervals_and_counts_diverged_runs(tmp_path: Path) -> None:
     (table,) = finding.tables
     assert table.text["seeds"].tolist() == ["3", "3", "2"]
     assert table.text["diverged or failed"].tolist() == ["1", "0", "0"]
-    values = table.values.loc[table.values["p"] == 0.5, "final"] * 100
+    values = table.values.loc[table.values["p"] == 0.5, "test_error"] * 100
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert table.text.loc[1, "test error (%), last"] == f"{formats.number(values.mean())} ± {(high - low) / 2:.2g}"
     assert "±" not in table.text.loc[0, "test error (%), last"]

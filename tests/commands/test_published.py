@@ -21,11 +21,12 @@ from matplotlib.colors import to_hex
 
 from rmsexp import config, published, readers, record
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, setting_curves, style
+from rmsexp.compare.plots import setting_curves, style
 from rmsexp.compare.records.statistics import final_metric
 from rmsexp.data import DataError, authors_files
 from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.norms import LN, RMS, Norm
+from rmsexp.rules import quantities
 
 CSV = "epoch, time, train_error, test_error\n0, 61, 0.5432, 0.4321\n1, 122, 0.4010, 0.3456\n2, 183, 0.3, 0.25\n"
 WORDS = ["<eos>", "<unk>", "a", "dog", "cat", "zebra"]  # vocabulary of the data; the stored model lacks zebra
@@ -355,7 +356,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183
 
-    by_step, by_time = setting_curves.draw(records, [panels.Quantity("test", "error")]).axes
+    by_step, by_time = setting_curves.draw(records, [quantities.error("test")]).axes
     colour = style.colour("rms")
     thick = [
         [line for line in axes.lines if to_hex(line.get_color()) == colour.lower() and line.get_linewidth() > 1]

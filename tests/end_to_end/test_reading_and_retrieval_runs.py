@@ -71,14 +71,19 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "loss"),
+    ("name", "target", "quantities"),
     [
-        ("attentive_reader", "valid error", "valid_loss"),
-        ("order_embedding", "test image recall@1,5,10", "train_loss"),
+        ("attentive_reader", "valid error", {"valid_loss": "valid loss (nats)", "valid_error": "valid error (%)"}),
+        (
+            "order_embedding",
+            "test image recall@1,5,10",
+            {"train_loss": "train loss (per pair)"}
+            | {f"valid_image_r{k}": f"valid image recall@{k} (%)" for k in (1, 5, 10)},
+        ),
     ],
 )
 def test_a_sweep_draws_the_comparison(
-    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, loss: str
+    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, quantities: dict[str, str]
 ) -> None:
     monkeypatch.setattr(canvas, "DPI", 20)
     done = main("-m", *tiny(name), "norm=ln,rms", curves=True)
@@ -86,9 +91,9 @@ def test_a_sweep_draws_the_comparison(
     (summary,) = tmp_path.rglob("summary.md")
     assert f"| {target} at step 2 |" in summary.read_text()
     assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
-    unit = "per pair" if name == "order_embedding" else "nats"
-    assert f"{loss.replace('_', ' ')} ({unit})" in (summary.parent / f"{loss}.svg").read_text()
-    assert f"{target} (%)" in (summary.parent / "curves.svg").read_text()
+    for quantity, title in quantities.items():
+        assert title in (summary.parent / f"{quantity}.svg").read_text()
+        assert title in (summary.parent / "curves.svg").read_text()
 
 
 def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -> None:

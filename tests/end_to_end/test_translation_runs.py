@@ -51,7 +51,7 @@ def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path) -> None:
     (summary,) = tmp_path.rglob("summary.md")
     assert "| test BLEU at step 2 |" in summary.read_text()
     assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
-    assert (summary.parent / "test_bleu.png").exists()
+    assert (summary.parent / "valid_bleu.png").exists()
 
 
 @pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])

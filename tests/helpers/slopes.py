@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rmsexp import record
 from rmsexp.machine_lock import Pause
 from rmsexp.models.noise import Noise
+from rmsexp.rules.quantities import loss
 from rmsexp.train.contention import Contention
 from rmsexp.train.evaluations import Every
 from rmsexp.train.interrupt import Interrupt
@@ -26,6 +27,7 @@ class Slopes:
     """A task whose objective is a linear layer's output: its gradient with respect to the weight is the batch."""
 
     dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
+    quantities = (loss("test"),)
     steps_per_epoch = 1.0
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}

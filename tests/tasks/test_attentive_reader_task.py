@@ -284,7 +284,7 @@ def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
 
 
 def test_the_best_model_is_that_of_the_lowest_validation_error() -> None:
-    assert attentive_reader.Task.target == Target("valid", "error", "min", "valid", "nats")
+    assert attentive_reader.Task.target == Target("valid", "error", "min", "valid")
 
 
 # Chance

@@ -254,7 +254,7 @@ def test_results_do_not_depend_on_the_evaluation_batch(
 
 
 def test_the_best_model_is_that_of_the_highest_recall_of_images_on_the_validation_set() -> None:
-    assert order_embedding.Task.target == Target("test", "image_recall", "max", "valid", "per pair")
+    assert order_embedding.Task.target == Target("test", "image_recall", "max", "valid")
 
 
 # Notes

@@ -10,6 +10,7 @@ import yaml
 
 from rmsexp import config, tasks
 from rmsexp.compare import paper
+from rmsexp.compare.records import quantities
 
 TASKS = config.options("task")
 
@@ -83,3 +84,24 @@ def test_a_task_states_its_published_results(task: str) -> None:
     metric_words = {"image_recall": "image recall", "bleu": "BLEU", "error": "error"}
     assert f"{metric_words[metric]} (" in header
     assert yaml.safe_load(header) is None  # the header consists of comments
+
+
+# --- quantities
+
+QUANTITIES = {
+    "attentive_reader": ["train_loss", "valid_loss", "valid_error", "test_error"],
+    "cifar10": ["train_loss", "train_error", "valid_error", "test_error"],
+    "order_embedding": ["train_loss", "valid_loss", "valid_image_r1", "valid_image_r5", "valid_image_r10"],
+    "rnnsearch": ["train_loss", "valid_loss", "valid_bleu"],
+    "transformer": ["train_loss", "valid_loss", "valid_bleu"],
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_names_the_quantities_of_the_papers_figures(task: str) -> None:
+    """Units and labels are those of tables, which know the metric only."""
+    found = tasks.task_class(task).quantities
+    assert [quantity.name for quantity in found] == QUANTITIES[task]
+    for quantity in found:
+        if quantity.metric != "loss":
+            assert quantity == quantities.usual(quantity.split, quantity.metric)

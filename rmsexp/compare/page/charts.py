@@ -13,7 +13,7 @@ from rmsexp.compare import paper
 from rmsexp.compare.page.colours import on_dark
 from rmsexp.compare.plots import panels, style
 from rmsexp.compare.plots.verdict_panels import GAP, Panel
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
 
 DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
@@ -25,10 +25,10 @@ def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str,
     If no run names a target metric, there are only the paper's charts.
     """
     try:
-        quantities = panels.quantities(records)
+        recorded = quantities.recorded(records)
     except ValueError:
-        quantities = []
-    models = [panels.chart(records, quantity, limits) for quantity in quantities]
+        recorded = []
+    models = [panels.chart(records, quantity, limits) for quantity in recorded]
     return [_chart(model) for model in (*models, *panels.paper_charts(task))]
 
 

@@ -9,40 +9,42 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.plots.panels import Quantity
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE
+from rmsexp.compare.plots import canvas, marks, style
+from rmsexp.compare.records import names, quantities, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE, compared
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
 CAPTION = "points: seeds; hollow: time excluded; lines: means over the filled points"
 BARS = f"; bars: {statistics.CONFIDENCE:.0%} t-interval of the mean, from three seeds on"
 
 
-def draw(table: pd.DataFrame, target: statistics.Target, title: str) -> Figure:
-    """Return a figure with two panels, the headline metric and the seconds per 1k steps against p.
+def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
+    """Return a figure with a panel per quantity and one with the seconds per 1k steps, all against p.
 
     Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
     pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals.
-    The caption has the numbers of seeds. ``table``: see :func:`rmsexp.compare.tables.p_sweep.table`.
+    The caption has the numbers of seeds. ``table``: the :func:`rmsexp.compare.tables.p_sweep.table` of ``records``.
     """
-    headline = statistics.headline(target)
-    values = table[headline] * names.scale_and_unit(target.metric)[0]
+    shown = compared(records)
+    qualities = pd.DataFrame({quantity.name: table[quantity.name] * quantity.factor for quantity in shown})
     clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
-    figure, (quality, time) = canvas.row(2, title, _captions(table, values, clear))
-    _panel(quality, table, values, values)
-    evaluation = statistics.final_label(target) if headline == "final" else f"best on {target.selection}"
-    quality.set_ylabel(f"{Quantity(target.split, target.metric, target.loss_unit).title}, {evaluation}")
+    lines = _captions(table, qualities, clear)
+    figure, (*panels, time) = canvas.grid(len(shown) + 1, canvas.PANEL[1], title, lines)
+    evaluation = statistics.final_label(statistics.target(records))
+    for axes, quantity in zip(panels, shown, strict=True):
+        _panel(axes, table, qualities[quantity.name], qualities[quantity.name])
+        axes.set_ylabel(f"{quantities.title(quantity)}, {evaluation}")
     _panel(time, table, table["seconds_per_1k_steps"], clear)
     time.set_ylabel("seconds per 1k steps")
-    figure.legend(*quality.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=9)
+    marks.legend_outside([*panels, time][: canvas.COLUMNS][-1])
     return figure
 
 
-def _captions(table: pd.DataFrame, quality: pd.Series, time: pd.Series) -> list[str]:
+def _captions(table: pd.DataFrame, qualities: pd.DataFrame, time: pd.Series) -> list[str]:
     """Return the caption: the marks, the numbers of averaged seeds, and the number of runs without quality."""
     norms = [table["series"] == WHOLE, table["p"]]
-    seeds = [values.notna().groupby(norms).sum() for values in (quality, time)]
+    seeds = [values.notna().groupby(norms).sum().to_numpy() for values in (qualities, time)]
     counts = [f"{few}" if few == many else f"{few} to {many}" for few, many in ((n.min(), n.max()) for n in seeds)]
     bars = BARS if max(count.max() for count in seeds) > 2 else ""
     lost = int(table["status"].isin(statistics.LOST).sum())

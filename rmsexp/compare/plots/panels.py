@@ -16,8 +16,9 @@ import pandas as pd
 from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
 from rmsexp.compare.plots.style import PAPER, TIME_EXCLUDED, Dash
-from rmsexp.compare.records import curves, names, speed, statistics
+from rmsexp.compare.records import curves, names, quantities, speed, statistics
 from rmsexp.compare.records.load import Records
+from rmsexp.rules.quantities import Quantity, loss
 
 DECADES = 100  # the axis of a loss is logarithmic if its largest value is more than this times its smallest
 
@@ -29,25 +30,6 @@ class Limits(NamedTuple):
 
     seed: int
     mean: int
-
-
-class Quantity(NamedTuple):
-    """A metric on a split. ``loss_unit`` is used only if the metric is the loss: its unit."""
-
-    split: str
-    metric: str
-    loss_unit: str = "nats"
-
-    @property
-    def name(self) -> str:
-        """The name of the file of the quantity's figure, without suffix."""
-        return f"{self.split}_{self.metric}"
-
-    @property
-    def title(self) -> str:
-        """The title of an axis: split, metric and unit."""
-        unit = self.loss_unit if self.metric == "loss" else names.scale_and_unit(self.metric)[1]
-        return f"{names.split_label(self.split)} {names.metric_label(self.metric)}" + (f" ({unit})" if unit else "")
 
 
 class Seed(NamedTuple):
@@ -121,28 +103,13 @@ class Chart(NamedTuple):
     source: str = ""
 
 
-def quantities(records: Records) -> list[Quantity]:
-    """Return the distinct quantities: training loss, loss on the selection split, and the target.
-
-    Runs that get a score have few evaluations of whole splits, so their quantities are of the interim evaluations.
-
-    Raises:
-        ValueError: no run names a target metric.
-    """
-    target = statistics.target(records)
-    selection, split = (names.INTERIM, names.INTERIM) if target.scored else (target.selection, target.split)
-    pairs = (("train", "loss"), (selection, "loss"), (split, target.metric))
-    return [Quantity(split, metric, target.loss_unit) for split, metric in dict.fromkeys(pairs)]
-
-
 def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
     """Return the chart of a quantity, with curves thinned to ``limits``.
 
     In the paper's setting, the training loss against steps has the paper's curves, too.
     """
-    rows = records.metrics[records.metrics["split"] == quantity.split]
-    rows = rows.reindex(columns=["folder", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
-    rows[quantity.metric] *= names.scale_and_unit(quantity.metric)[0]
+    rows = quantities.values(records, quantity)
+    rows[quantity.metric] *= quantity.factor
     unit, divisor = speed.time_unit(rows["time"].max())
     rows["time"] /= divisor
     x_titles: dict[Axis, str] = {"step": "step", "time": _time_title(unit)}
@@ -152,7 +119,8 @@ def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
     }
     if (quantity.split, quantity.metric) == ("train", "loss"):
         panels["step"].curves[:0] = _paper_curves(matching.curves_of_setting(records))
-    return Chart(quantity.title, _is_logarithmic(quantity.metric, rows[quantity.metric]), panels)
+    log = quantity.log and _spans_decades(rows[quantity.metric])
+    return Chart(quantities.title(quantity), log, panels)
 
 
 def seeds(chart: Chart, series: str, runs: int) -> str:
@@ -170,9 +138,9 @@ def _time_title(unit: str) -> str:
     return f"time in training ({unit})"
 
 
-def _is_logarithmic(metric: str, values: pd.Series) -> bool:
+def _spans_decades(values: pd.Series) -> bool:
     low, high = values.min(), values.max()
-    return bool(metric == "loss" and low > 0 and high > DECADES * low)
+    return bool(low > 0 and high > DECADES * low)
 
 
 def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits, timed: bool) -> list[Curve]:
@@ -208,7 +176,7 @@ def paper_charts(task: str) -> list[Chart]:
     charts: dict[tuple[str, str], Chart] = {}
     for (figure, metric, unit), rows in points[points["task"] == task].groupby(["figure", "metric", "x_unit"]):
         source = str(figure).rstrip("ab")
-        title = Quantity("train", "loss").title if metric == "loss" else names.metric_label(str(metric))
+        title = quantities.title(loss("train")) if metric == "loss" else names.metric_label(str(metric))
         panels = charts.setdefault((source, str(metric)), Chart(title, False, {}, source)).panels
         axis: Axis = "step" if unit == "step" else "time"
         panels[axis] = Panel("step" if unit == "step" else _time_title(str(unit)), _paper_curves(rows))

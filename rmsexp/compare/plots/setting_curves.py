@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from matplotlib.lines import Line2D
 
 from rmsexp.compare.paper import matching
 from rmsexp.compare.plots import canvas, panels, style
-from rmsexp.compare.plots.panels import Chart, Quantity
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.plots.panels import Chart
+from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
+from rmsexp.rules.quantities import Quantity
 
 PIXELS = int(canvas.DPI * canvas.PANEL[0])  # width of a panel in a PNG
 LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extremes in every two pixels
@@ -24,19 +25,19 @@ LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extrem
 
 def save(records: Records, folder: Path) -> None:
     """Write a figure per quantity, such as ``train_loss``, and ``curves`` with all quantities, each as PNG and SVG."""
-    quantities = panels.quantities(records)
-    charts = [panels.chart(records, quantity, LIMITS) for quantity in quantities]
-    for quantity, chart in zip(quantities, charts, strict=True):
+    recorded = quantities.recorded(records)
+    charts = [panels.chart(records, quantity, LIMITS) for quantity in recorded]
+    for quantity, chart in zip(recorded, charts, strict=True):
         canvas.write(_draw(records, [chart]), folder / quantity.name)
     canvas.write(_draw(records, charts), folder / "curves")
 
 
-def draw(records: Records, quantities: list[Quantity]) -> Figure:
+def draw(records: Records, shown: Sequence[Quantity]) -> Figure:
     """Return a figure with a row of two panels per quantity, a caption above them and a legend to the right of them.
 
     The legend counts the seeds in the means. If these numbers differ between quantities, each row has a legend.
     """
-    return _draw(records, [panels.chart(records, quantity, LIMITS) for quantity in quantities])
+    return _draw(records, [panels.chart(records, quantity, LIMITS) for quantity in shown])
 
 
 def _draw(records: Records, charts: list[Chart]) -> Figure:

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.plots.panels import Quantity
-from rmsexp.compare.records import curves, names, speed
+from rmsexp.compare.records import curves, names, quantities, speed
 from rmsexp.compare.records.campaign_times import Timed
 from rmsexp.compare.records.campaigns import Job, State
 from rmsexp.compare.records.load import Records
@@ -149,7 +148,7 @@ def _rates(state: State) -> Panel:
     marks = [entry for number, norm in enumerate(campaign.norms) for entry in _rate_marks(state, norm, number, y_range)]
     ticks = sorted({rate for points in found.values() for rate in points})
     x_range = (ticks[0] / 1.3, ticks[-1] * 1.3) if ticks else (0.5, 2.0)
-    title = Quantity(*campaign.tuned_by).title
+    title = quantities.title(quantities.usual(*campaign.tuned_by))
     return Panel(_title(state), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
 
 
@@ -213,7 +212,7 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
             marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
     y_range = _range([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
-    title = "\n".join(textwrap.wrap(Quantity(names.INTERIM, metric).title, WRAP))
+    title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP))
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
 

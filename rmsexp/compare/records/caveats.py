@@ -6,7 +6,7 @@ import textwrap
 
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.rules import score
 
@@ -44,6 +44,7 @@ def caveats(records: Records) -> list[str]:
             "{time_state}",
         ),
         _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
+        quantities.missing(records),
         _compared(statistics.target(records), step),
     ]
     return [line for line in lines if line]

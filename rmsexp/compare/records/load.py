@@ -21,14 +21,15 @@ from pandas.api.types import union_categoricals
 from rmsexp import readers, record
 from rmsexp.compare.records.names import norm_of
 from rmsexp.compare.records.time_states import time_state
-from rmsexp.rules import score
+from rmsexp.rules import quantities, score
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
     *("builtin", "dataset", "device", "machine", "threads", "torch", "code", "commits", "dirty", "started"),
     "time_state",
     *("recipe_steps", "evaluation"),
-    *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "parameters"),
+    *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "quantities"),
+    "parameters",
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
@@ -44,6 +45,7 @@ class Records:
         runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, or the name of its
             processor in older records. ``code``: the digest of the code. ``commits``: the commits that trained the run.
             ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
+            ``quantities``: those that the task names, a tuple, or None in older records.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
             ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
@@ -224,7 +226,8 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     row = {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
-        "target_loss_unit": target.get("loss_unit", "nats"),  # older records lack this key; their losses are in nats
+        "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
+        "quantities": _quantities(stored),
         "recipe_steps": number(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),  # older records lack this key
         "builtin": bool(dataset["builtin"]),
@@ -251,6 +254,11 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         if not valid:
             raise ValueError(f"its {key} is {value!r:.40}")
     return row
+
+
+def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
+    """Return the quantities that a ``run.json`` names, or None, because older records name none."""
+    return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
 
 
 def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:

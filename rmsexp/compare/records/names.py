@@ -25,6 +25,7 @@ FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fracti
 INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
 SPLITS = {INTERIM: f"valid, {score.INTERIM_EXAMPLES} examples, greedy:"}
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
+METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
 
 def norm_of(series: str) -> str:

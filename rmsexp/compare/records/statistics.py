@@ -49,7 +49,6 @@ class Target(NamedTuple):
         metric: the name of the metric.
         mode: "min" or "max", the better direction.
         selection: the split on which the best evaluation of a run is chosen.
-        loss_unit: the unit of the loss.
         scored: whether the runs get a score.
     """
 
@@ -57,7 +56,6 @@ class Target(NamedTuple):
     metric: str
     mode: str
     selection: str
-    loss_unit: str
     scored: bool = False
 
 
@@ -144,14 +142,14 @@ def common_step(records: Records) -> int | None:
     return int(max(shared)) if shared else None
 
 
-def final_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric at ``step``, or its score, if the runs get one; empty if ``step`` is None.
+def final_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
+    """Return each run's metric at ``step``, or its score, if the runs get one; empty if ``step`` is None.
 
     Runs that diverged, failed or were not evaluated at this step, or at one of the steps of the score, are left out.
-    ``split``: by default the target's.
+    ``split``, ``metric``: by default the target's.
     """
     reported = target(records)
-    rows = evaluations(records, split or reported.split, reported.metric)
+    rows = evaluations(records, split or reported.split, metric or reported.metric)
     if reported.scored and step is not None:
         return _scores(records, rows)
     return rows[rows["step"] == step].groupby("folder")["value"].last()

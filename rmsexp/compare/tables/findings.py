@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, speed, statistics
+from rmsexp.compare.records import names, quantities, speed, statistics
 from rmsexp.compare.records.curves import averaged, clock_difference
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import four_digits
@@ -108,7 +108,7 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
 
     ``used``: the runs of the baseline and of the norms compared with it.
     """
-    unit = statistics.target(records).loss_unit
+    unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
     remarks = [
         f"Training loss ({unit}), mean over seeds, each smoothed by a trailing mean over {WINDOW * 100:.0f} % of the "
         "baseline's steps",

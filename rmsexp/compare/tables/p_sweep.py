@@ -8,32 +8,44 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import record
-from rmsexp.compare.records import names, speed, statistics
+from rmsexp.compare.records import names, quantities, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 from rmsexp.readers import read_yaml
+from rmsexp.rules.quantities import Quantity
 
 PARTIAL, WHOLE = "prms", "rms"
-COLUMNS = ["series", "p", "seed", "final", "best", "seconds_per_1k_steps", "time_state", "status"]
+IDENTITY = ["series", "p", "seed"]
+TIME = ["seconds_per_1k_steps", "time_state", "status"]
+
+
+def compared(records: Records) -> list[Quantity]:
+    """Return the recorded quantities of held-out splits, without the loss if there are others."""
+    step = statistics.common_step(records)
+    held_out = [quantity for quantity in quantities.named(records) if quantity.split != quantities.TRAIN]
+    found = [one for one in held_out if len(statistics.final_metric(records, step, one.split, one.metric))] or held_out
+    return [quantity for quantity in found if quantity.metric != "loss"] or found
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
 
-    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Columns ``COLUMNS``.
-    ``p``: a fraction. ``final``, ``best``: the target metric (an error is a fraction), at the common step and at the
-    best evaluation on the selection split; NaN for runs that diverged or failed. ``seconds_per_1k_steps``: the median
-    over the run.
+    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Columns:
+    ``IDENTITY``, of which p is a fraction; the name of each quantity that is :func:`compared`, which is its unscaled
+    value at the common step or, if the runs get one, their score, and NaN for runs that diverged or failed; and
+    ``TIME``, of which the seconds are the median over the run.
     """
     records = records.select(task, setting)
     runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]
     table = runs[["folder", "series", "seed", "time_state", "status"]].set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
     step = statistics.common_step(records)
-    table["final"] = statistics.final_metric(records, step)
-    table["best"] = statistics.best_metric(records, step)
+    shown = compared(records)
+    for quantity in shown:
+        table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
     table["seconds_per_1k_steps"] = speed.run_seconds_per_1k_steps(records, list(table.index))
-    return table.dropna(subset="p").sort_values(["p", "series", "seed"])[COLUMNS].reset_index(drop=True)
+    columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
+    return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
 
 def _differs_in_p_alone(series: str) -> bool:
@@ -52,14 +64,13 @@ def _p(folder: Path, series: str) -> float:
         return math.nan
 
 
-def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
+def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """Return one row per p and norm as text: means over seeds, with 95 % t-intervals from three seeds on.
 
     Quality is of the runs that neither diverged nor failed, times are of those that are clear. A mean that leaves runs
-    out is followed by "2 of 3 seeds".
+    out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
     """
-    _, unit = names.scale_and_unit(target.metric)
-    metric = names.metric_label(target.metric) + (f" ({unit})" if unit else "")
+    label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
     for (_, series), runs in table.groupby(["p", "series"]):
         seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
@@ -69,16 +80,15 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
                 "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
                 "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),
-                f"{target.split} {metric}, {statistics.final_label(target)}": _mean(runs["final"], target.metric),
-                f"best on {target.selection}": _mean(runs["best"], target.metric),
-                "seconds per 1k steps": _mean(seconds, ""),
+                **{f"{quantities.title(one)}, {label}": _mean(runs[one.name] * one.factor) for one in shown},
+                "seconds per 1k steps": _mean(seconds),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _mean(values: pd.Series, metric: str) -> str:
-    """Return the mean, half of its 95 % t-interval and the number of seeds if some have no value, without unit."""
+def _mean(values: pd.Series) -> str:
+    """Return the mean, half of its 95 % t-interval and the number of seeds if some have no value."""
     mean, _, interval = statistics.estimate(values.to_numpy(float))
     left_out = [f"{values.count()} of {len(values)} seeds"] if values.hasnans else []
-    return formats.quality(mean, metric, interval, left_out).removesuffix(names.scale_and_unit(metric)[1]).rstrip()
+    return formats.quality(mean, "", interval, left_out)

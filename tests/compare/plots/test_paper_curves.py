@@ -8,7 +8,8 @@ import pytest
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, paper_curves, setting_curves
+from rmsexp.compare.plots import paper_curves, setting_curves
+from rmsexp.rules import quantities
 
 
 @pytest.mark.parametrize(("setting", "count"), [("paper", 2), ("demo", 0), ("paper+optim.lr=0.1", 0)])
@@ -16,7 +17,7 @@ def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(
     tmp_path: Path, setting: str, count: int
 ) -> None:
     write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
-    by_step, by_time = setting_curves.draw(load(tmp_path), [panels.Quantity("train", "loss")]).axes
+    by_step, by_time = setting_curves.draw(load(tmp_path), [quantities.loss("train")]).axes
     papers_lines = [line for line in by_step.lines if "(paper)" in str(line.get_label())]
     assert len(papers_lines) == count
     assert all(line.is_dashed() for line in papers_lines)

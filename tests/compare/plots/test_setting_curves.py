@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from rmsexp import atomic, record
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, setting_curves, style
+from rmsexp.compare.plots import setting_curves, style
+from rmsexp.compare.records import quantities
 from rmsexp.compare.tables import summary as summary_table
 
 
@@ -21,7 +22,7 @@ def test_a_setting_whose_runs_all_diverged_has_a_table_and_curves(tmp_path: Path
     write_run(tmp_path, "none", steps=120, status="diverged")
     assert math.isnan(summary(tmp_path).loc["none", "final"])
     records = load(tmp_path)
-    assert thick(setting_curves.draw(records, panels.quantities(records)), 0) == [style.colour("none")]
+    assert thick(setting_curves.draw(records, quantities.recorded(records)), 0) == [style.colour("none")]
 
 
 def thick(figure: Figure, panel: int) -> list[str]:
@@ -31,8 +32,7 @@ def thick(figure: Figure, panel: int) -> list[str]:
 
 def test_a_figure_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
     records = load(results)
-    quantities = panels.quantities(records)
-    figure = setting_curves.draw(records, quantities)
+    figure = setting_curves.draw(records, quantities.recorded(records))
     assert [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes] == [
         (title, x)
         for title in ("train loss (nats)", "test loss (nats)", "test error (%)")
@@ -52,14 +52,13 @@ def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: P
         record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
     records = load(tmp_path)
     assert records.runs["target_loss_unit"].tolist() == ["per pair"]
-    quantities = panels.quantities(records)
-    assert [quantity.title for quantity in quantities] == [
-        "train loss (per pair)",
-        "valid loss (per pair)",
-        "test image recall@1,5,10 (%)",
+    found = quantities.recorded(records)
+    assert list(map(quantities.title, found)) == [
+        *("train loss (per pair)", "valid loss (per pair)"),
+        *("valid image recall@1,5,10 (%)", "test image recall@1,5,10 (%)"),
     ]
-    assert [quantity.name for quantity in quantities] == ["train_loss", "valid_loss", "test_image_recall"]
-    (axes, _) = setting_curves.draw(records, quantities[2:]).axes
+    assert [one.name for one in found] == ["train_loss", "valid_loss", "valid_image_recall", "test_image_recall"]
+    (axes, _) = setting_curves.draw(records, found[3:]).axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [[43.21]] * 2
     table = summary_table.table(records, "cifar10", "demo")
     assert table["final"].tolist() == table["best_on_valid"].tolist() == [0.4321]
@@ -67,7 +66,7 @@ def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: P
 
 
 def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
-    figure = setting_curves.draw(load(results), panels.quantities(load(results))[:1])
+    figure = setting_curves.draw(load(results), quantities.recorded(load(results))[:1])
     by_step, by_time = ([line for line in axes.lines if line.is_dashed()] for axes in figure.axes)
     assert by_step == []
     assert [to_hex(line.get_color()) for line in by_time] == [style.colour("wn").lower()]
@@ -78,7 +77,7 @@ def test_bands_need_three_seeds(tmp_path: Path) -> None:
         write_run(tmp_path, "rms", seed)
     write_run(tmp_path, "rms+eps=0.1")
     records = load(tmp_path)
-    figure = setting_curves.draw(records, panels.quantities(records)[:1])
+    figure = setting_curves.draw(records, quantities.recorded(records)[:1])
     assert len(figure.axes[0].collections) == 1
     assert thick(figure, 0) == [style.colour("rms").lower()] * 2
     plain, variant = (line for line in figure.axes[0].lines if line.get_linewidth() == style.THICK)
@@ -91,7 +90,7 @@ def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Pa
     stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
     atomic.write_json(folder / record.STATUS, stored)
     records = load(tmp_path)
-    figure = setting_curves.draw(records, panels.quantities(records)[:1])
+    figure = setting_curves.draw(records, quantities.recorded(records)[:1])
     figure.canvas.draw()  # raises if the dollar signs are parsed as a formula
     assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)
 
@@ -101,7 +100,7 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     rows = [line for line in (folder / record.METRICS).read_text().splitlines() if json.loads(line)["split"] == "train"]
     (folder / record.METRICS).write_text(rows[0] + "\n")
     records = load(tmp_path)
-    figure = setting_curves.draw(records, [panels.quantities(records)[0]])
+    figure = setting_curves.draw(records, [quantities.recorded(records)[0]])
     assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [["o", "o"]] * 2  # seed and mean
 
 
@@ -115,7 +114,7 @@ def test_the_legend_counts_the_seeds_of_each_mean(tmp_path: Path) -> None:
         write_run(tmp_path, "ln", seed, contention=state)
         write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
     records = load(tmp_path)
-    figure = setting_curves.draw(records, panels.quantities(records))
+    figure = setting_curves.draw(records, quantities.recorded(records))
     assert legends(figure)[0][:2] == ["(3 seeds; against time: 2)", "(2 of 3 seeds)"]
     assert len(figure.legends) == 1
     rows = records.metrics[(records.metrics["split"] == "train") & (records.metrics["step"] == 400)]
@@ -129,5 +128,5 @@ def test_each_row_has_a_legend_if_its_seeds_differ(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", 0)
     drop_evaluations(write_run(tmp_path, "ln", 1))
     records = load(tmp_path)
-    figure = setting_curves.draw(records, panels.quantities(records))
+    figure = setting_curves.draw(records, quantities.recorded(records))
     assert legends(figure) == [["(2 seeds)"], ["(1 of 2 seeds)"], ["(1 of 2 seeds)"]]

@@ -11,7 +11,7 @@ from helpers.campaigns import Campaign
 from rmsexp import record
 from rmsexp.compare import load
 from rmsexp.compare.plots import panels
-from rmsexp.compare.records import statistics
+from rmsexp.compare.records import quantities, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import learning_rates, summary, time_to_target
@@ -78,13 +78,10 @@ def test_scores_are_named_so(scored: Records) -> None:
 
 
 def test_curves_are_of_the_interim_evaluations(scored: Records) -> None:
-    quantities = panels.quantities(scored)
-    assert [(quantity.split, quantity.metric) for quantity in quantities] == [
-        *(("train", "loss"), ("interim", "loss")),
-        ("interim", "error"),
-    ]
-    assert quantities[-1].title == "valid, 256 examples, greedy: error (%)"
-    chart = panels.chart(scored, quantities[-1], panels.Limits(100, 100))
+    found = quantities.recorded(scored)
+    assert [one.name for one in found] == ["train_loss", "interim_loss", "interim_error"]
+    assert quantities.title(found[-1]) == "valid, 256 examples, greedy: error (%)"
+    chart = panels.chart(scored, found[-1], panels.Limits(100, 100))
     assert {len(seed.x) for curve in chart.panels["step"].curves for seed in curve.seeds} == {20}
 
 

@@ -9,7 +9,6 @@ from helpers.records import write_run
 
 from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import p_sweep as p_table
 
 
@@ -21,7 +20,7 @@ def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     (write_run(tmp_path, "prms") / record.CONFIG).write_text("norm:\n  p: 0.0625\n")
     write_run(tmp_path, "prms", 1)  # p is unknown without a config
     table = p_table.table(load(tmp_path), "cifar10", "demo")
-    assert list(table) == p_table.COLUMNS
+    assert list(table) == [*p_table.IDENTITY, "test_error", *p_table.TIME]
     assert table[["series", "p", "seed"]].to_numpy().tolist() == [
         ["prms", 0.0625, 0],
         ["prms+p=0.5", 0.5, 0],
@@ -29,7 +28,7 @@ def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     ]
     assert table["seconds_per_1k_steps"].tolist() == pytest.approx([100, 200, 100])
     errors = load(tmp_path).metrics.query("split == 'test' and step == 400").set_index("series")["error"]
-    assert table["final"].tolist() == pytest.approx([errors["prms"].iloc[0], errors["prms+p=0.5"], errors["rms"]])
+    assert table["test_error"].tolist() == pytest.approx([errors["prms"].iloc[0], errors["prms+p=0.5"], errors["rms"]])
 
 
 def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
@@ -37,10 +36,10 @@ def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
         write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
         write_run(tmp_path, "rms", seed, contention="contended" if seed > 1 else "clear")
     records = load(tmp_path)
-    partial, whole = p_table.readable(p_table.table(records, "cifar10", "demo"), statistics.target(records)).to_numpy()
+    partial, whole = p_table.readable(p_table.table(records, "cifar10", "demo"), records).to_numpy()
     assert partial[:4].tolist() == ["pRMSNorm", "50 %", "4", "1"]
     assert partial[4].endswith(" (3 of 4 seeds)")
     assert " ± " in partial[4]
-    assert partial[6] == "100.00 ± 0"
+    assert partial[5] == "100.00 ± 0"
     assert whole[4].count("of 4 seeds") == 0
-    assert whole[6] == "100.00 (2 of 4 seeds)"
+    assert whole[5] == "100.00 (2 of 4 seeds)"

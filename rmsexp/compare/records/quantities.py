@@ -1,0 +1,86 @@
+"""The quantities of a setting: what its figures, tables and page show against steps and time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.rules import quantities
+from rmsexp.rules.quantities import Quantity
+
+TRAIN = "train"  # the split of the rows of training
+
+
+def named(records: Records) -> list[Quantity]:
+    """Return the quantities that the task of a setting names, from the first run whose record has them.
+
+    Older records name none. They have the training loss, the loss on the selection split, and the target metric on the
+    selection split and on the split of the target.
+
+    Raises:
+        ValueError: no run names a target metric.
+    """
+    target, lists = statistics.target(records), records.runs["quantities"].dropna()
+    if len(lists):
+        return list(lists.iloc[0])
+    unit = str(records.runs["target_loss_unit"].dropna().iloc[0])
+    pairs = ((TRAIN, "loss"), (target.selection, "loss"), (target.selection, target.metric))
+    return [usual(split, metric, unit) for split, metric in dict.fromkeys((*pairs, (target.split, target.metric)))]
+
+
+def of_curves(records: Records) -> list[Quantity]:
+    """Return the :func:`named` quantities, as curves show them.
+
+    Runs that get a score have few evaluations of whole splits, so their held-out quantities are of the interim
+    evaluations.
+    """
+    found = named(records)
+    if statistics.target(records).scored:
+        found = [one if one.split == TRAIN else replace(one, split=names.INTERIM) for one in found]
+    return list(dict.fromkeys(found))
+
+
+def usual(split: str, metric: str, loss_unit: str = "nats") -> Quantity:
+    """Return a metric of this package's tasks on a split. ``loss_unit``: the unit of the loss, if it is the metric."""
+    if metric == "loss":
+        return quantities.loss(split, loss_unit)
+    return Quantity(split, metric, names.metric_label(metric), names.scale_and_unit(metric)[1])
+
+
+def recorded(records: Records) -> list[Quantity]:
+    """Return the quantities :func:`of_curves` of which a run has a value; all of them if no run has any."""
+    found = of_curves(records)
+    return [quantity for quantity in found if len(values(records, quantity))] or found
+
+
+def values(records: Records, quantity: Quantity) -> pd.DataFrame:
+    """Return the rows of the metrics that have a value of a quantity, with the unscaled value in its metric's column.
+
+    Columns: ``folder``, ``series``, ``step``, ``time`` and the metric.
+    """
+    rows = records.metrics[records.metrics["split"] == quantity.split]
+    return rows.reindex(columns=["folder", "series", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
+
+
+def missing(records: Records) -> str:
+    """Return a line that lists the quantities without a value, of all norms or of some; "" if there are none."""
+    series, parts = names.in_order(records.runs["series"]), []
+    for quantity in of_curves(records):
+        found = set(values(records, quantity)["series"])
+        lacking = [names.label(name) for name in series if name not in found]
+        if lacking:
+            parts.append(words(quantity) + (f" of {', '.join(lacking)}" if len(lacking) < len(series) else ""))
+    return f"without a recorded value, so not drawn: {'; '.join(parts)}" if parts else ""
+
+
+def words(quantity: Quantity) -> str:
+    """Return a quantity's name for people, such as "valid BLEU"."""
+    return f"{names.split_label(quantity.split)} {quantity.label}"
+
+
+def title(quantity: Quantity) -> str:
+    """Return the title of an axis: split, metric and unit, such as "valid error (%)"."""
+    return words(quantity) + (f" ({quantity.unit})" if quantity.unit else "")

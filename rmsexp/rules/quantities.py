@@ -1,0 +1,60 @@
+"""What reports draw and tabulate of a run against steps and time: metrics on splits, which its task names.
+
+This module imports only the standard library, because both the trainer and the comparisons import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A metric on a split.
+
+    Attributes:
+        split: the split: "train" for the rows of training, or the name of a held-out split.
+        metric: the name of the metric in the rows of the record.
+        label: the name of the metric for people.
+        unit: the unit in which it is shown; "" for none. With "%" the record has fractions.
+        log: whether an axis is logarithmic if the values differ by orders of magnitude.
+    """
+
+    split: str
+    metric: str
+    label: str
+    unit: str = ""
+    log: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the quantity in tables and of its files, such as "valid_bleu"."""
+        return f"{self.split}_{self.metric}"
+
+    @property
+    def factor(self) -> float:
+        """The shown value over the recorded value."""
+        return 100.0 if self.unit == "%" else 1.0
+
+
+def loss(split: str, unit: str = "nats") -> Quantity:
+    """Return the quantity of the loss on a split."""
+    return Quantity(split, "loss", "loss", unit, log=True)
+
+
+def error(split: str) -> Quantity:
+    """Return the quantity of the error, the fraction of wrong predictions, on a split."""
+    return Quantity(split, "error", "error", "%")
+
+
+def read(stored: Mapping[str, Any]) -> Quantity:
+    """Return the quantity that a ``run.json`` describes.
+
+    Raises: KeyError for a missing key; ValueError for a value of another type.
+    """
+    found = Quantity(*(stored[key] for key in ("split", "metric", "label", "unit", "log")))
+    if not isinstance(found.log, bool) or not all(isinstance(stored[key], str) for key in stored.keys() - {"log"}):
+        raise ValueError(f"its quantity is {stored!r:.80}")
+    return found
