@@ -1,0 +1,237 @@
+"""A decoder like LLaMA's (Touvron et al. 2023): rotary positions, gated feed-forward layers, grouped queries.
+
+Shapes: tokens are (batch, time), activations (batch, time, width), queries, keys and values (batch, heads, time, width
+per head); there are fewer heads of keys and values than of queries if queries are grouped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks
+from rmsexp.models import init
+from rmsexp.norms import Norm
+
+ACTIVATIONS = ("swiglu", "gelu")
+PLACEMENTS = ("pre", "post", "sandwich")
+MOST_LAYERS = 10_000  # to construct as many takes minutes
+ROTARY_BASE = 10_000.0
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Sizes:
+    """Sizes and options of the decoder. The defaults are those of a model with 123 million parameters.
+
+    ``kv_heads``: number of heads of keys and values; each serves ``heads / kv_heads`` heads of queries. ``inner``:
+    width inside the feed-forward layers. ``activation``: "swiglu", ``silu(gate) * up``, or "gelu". ``placement``:
+    where the norms of a sublayer f are: "pre", ``x + f(N(x))``; "post", ``N(x + f(x))``; "sandwich",
+    ``x + N(f(N(x)))``. With "pre" and "sandwich" there is one more norm at the end. ``qk_norm``: whether the queries
+    and keys of each head are normalised, before their rotation; the heads share gain and shift. ``tied``: whether the
+    embedding is also the output matrix.
+
+    Raises: ValueError if a value is out of range, or if sizes do not divide each other.
+    """
+
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    kv_heads: int = 12
+    inner: int = 2048
+    activation: str = "swiglu"
+    placement: str = "pre"
+    qk_norm: bool = False
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for key in ("width", "heads", "kv_heads", "inner"):
+            checks.at_least(f"model.{key}", getattr(self, key), 1, checks.LARGEST_WIDTH)
+        checks.at_least("model.layers", self.layers, 1, MOST_LAYERS)
+        checks.choice("model.activation", self.activation, ACTIVATIONS)
+        checks.choice("model.placement", self.placement, PLACEMENTS)
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"model.width={self.width} is not an even multiple of model.heads={self.heads}, which rotations need"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+@dataclass
+class Cache:
+    """Keys and values of the tokens so far: (keys, values) for each layer, and the number of these tokens."""
+
+    layers: list[Pair] = field(default_factory=list)
+    tokens: int = 0
+
+    def last(self, count: int) -> Cache:
+        """Return a cache that has the keys and values of the last ``count`` tokens only, at their positions."""
+        return Cache([(key[:, :, -count:], value[:, :, -count:]) for key, value in self.layers], self.tokens)
+
+
+class LanguageModel(nn.Module):
+    """Map tokens to the logits of the token after each.
+
+    Args:
+        norm: creates the linear layers and norms of the model.
+        vocabulary: number of different tokens.
+        sizes: all other sizes and options.
+    """
+
+    def __init__(self, norm: Norm, vocabulary: int, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.embedding = nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
+        self.layers = nn.ModuleList(Layer(norm, f"layers.{i}", sizes) for i in range(sizes.layers))
+        self.end = norm.value("end", sizes.width) if sizes.placement != "post" else None
+        self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return logits, ``(batch, time, vocabulary)``; no logit depends on later tokens.
+
+        With ``cache``, the tokens follow those of the cache, to which their keys and values are added.
+        """
+        start = 0 if cache is None else cache.tokens
+        x = F.embedding(tokens, self.embedding)
+        rotation = rotations(start, tokens.shape[1], self.sizes.head_width, x)
+        for i, layer in enumerate(self.layers):
+            past = cache.layers[i] if cache is not None and cache.tokens else None
+            x, present = layer(x, rotation, past)
+            if cache is not None:
+                cache.layers[i : i + 1] = [present]
+        if cache is not None:
+            cache.tokens += tokens.shape[1]
+        if self.end is not None:
+            x = self.end(x)
+        return F.linear(x, self.embedding if self.output is None else self.output)
+
+    def initialisers(self) -> dict[str, init.Initialiser]:
+        """Return initialisers by parameter name, for all parameters that :func:`.init.lecun_normal` does not draw.
+
+        What enters a residual sum has a standard deviation that is smaller by ``sqrt(2 layers)``, the root of the
+        number of such sums, as in GPT-2 (Radford et al. 2019, section 2.3).
+        """
+        sizes = self.sizes
+        outputs = {"attention.output": sizes.width, "feed_forward.down": sizes.inner}
+        depth = 2 * sizes.layers
+        return {"embedding": init.normal(sizes.width**-0.5), "output": init.normal(sizes.width**-0.5)} | {
+            f"layers.{i}.{name}.weight": init.normal((n_in * depth) ** -0.5)
+            for i in range(sizes.layers)
+            for name, n_in in outputs.items()
+        }
+
+
+class Layer(nn.Module):
+    """Causal self-attention and feed-forward, each with its residual sum and norms."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention = Attention(norm, f"{name}.attention", sizes)
+        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
+        self.attended = Residual(norm, f"{name}.attended", sizes)
+        self.fed = Residual(norm, f"{name}.fed", sizes)
+
+    def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
+        """Return the layer's output, and the keys and values of ``past``, if any, and of ``x``."""
+        y, present = self.attention(self.attended.enter(x), rotation, past)
+        x = self.attended.leave(x, y)
+        return self.fed.leave(x, self.feed_forward(self.fed.enter(x))), present
+
+
+class Residual(nn.Module):
+    """The residual sum of a sublayer, with the norms that the placement asks for (see :class:`Sizes`)."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.placement = sizes.placement
+        self.before = None if sizes.placement == "post" else norm.value(f"{name}.before", sizes.width)
+        self.after = None if sizes.placement == "pre" else norm.value(f"{name}.after", sizes.width)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return the input of the sublayer."""
+        return x if self.before is None else self.before(x)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the input ``x`` of :meth:`enter` plus the sublayer's output ``y``."""
+        if self.after is None:
+            return x + y
+        return self.after(x + y) if self.placement == "post" else x + self.after(y)
+
+
+class Attention(nn.Module):
+    """Causal attention in which groups of query heads share a head of keys and values (Ainslie et al. 2023)."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads = [sizes.heads, sizes.kv_heads, sizes.kv_heads]
+        self.joint = norm.plain(f"{name}.joint", sizes.width, sum(self.heads) * sizes.head_width, bias=False)
+        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width, bias=False)
+        self.query = norm.value(f"{name}.query", sizes.head_width) if sizes.qk_norm else None
+        self.key = norm.value(f"{name}.key", sizes.head_width) if sizes.qk_norm else None
+
+    def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
+        """Return the attention's output, and the keys and values of ``past``, if any, and of ``x``.
+
+        No position sees a later one. The positions of ``past`` are those before ``x``.
+        """
+        query, key, value = self.joint(x).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
+        query = rotated(query if self.query is None else self.query(query), rotation).transpose(1, 2)
+        key = rotated(key if self.key is None else self.key(key), rotation).transpose(1, 2)
+        value = value.transpose(1, 2)
+        if past is not None:
+            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+        queries, keys = query.shape[2], key.shape[2]
+        mask = None
+        if 1 < queries < keys:  # is_causal aligns the first query with the first key
+            mask = torch.ones(queries, keys, dtype=torch.bool, device=x.device).tril(keys - queries)
+        y = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=queries == keys, enable_gqa=self.heads[0] != self.heads[1]
+        )
+        return self.output(y.transpose(1, 2).flatten(2)), (key, value)
+
+
+class FeedForward(nn.Module):
+    """``W (silu(G x) * U x)`` (SwiGLU, Shazeer 2020), or ``W gelu(U x)``; G and U are one matrix."""
+
+    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+        super().__init__()
+        self.gated = sizes.activation == "swiglu"
+        self.up = norm.plain(f"{name}.up", sizes.width, (1 + self.gated) * sizes.inner, bias=False)
+        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gated:
+            gate, up = self.up(x).chunk(2, -1)
+            return self.down(F.silu(gate) * up)
+        return self.down(F.gelu(self.up(x)))
+
+
+def rotations(start: int, count: int, head_width: int, like: Tensor) -> Pair:
+    """Return cosines and sines of the rotations at ``count`` positions from ``start`` on (Su et al. 2021).
+
+    Pair i of the w units of a head is rotated at position t by the angle ``t * 10000 ** (-2 i / w)``. Both results have
+    shape ``(count, 1, head_width / 2)``, and the dtype and device of ``like``.
+    """
+    pairs = torch.arange(0, head_width, 2, dtype=torch.float32, device=like.device)
+    positions = torch.arange(start, start + count, dtype=torch.float32, device=like.device)
+    angles = positions.view(-1, 1, 1) / ROTARY_BASE ** (pairs / head_width)
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def rotated(x: Tensor, rotation: Pair) -> Tensor:
+    """Return queries or keys ``(batch, time, heads, head_width)``, rotated.
+
+    A pair is unit i of the first half and unit i of the second half, as in the library ``transformers``.
+    """
+    cos, sin = rotation
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -1,0 +1,317 @@
+"""The language model: equality with transformers' models, sites and sizes, initial values, rotations, masks, cache."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers.sites import EVERY, NORMS, close, draw, fill, without_gradient
+from helpers.translation_models import SiteList, parameters
+from torch import Tensor
+from torch.nn import functional as F
+
+from rmsexp import norms
+from rmsexp.models import init
+from rmsexp.models.language_model import PLACEMENTS, Cache, LanguageModel, Sizes, rotated, rotations
+from rmsexp.train.randomness import stream
+
+VOCABULARY = 13
+TOKENS = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(0))
+PLACED = pytest.mark.parametrize("placement", PLACEMENTS)
+
+
+def sizes(**other: Any) -> Sizes:
+    """Return the sizes of a small model with grouped queries; ``other`` overrides values."""
+    small = {"width": 16, "layers": 2, "heads": 4, "kv_heads": 2, "inner": 12}
+    return Sizes(**small | other)
+
+
+def make(name: str = "rms", **other: Any) -> LanguageModel:
+    return fill(LanguageModel(NORMS[name], VOCABULARY, sizes(**other)))
+
+
+# --- transformers' models with the same weights
+
+
+def theirs(model: LanguageModel) -> Any:
+    """Return transformers' model with the weights of ``model``: LLaMA, or Qwen3 if queries and keys are normalised."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import transformers
+    size = model.sizes
+    family = "Qwen3" if size.qk_norm else "Llama"
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCABULARY,
+        hidden_size=size.width,
+        intermediate_size=size.inner,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        head_dim=size.head_width,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=size.tied,
+        attention_bias=False,
+    )
+    other = getattr(transformers, f"{family}ForCausalLM")(config).double()
+    missing, unexpected = other.load_state_dict(renamed(model, lambda parameter: parameter.detach()), strict=False)
+    assert not unexpected
+    assert missing == (["lm_head.weight"] if size.tied else [])
+    return other
+
+
+def renamed(model: LanguageModel, value: Any) -> dict[str, Tensor]:
+    """Return ``value`` of each parameter of our model, by the names of transformers, with its separate matrices."""
+    size, ours = model.sizes, dict(model.named_parameters())
+    heads = [count * size.head_width for count in (size.heads, size.kv_heads, size.kv_heads)]
+    values = {"model.embed_tokens.weight": value(ours["embedding"]), "model.norm.weight": value(ours["end.weight"])}
+    if not size.tied:
+        values["lm_head.weight"] = value(ours["output"])
+    for i in range(size.layers):
+        own, other = f"layers.{i}", f"model.layers.{i}"
+        for names, whole, parts in (
+            ("qkv", value(ours[f"{own}.attention.joint.weight"]), heads),
+            (("gate", "up"), value(ours[f"{own}.feed_forward.up.weight"]), [size.inner] * 2),
+        ):
+            folder = "self_attn" if names == "qkv" else "mlp"
+            for name, part in zip(names, whole.split(parts), strict=True):
+                values[f"{other}.{folder}.{name}_proj.weight"] = part
+        pairs = {
+            "self_attn.o_proj": "attention.output",
+            "mlp.down_proj": "feed_forward.down",
+            "input_layernorm": "attended.before",
+            "post_attention_layernorm": "fed.before",
+        }
+        if size.qk_norm:
+            pairs |= {"self_attn.q_norm": "attention.query", "self_attn.k_norm": "attention.key"}
+        values |= {f"{other}.{name}.weight": value(ours[f"{own}.{source}.weight"]) for name, source in pairs.items()}
+    return values
+
+
+def loss_of(logits: Tensor) -> Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
+
+
+@pytest.mark.slow  # importing transformers takes seconds
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])
+def test_logits_and_gradients_are_those_of_transformers(qk_norm: bool, tied: bool) -> None:
+    """RMSNorm, pre placement, four heads of queries that share two heads of keys and values.
+
+    The norms of transformers compute in float32.
+    """
+    close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+    model = make(qk_norm=qk_norm, tied=tied)
+    other = theirs(model)
+    logits, other_logits = model(TOKENS), other(TOKENS).logits
+    close(logits, other_logits)
+    loss_of(logits).backward()
+    loss_of(other_logits).backward()
+    gradients = renamed(model, lambda parameter: parameter.grad)
+    theirs_by_name = {name: parameter.grad for name, parameter in other.named_parameters()}
+    assert gradients.keys() == theirs_by_name.keys()
+    for name, gradient in gradients.items():
+        close(gradient, theirs_by_name[name])
+
+
+# --- sites, sizes and initial values
+
+
+@PLACED
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_the_sites(placement: str, qk_norm: bool) -> None:
+    sites = SiteList(name="ln")
+    LanguageModel(sites, VOCABULARY, sizes(placement=placement, qk_norm=qk_norm))
+    places = {"pre": ("before",), "post": ("after",), "sandwich": ("before", "after")}[placement]
+    heads = [f"layers.{i}.attention.{part}" for i in range(2) for part in ("query", "key") if qk_norm]
+    sums = [f"layers.{i}.{part}.{place}" for i in range(2) for part in ("attended", "fed") for place in places]
+    assert sorted(sites.normalised) == sorted([*heads, *sums, *(["end"] if placement != "post" else [])])
+    maps = ("attention.joint", "attention.output", "feed_forward.up", "feed_forward.down")
+    assert sorted(sites.unnormalised) == sorted(f"layers.{i}.{part}" for i in range(2) for part in maps)
+
+
+def test_the_default_has_123_million_parameters() -> None:
+    with torch.device("meta"):
+        model = LanguageModel(NORMS["rms"], 50_000, Sizes())
+    layer = 768 * 3 * 768 + 768 * 768 + 768 * 2 * 2048 + 2048 * 768
+    assert parameters(model) == 50_000 * 768 + 12 * (layer + 2 * 768) + 768 == 123_353_856
+
+
+def test_parameters_of_grouped_queries_gelu_and_an_untied_output() -> None:
+    size = sizes(activation="gelu", tied=False)
+    layer = 16 * (4 + 2 * 2) * 4 + 16 * 16 + 2 * 16 * 12
+    assert parameters(LanguageModel(NORMS["none"], VOCABULARY, size)) == 2 * VOCABULARY * 16 + 2 * layer
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"width": 0}, "model.width must be at least 1, got 0"),
+        ({"layers": 0}, "model.layers must be at least 1, got 0"),
+        ({"kv_heads": 3}, "model.kv_heads=3 does not divide model.heads=4"),
+        ({"width": 12}, "model.width=12 is not an even multiple of model.heads=4, which rotations need"),
+        ({"activation": "relu"}, "model.activation=relu is not known"),
+        ({"placement": "per"}, "model.placement=per is not known; did you mean pre?"),
+    ],
+)
+def test_invalid_sizes_are_refused(mistake: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message.replace('?', '[?]')}"):
+        sizes(**mistake)
+
+
+def initialised(name: str = "none", **other: Any) -> LanguageModel:
+    model = LanguageModel(NORMS[name], 300, sizes(**other))
+    init.initialise(model, init.lecun_normal, lambda name: stream(0, "init", name), model.initialisers())
+    return model
+
+
+def test_initial_values() -> None:
+    model = initialised(width=256, heads=4, kv_heads=2, inner=512, layers=8, tied=False)
+    depth = math.sqrt(16)
+    expected = {"joint": 1 / 16, "up": 1 / 16, "output": 1 / 16 / depth, "down": 512**-0.5 / depth}
+    for name, parameter in model.named_parameters():
+        part = name.split(".")[-2] if "." in name else "embedding"
+        std = {"embedding": 1 / 16, **expected}[part]
+        assert parameter.std().item() == pytest.approx(std, rel=0.02), name
+        assert parameter.mean().item() == pytest.approx(0, abs=std / 20), name
+
+
+@EVERY
+def test_all_norms_start_from_the_same_weights(name: str) -> None:
+    drawn = dict(initialised("none", qk_norm=True).named_parameters())
+    others = dict(initialised(name, qk_norm=True).named_parameters())
+    for key, value in drawn.items():
+        assert torch.equal(others.pop(key), value)
+    assert all((value == float(not key.endswith(".bias"))).all() for key, value in others.items())
+
+
+# --- every norm
+
+
+@EVERY
+@PLACED
+def test_every_parameter_has_a_gradient(name: str, placement: str) -> None:
+    model = make(name, placement=placement, qk_norm=True)
+    loss_of(model(TOKENS)).backward()
+    unused = without_gradient(model)
+    if "bn" in name and placement == "sandwich":  # the following batch norms subtract these shifts
+        unused -= {f"layers.{i}.{part}.after.bias" for i in range(2) for part in ("attended", "fed")}
+    assert unused == set()
+
+
+def test_norms_are_where_the_placement_says() -> None:
+    """With an identity for attention and feed-forward, each placement is its plain formula."""
+    for placement, formula in {
+        "pre": lambda x, n: x + n(x),
+        "post": lambda x, n: n(x + x),
+        "sandwich": lambda x, n: x + n(n(x)),
+    }.items():
+        layer: Any = make("ln", placement=placement).layers[0]
+        x = draw(2, 3, 16)
+        for residual in (layer.attended, layer.fed):
+            norm = residual.before or residual.after
+            if residual.before is not None and residual.after is not None:
+                residual.after = norm
+            close(residual.leave(x, residual.enter(x)), formula(x, norm))
+
+
+# --- rotations
+
+
+def test_scores_of_rotated_queries_and_keys_depend_on_their_distance_only() -> None:
+    query, key = draw(1, 1, 1, 8, seed=1), draw(1, 1, 1, 8, seed=2)
+
+    def score(at: int, other: int) -> Tensor:
+        return (rotated(query, rotations(at, 1, 8, query)) * rotated(key, rotations(other, 1, 8, key))).sum()
+
+    scores = {distance: score(distance, 0) for distance in range(5)}
+    for distance, expected in scores.items():
+        for start in (1, 7, 100):
+            torch.testing.assert_close(score(start + distance, start), expected, rtol=1e-4, atol=1e-5)
+    assert len({round(value.item(), 4) for value in scores.values()}) == 5
+
+
+def test_rotations_keep_lengths_and_leave_position_0() -> None:
+    x = draw(2, 6, 3, 8)
+    y = rotated(x, rotations(0, 6, 8, x))
+    torch.testing.assert_close(y.norm(dim=-1), x.norm(dim=-1), rtol=1e-6, atol=1e-6)
+    assert torch.equal(y[:, 0], x[:, 0])
+    assert not torch.isclose(y[:, 1], x[:, 1]).any()
+
+
+# --- masks and cache
+
+ALONE = [(name, training) for name in NORMS for training in (False, True) if not training or "bn" not in name]
+
+
+@pytest.mark.parametrize(("name", "training"), ALONE)
+@PLACED
+def test_a_token_never_sees_the_future(name: str, training: bool, placement: str) -> None:
+    model = make(name, placement=placement, qk_norm=True).train(training)
+    logits = model(TOKENS)
+    for last in range(TOKENS.shape[1]):
+        changed = torch.where(torch.arange(TOKENS.shape[1]) > last, (TOKENS + 1) % VOCABULARY, TOKENS)
+        others = model(changed)
+        close(others[:, : last + 1], logits[:, : last + 1])
+        if last + 1 < TOKENS.shape[1]:
+            assert not torch.isclose(others[:, last + 1 :], logits[:, last + 1 :]).all(-1).any()
+
+
+@pytest.mark.parametrize("name", ["bn", "mean_only_bn"])
+def test_the_statistics_of_batch_norms_see_the_future_in_training(name: str) -> None:
+    model = make(name).train()
+    changed = TOKENS.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % VOCABULARY
+    assert not torch.isclose(model(changed)[:, 0], model(TOKENS)[:, 0]).any()
+
+
+@torch.no_grad()
+@EVERY
+@PLACED
+@pytest.mark.parametrize("lengths", [(1,) * 7, (4, 1, 2), (3, 4)], ids=str)
+def test_cached_logits_are_those_without_a_cache(name: str, placement: str, lengths: tuple[int, ...]) -> None:
+    for model, tolerance in (
+        (make(name, placement=placement, qk_norm=True), 1e-10),
+        (initialised(name, placement=placement, qk_norm=True), 1e-5),  # in float32
+    ):
+        cache = Cache()
+        expected = model.eval()(TOKENS)
+        cached = torch.cat([model(part, cache) for part in TOKENS.split(lengths, 1)], 1)
+        assert (cached - expected).abs().max() < tolerance * expected.abs().max()
+        assert cache.tokens == 7
+        assert [key.shape for key, _ in cache.layers] == [(3, 2, 7, 4)] * 2
+
+
+@torch.no_grad()
+def test_a_shortened_cache_forgets_the_oldest_tokens_and_keeps_positions() -> None:
+    """With one layer, keys and values of a token do not depend on others, so the result is that of the last tokens."""
+    model, cache = make(layers=1).eval(), Cache()
+    model(TOKENS[:, :5], cache)
+    shortened = cache.last(2)
+    assert (shortened.tokens, shortened.layers[0][0].shape[2]) == (5, 2)
+    logits = model(TOKENS[:, 5:6], shortened)
+    torch.testing.assert_close(logits[:, 0], model(TOKENS[:, 3:6])[:, -1], rtol=1e-5, atol=1e-5)
+
+
+# --- the fused kernels
+
+
+@pytest.mark.usefixtures("fused_kernels")
+@pytest.mark.parametrize("norm", [norms.RMS, norms.LN, norms.PRMS])
+@PLACED
+def test_fused_norms_give_the_same_logits_and_gradients(norm: Any, placement: str) -> None:
+    models = [
+        fill(LanguageModel(norm(name="n", impl=impl), VOCABULARY, sizes(placement=placement, qk_norm=True)))
+        for impl in ("eager", "fused")
+    ]
+    results = []
+    for model in models:
+        logits = model(TOKENS)
+        loss_of(logits).backward()
+        results.append([logits, *(parameter.grad for parameter in model.parameters())])
+    for eager, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, eager, rtol=1e-8, atol=1e-8)
