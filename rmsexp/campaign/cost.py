@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import record, runner
+from rmsexp import config, record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
 from rmsexp.command_line import ReportedError
@@ -56,13 +56,13 @@ def cost(folder: Path) -> Cost:
         rows = files.read_metrics()[0] if files.metrics_path.exists() else []
         if not rows:
             return Cost(0.0, 0.0)
-        pace = 1 + _waited(files)
+        pace = 1 + waited(files)
         return Cost(sum(rows[-1]["seconds"].values()) / pace, _evaluations(rows)[1] / pace)
     except (LookupError, TypeError, AttributeError):
         raise ValueError(f"{files.metrics_path} lacks times; to repeat the run, remove its folder") from None
 
 
-def _waited(files: record.RunFolder) -> float:
+def waited(files: record.RunFolder) -> float:
     """Return w, the mean over the run's processes; those of which it is not known count as not having waited."""
     sessions = files.read_run()["sessions"]
     return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
@@ -113,21 +113,36 @@ def estimates(
 def trial(question: Question, norm: str) -> Cost:
     """Return the cost of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
 
-    The trial is done in a hidden folder, which is removed afterwards.
+    Raises: ReportedError if it fails; SystemExit if a signal stops it.
+    """
+
+    def job(words: Sequence[str]) -> config.Job:
+        changed = replace(question, words=(*question.words, *words))
+        return changed.job("tune", norm, question.grid[0], question.tuning_seeds[0])
+
+    with tried(question.folder, norm, lambda words: job((*TRIAL_WORDS, *words))) as files:
+        return extrapolated(files, question.recipe.config.schedule.steps)
+
+
+@contextmanager
+def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -> Iterator[record.RunFolder]:
+    """Do a trial in a hidden folder below ``folder``, which is removed after the context, and return its record.
+
+    ``name``: that of the trial in messages. ``job``: returns it, with these further words.
 
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
-    question.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".trial-", dir=question.folder) as results:
-        words = (*question.words, *TRIAL_WORDS, f"results={results}")
-        run = replace(question, words=words).job("tune", norm, question.grid[0], question.tuning_seeds[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
+        quoted = results.replace("'", r"\'")  # the name of a campaign's folder may have "="
+        run = job([f"results='{quoted}'"])
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             outcome = runner.execute(run)
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
-            raise ReportedError(f"the trial of {norm} failed: {outcome.error}")
-        return extrapolated(record.RunFolder(run.folder), question.recipe.config.schedule.steps)
+            raise ReportedError(f"the trial of {name} failed: {outcome.error}")
+        yield record.RunFolder(run.folder)
 
 
 def extrapolated(files: record.RunFolder, steps: int) -> Cost:
@@ -138,5 +153,5 @@ def extrapolated(files: record.RunFolder, steps: int) -> Cost:
     clock, (interim, whole) = rows[-1]["seconds"], _evaluations(rows)
     training = (clock["data"] + clock["train"]) * steps / TRIAL_STEPS
     evaluation = score.EVALUATIONS * interim + score.SCORED * whole
-    pace = 1 + _waited(files)
+    pace = 1 + waited(files)
     return Cost((clock["warmup"] + training + evaluation) / pace, whole / pace)

@@ -199,7 +199,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
     content = _content(stored, own)
-    runs = {key: f"{key}={_word(value)}" for key, value in config.flatten(content.runs).items()}
+    runs = {key: f"{key}={as_word(value)}" for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
     question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir)
@@ -230,7 +230,7 @@ def _floats(values: Any) -> Any:
     return [float(value) if type(value) is int else value for value in values] if isinstance(values, list) else values
 
 
-def _word(value: Any) -> str:
+def as_word(value: Any) -> str:
     """Return a value of a config as it is written on a command line."""
     return json.dumps(value) if value is None or isinstance(value, bool | list) else str(value)
 

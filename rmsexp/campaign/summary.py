@@ -35,9 +35,8 @@ def print_plan(question: Question) -> None:
         done, missing = ([job for job in jobs if job.stage == stage] for jobs in (spent, left))
         took, takes = _hours(spent[job].seconds for job in done), _hours(estimated[job] for job in missing)
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")
-    if question.content.timing.norms:
-        state = f"left, about {question.content.timing.budget:.0f} s" if timing.is_left(question) else "done"
-        print(f"  timing {state}")
+    if (timed := timing.of_campaign(question)) is not None:
+        print(f"  timing {f'left, about {timed.options.budget:.0f} s' if timed.is_left() else 'done'}")
     if campaign.seeds.needed is None:
         print("  more may follow: tuning extends the grid where a best rate is at its edge, and final seeds by spread")
     _print_lines([*problems, *pilot(campaign, question), *campaign.remarks(results)])

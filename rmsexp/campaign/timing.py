@@ -1,10 +1,13 @@
-"""The last stage of a campaign: time the training steps of its norms, interleaved, once for all of its workers."""
+"""Interleaved timing of training steps, after the runs, once for all workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
+from rmsexp import config
 from rmsexp.campaign.question import Question
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock, RunLockedError
@@ -14,32 +17,50 @@ from rmsexp.measure.options import TimingConfig
 REFERENCE = "ln"  # ratios of times are relative to this norm if it is timed, and otherwise to the first
 
 
-def is_left(question: Question) -> bool:
-    """Return whether the campaign asks for a timing of which there is no record yet.
+@dataclass(frozen=True)
+class Timing:
+    """A timing that is asked for.
 
-    Records of one process do not count if the campaign asks for several.
+    ``jobs``: the runs whose steps are timed, all of one setting, by series. ``options``: how they are timed.
+    ``lock``: the file that a worker locks while it measures.
     """
-    jobs = question.timed()
+
+    jobs: Mapping[str, config.Job]
+    options: TimingConfig
+    lock: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the setting."""
+        return next(iter(self.jobs.values())).setting_folder
+
+    def is_left(self) -> bool:
+        """Return whether there is no record of this timing yet.
+
+        Records of one process do not count if several are asked for.
+        """
+        records = timing_records.load(self.folder)
+        records = records[(records["kind"] == "steps") & (records["processes"] >= min(2, self.options.processes))]
+        return not any(set(self.jobs) <= set(series) for _, series in records.groupby("folder")["series"])
+
+    def measure(self, report: Callable[[str], None]) -> None:
+        """Time the steps and write the record, unless another worker is doing so or has done so.
+
+        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`).
+
+        Raises: ProcessError as :func:`rmsexp.measure.processes.measure`; then there is no record.
+        """
+        with suppress(RunLockedError), Lock(self.lock, self.lock.parent).held():
+            if self.is_left():
+                *_, content = processes.measure(self.jobs, self.options, report)
+                report(f"timing  {timing_records.write(content, self.folder) / timing_records.FILE}")
+
+
+def of_campaign(question: Question) -> Timing | None:
+    """Return the timing of a campaign; None if it asks for none."""
+    jobs, asked = question.timed(), question.content.timing
     if not jobs:
-        return False
-    records = timing_records.load(next(iter(jobs.values())).setting_folder)
-    fewest = min(2, question.content.timing.processes)
-    records = records[(records["kind"] == "steps") & (records["processes"] >= fewest)]
-    return not any(set(jobs) <= set(series) for _, series in records.groupby("folder")["series"])
-
-
-def measure(question: Question, report: Callable[[str], None]) -> None:
-    """Time the steps and write the record, unless another worker is doing so or has done so.
-
-    The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`).
-
-    Raises: ProcessError as :func:`rmsexp.measure.processes.measure`; then there is no record.
-    """
-    with suppress(RunLockedError), Lock(question.folder / ".timing.lock", question.folder).held():
-        if is_left(question):
-            jobs, asked = question.timed(), question.content.timing
-            reference = list(jobs)[asked.norms.index(REFERENCE) if REFERENCE in asked.norms else 0]
-            options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
-            *_, content = processes.measure(jobs, options, report)
-            folder = timing_records.write(content, next(iter(jobs.values())).setting_folder)
-            report(f"timing  {folder / timing_records.FILE}")
+        return None
+    reference = list(jobs)[asked.norms.index(REFERENCE) if REFERENCE in asked.norms else 0]
+    options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+    return Timing(jobs, options, question.folder / ".timing.lock")

@@ -31,33 +31,39 @@ def measured(
     report("measured")
 
 
+def timed(folder: Path, *words: str) -> timing.Timing:
+    found = timing.of_campaign(ask(folder, *words))
+    assert found is not None
+    return found
+
+
 def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
-    assert not timing.is_left(ask(tmp_path))
+    assert timing.of_campaign(ask(tmp_path)) is None
 
 
 def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
-    asked, reports = ask(tmp_path, "timing.norms=[rms,ln]"), list[str]()
-    assert timing.is_left(asked)
-    timing.measure(asked, reports.append)
-    timing.measure(asked, reports.append)
+    asked, reports = timed(tmp_path, "timing.norms=[rms,ln]"), list[str]()
+    assert asked.is_left()
+    asked.measure(reports.append)
+    asked.measure(reports.append)
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
     assert (content["reference"], content["seed"]) == ("ln", 3000)
     assert len(content["processes"]) == 6
     assert reports == ["measured", f"timing  {path}"]
-    assert not timing.is_left(asked)
+    assert not asked.is_left()
     atomic.write_json(path, content | {"processes": content["processes"][:1]})  # somebody's quick look
-    assert timing.is_left(asked)
-    assert timing.is_left(ask(tmp_path, "timing.norms=[ln,rms,none]", "norms=[ln,rms,none]"))
+    assert asked.is_left()
+    assert timed(tmp_path, "timing.norms=[ln,rms,none]", "norms=[ln,rms,none]").is_left()
 
 
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
-    asked = ask(tmp_path, "timing.norms=[rms,ln]")
-    with Lock(asked.folder / ".timing.lock", asked.folder).held():
-        timing.measure(asked, lambda _: None)
-    assert timing.is_left(asked)
+    asked = timed(tmp_path, "timing.norms=[rms,ln]")
+    with Lock(asked.lock, asked.lock.parent).held():
+        asked.measure(lambda _: None)
+    assert asked.is_left()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rmsexp.campaign import plan, registration
 from rmsexp.campaign import worker as worker_module
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign.worker import Worker
 from rmsexp.campaign_file import Job
 from rmsexp.runner import Outcome
@@ -57,7 +58,7 @@ class Simulation:
         return Outcome("failed", 0, message)
 
     def worker(self) -> Worker:
-        return Worker(self.asked, 1, self.lines.append)
+        return Worker(CampaignRuns(self.asked), 1, self.lines.append)
 
     def planned(self) -> tuple[Job, ...]:
         return plan.update(self.asked)[0].jobs
@@ -158,8 +159,7 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     message = "no data for ln seed 1000 at 0.001"
     assert worker.failed == {first: message}
     assert [line for line in simulation.lines if message in line] == [f"failed: {first.folder}: {message}"]
-    campaign, results = plan.update(simulation.asked)
-    assert other._left(campaign, results) == []
+    assert other._left() == []
     assert other.failed == {first: message}
     simulation.behaviour.clear()
     again = simulation.worker()

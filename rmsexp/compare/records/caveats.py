@@ -14,8 +14,10 @@ LISTED = 4  # a line names at most this many runs, and then says how many more t
 WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened
 
 
-def caveats(records: Records) -> list[str]:
+def caveats(records: Records, times: bool = True) -> list[str]:
     """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
+
+    ``times``: whether the times of the runs are shown.
 
     Raises:
         ValueError: no run names a target metric.
@@ -40,7 +42,7 @@ def caveats(records: Records) -> list[str]:
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
             "time excluded from savings (dashed)",
-            runs[runs["time_state"] != "clear"],
+            runs[times & (runs["time_state"] != "clear")],
             "{time_state}",
         ),
         _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),

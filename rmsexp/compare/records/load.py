@@ -62,11 +62,16 @@ class Records:
 
     def select(self, task: str, setting: str) -> Records:
         """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs."""
+        of_setting = (self.runs["task"] == task) & (self.runs["setting"] == setting)
+        return self.only(self.runs.loc[of_setting, "folder"])
+
+    def only(self, folders: Iterable[str]) -> Records:
+        """Return the runs in these folders and their metrics, which may be none, with the problems of these runs."""
+        kept = set(folders)
         runs, metrics = (
-            frame[(frame["task"] == task) & (frame["setting"] == setting)].reset_index(drop=True)
-            for frame in (self.runs, self.metrics)
+            frame[frame["folder"].isin(kept)].reset_index(drop=True) for frame in (self.runs, self.metrics)
         )
-        return Records(runs, metrics, self._problems_below(runs["folder"]))
+        return Records(runs, metrics, self._problems_below(kept))
 
     def settings(self) -> dict[Path, Records]:
         """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""

@@ -166,12 +166,12 @@ def _scores(records: Records, rows: pd.DataFrame) -> pd.Series:
     return pd.Series(scores, dtype=float).rename_axis("folder").dropna()
 
 
-def best_metric(records: Records, step: int | None, split: str | None = None) -> pd.Series:
-    """Return each run's target metric on ``split``, at the step where it is best on the selection split.
+def best_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
+    """Return each run's metric on ``split``, at the step where the target metric is best on the selection split.
 
     Only steps up to ``step`` are searched; the result is empty if ``step`` is None. Runs that diverged or failed are
-    left out. ``split``: by default the target's. The result is also empty for runs that get a score: their few
-    evaluations of whole splits are not for choosing the best.
+    left out. ``split``, ``metric``: by default the target's. The result is also empty for runs that get a score: their
+    few evaluations of whole splits are not for choosing the best.
     """
     reported = target(records)
     if step is None or reported.scored:
@@ -179,11 +179,13 @@ def best_metric(records: Records, step: int | None, split: str | None = None) ->
     selection = evaluations(records, reported.selection, reported.metric)
     by_run = selection[selection["step"] <= step].groupby("folder")["value"]
     best = selection.loc[by_run.idxmin() if reported.mode == "min" else by_run.idxmax(), ["folder", "step"]]
-    rows = best.merge(evaluations(records, split or reported.split, reported.metric), on=["folder", "step"])
+    rows = best.merge(evaluations(records, split or reported.split, metric or reported.metric), on=["folder", "step"])
     return rows.groupby("folder")["value"].last()
 
 
-def headline_metric(records: Records, step: int | None) -> pd.Series:
+def headline_metric(
+    records: Records, step: int | None, split: str | None = None, metric: str | None = None
+) -> pd.Series:
     """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
-    metric = final_metric if headline(target(records)) == "final" else best_metric
-    return metric(records, step)
+    result = final_metric if headline(target(records)) == "final" else best_metric
+    return result(records, step, split, metric)

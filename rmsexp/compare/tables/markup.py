@@ -37,4 +37,6 @@ def _no_formula(value: object) -> object:
 def latex(table: pd.DataFrame, caption: str) -> str:
     """Return a LaTeX table for the package booktabs, with escaped cells and caption."""
     special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
-    return table.to_latex(index=False, escape=True, caption=caption.translate(special), position="ht")
+    return table.to_latex(
+        index=False, escape=True, caption=caption.translate(special), position="ht", multicolumn_format="c"
+    )

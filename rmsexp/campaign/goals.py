@@ -1,0 +1,88 @@
+"""What a command of this package is to achieve: the verdicts of a campaign, or tables and figures of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rmsexp import config
+from rmsexp.campaign import item_plan, items, question, summary, timing
+from rmsexp.campaign.items import Items
+from rmsexp.campaign.question import Question
+from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.timing import Timing
+from rmsexp.campaign.worker import Runs
+from rmsexp.checks import nearest
+from rmsexp.compare.paper.items import options
+
+
+class Goal(Protocol):
+    """``runs``: those that workers do."""
+
+    @property
+    def runs(self) -> Runs: ...
+
+    def timings(self) -> Sequence[Timing]:
+        """Return the timings that follow the runs."""
+
+    def print_plan(self) -> None:
+        """Print the runs, what they take, and which are done."""
+
+    def conclude(self) -> None:
+        """Print or write what the records show."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The goal of a campaign."""
+
+    question: Question
+
+    @property
+    def runs(self) -> Runs:
+        return CampaignRuns(self.question)
+
+    def timings(self) -> Sequence[Timing]:
+        asked = timing.of_campaign(self.question)
+        return [] if asked is None else [asked]
+
+    def print_plan(self) -> None:
+        summary.print_plan(self.question)
+
+    def conclude(self) -> None:
+        summary.print_verdicts(self.question)
+
+
+@dataclass(frozen=True)
+class PaperItems:
+    """The goal of the paper's items."""
+
+    asked: Items
+
+    @property
+    def runs(self) -> Runs:
+        return self.asked
+
+    def timings(self) -> Sequence[Timing]:
+        return self.asked.timings(self.asked.items)
+
+    def print_plan(self) -> None:
+        item_plan.print_plan(self.asked)
+
+    def conclude(self) -> None:
+        item_plan.conclude(self.asked)
+
+
+def read(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
+    """Return the goal of a command line. A campaign comes before an item of the same name.
+
+    Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
+    """
+    campaigns, known = config.options(question.GROUP, config_dir), [*options(config_dir), items.ALL]
+    if name in known and name not in campaigns:
+        return PaperItems(items.read(name, words, config_dir))
+    if name not in campaigns:
+        listed = ", ".join([*campaigns, *known])
+        raise config.ConfigError(f"campaign {name} is not known{nearest(name, [*campaigns, *known])} (one of {listed})")
+    return Verdicts(question.read(name, words, config_dir))

@@ -1,0 +1,88 @@
+"""Draw the paper's tables and figures from records, and write them below the results.
+
+``<results>/paper/<scale>/<item>.md`` has the title, the caption, the table or the figure, and notes on data, machine,
+seeds and what is missing; beside it are ``<item>.tex`` and ``<item>.csv`` of a table, ``<item>.png`` and ``<item>.svg``
+of a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from rmsexp import atomic
+from rmsexp.campaign.items import Items
+from rmsexp.campaign.timing import Timing
+from rmsexp.compare.paper.items import Found, Group, Item, Part
+from rmsexp.compare.plots import canvas
+from rmsexp.compare.plots import items as item_plots
+from rmsexp.compare.records import comparable, timing_records
+from rmsexp.compare.records.load import load
+from rmsexp.compare.tables import items as item_tables
+from rmsexp.compare.tables import markup
+from rmsexp.compare.tables.items import Sheet
+
+
+class Drawn(NamedTuple):
+    """What an item shows: a table, a figure or both; and further lines below it."""
+
+    sheet: Sheet | None = None
+    figure: Figure | None = None
+    notes: Sequence[str] = ()
+
+
+def _table(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:  # noqa: ARG001
+    return Drawn(sheet=item_tables.sheet(item, parts))
+
+
+def _curves(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:  # noqa: ARG001
+    return Drawn(figure=item_plots.curves(item, parts))
+
+
+DRAWINGS: dict[str, Callable[[Items, Item, Sequence[Part]], Drawn]] = {"table": _table, "curves": _curves}
+
+
+def write(asked: Items, item: Item) -> Path:
+    """Draw an item, write its files, and return that of its text."""
+    parts = [_part(asked, item, group) for group in item.groups]
+    drawn = DRAWINGS[item.content.draw](asked, item, parts)
+    notes = [*item_tables.sources(asked.scale, parts), *item_tables.notes(item, parts), *drawn.notes]
+    content, stem = item.content, asked.folder / item.name
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    blocks = [f"# {content.title}", content.caption]
+    if drawn.sheet is not None:
+        blocks.append(markup.markdown(item_tables.with_single_headings(drawn.sheet.text)))
+        atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.sheet.numbers))
+        caption = f"{content.title} of the paper. {content.caption} {' '.join(item_tables.sources(asked.scale, parts))}"
+        atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.sheet.text, caption))
+    if drawn.figure is not None:
+        canvas.write(drawn.figure, stem)
+        blocks.append(f"![{content.title}]({item.name}.png)")
+    path = stem.with_suffix(".md")
+    atomic.write_atomic(path, markup.document([*blocks, "\n".join(f"- {note}" for note in notes)]))
+    return path
+
+
+def _part(asked: Items, item: Item, group: Group) -> Part:
+    """Return what the records have of a group."""
+    runs = [run for each in asked.runs_of(item, group).values() for run in each]
+    if not runs:
+        return Part(group, None)
+    setting = asked.job(runs[0]).setting_folder
+    missing = [run.folder for run in runs if not asked.has_ended(run)]
+    ended = [str(asked.results / run.folder) for run in runs if run.folder not in missing]
+    records, timings = load(setting).only(ended), timing_records.load(setting)
+    timing = asked.timing(item, group)
+    comparison = None if timing is None else _best(timing, comparable.comparisons(timings))
+    pooled = [] if comparison is None else comparison.pooled["folder"].tolist()
+    series = {row: asked.job(each[0]).series for row, each in asked.runs_of(item, group).items()}
+    place = f"{setting.parent.name}/{setting.name}"
+    return Part(group, Found(place, series, records, missing, comparison, timings[timings["folder"].isin(pooled)]))
+
+
+def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:
+    """Return the comparison with most norms of a timing, and of these the one of highest rank; or None."""
+    return max(found, key=lambda each: len(set(timing.jobs) & set(each.rows["series"])), default=None)

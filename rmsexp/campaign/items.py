@@ -1,0 +1,210 @@
+"""The paper's tables and figures that a command is to make, and the runs and timings that they need.
+
+The runs are ordinary runs in ordinary folders. A run of an item that has ended already is not repeated, and items share
+runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from rmsexp import checks, config, record
+from rmsexp.campaign.question import PLACES, as_word, folder_name
+from rmsexp.campaign.timing import Timing
+from rmsexp.compare.paper import items
+from rmsexp.compare.paper.items import Group, Item
+from rmsexp.compare.records import names
+from rmsexp.earlier import Earlier
+from rmsexp.measure.options import MOST_PROCESSES, TimingConfig
+from rmsexp.schema import LARGEST_SEED, flatten
+
+ALL = "paper"  # the name that stands for all items
+FOLDER = "paper"  # of tables and figures, below the results
+MANAGED = {  # keys of runs that the items set themselves -> what to do instead
+    "task": "every item has its task",
+    "norm": "every item has its norms",
+    "seed": "write seeds=[0,1]",
+    "force": "to repeat a run, remove its folder",
+}
+
+
+@dataclass
+class TimingOptions:
+    """See python -m rmsexp.timing --help."""
+
+    processes: int = 6
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
+        if self.budget is not None:
+            checks.positive("timing.budget", self.budget)
+
+
+@dataclass
+class Options:
+    """The words that do not change runs. ``seeds``: by default those of each item."""
+
+    seeds: list[int] | None = None
+    timing: TimingOptions = field(default_factory=TimingOptions)
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
+            raise ValueError("seeds must list at least one seed, each once, as in seeds=[0,1]")
+        for seed in self.seeds or ():
+            checks.at_least("seeds", seed, 0, LARGEST_SEED)
+
+
+class Run(NamedTuple):
+    """A run that an item needs. ``folder``: below the results. ``words``: its overrides."""
+
+    folder: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items that a command is to make. The class implements :class:`rmsexp.campaign.worker.Runs`.
+
+    ``name``: the name that was typed, ``typed``: the words after it.
+    """
+
+    name: str
+    typed: tuple[str, ...]
+    items: tuple[Item, ...]
+    options: Options
+    config_dir: str | None
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The typed overrides of all runs."""
+        return tuple(word for word in self.typed if not _is_option(word))
+
+    @property
+    def results(self) -> Path:
+        return config.expanded(_job(self.words, self.config_dir).config.results)
+
+    @property
+    def scale(self) -> str:
+        return str(_job(self.words, self.config_dir).config.scale)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the tables and figures."""
+        changes = [word for word in self.words if not word.startswith((*PLACES, "scale="))]
+        return self.results / FOLDER / folder_name(self.scale, changes)
+
+    def command(self) -> tuple[str, ...]:
+        """Return the words after ``python -m rmsexp.campaign``."""
+        return (self.name, *self.typed, *(() if self.config_dir is None else ("--config-dir", self.config_dir)))
+
+    # --- runs
+
+    def runs_of(self, item: Item, group: Group) -> dict[str, list[Run]]:
+        """Return the runs of a group, one per seed, by the name of the row in the paper; none if it is absent.
+
+        Raises: ConfigError if they are not of one setting.
+        """
+        if group.absent:
+            return {}
+        seeds = item.content.seeds if self.options.seeds is None else self.options.seeds
+        found = {row: [self._run(item, group, norm, seed) for seed in seeds] for row, norm in group.norms.items()}
+        settings = {Path(run.folder).parents[1] for runs in found.values() for run in runs}
+        if len(settings) > 1:
+            raise config.ConfigError(f"item {item.name}: {' and '.join(map(str, settings))} are not one setting")
+        return found
+
+    def runs(self, chosen: Sequence[Item]) -> list[Run]:
+        """Return the runs of items, each once."""
+        groups = [self.runs_of(item, group) for item in chosen for group in item.groups]
+        return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
+
+    def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
+        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.content.at.get(self.scale, {}))
+        typed = {word.partition("=")[0] for word in self.words}
+        own = [f"{key}={as_word(value)}" for key, value in overrides.items() if key not in typed]
+        words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
+        return Run(str(_job(words, self.config_dir).folder.relative_to(self.results)), words)
+
+    def job(self, run: Run) -> config.Job:
+        return _job(run.words, self.config_dir)
+
+    def has_ended(self, run: Run) -> bool:
+        return Earlier.read(record.RunFolder(self.results / run.folder)).has_ended(self.job(run))
+
+    def state(self, run: Run) -> str:
+        """Return the status of a run; "missing" if there is none, and "too short" if more steps are needed."""
+        earlier = Earlier.read(record.RunFolder(self.results / run.folder))
+        if earlier.status is None:
+            return "missing"
+        status = str(earlier.status["status"])
+        return "too short" if status in record.ENDED and not earlier.has_ended(self.job(run)) else status
+
+    def left(self) -> list[Run]:
+        return [run for run in self.runs(self.items) if not self.has_ended(run)]
+
+    def headline(self, run: Run) -> str:
+        runs = self.runs(self.items)
+        return f"run {runs.index(run) + 1} of {len(runs)}: {run.folder}"
+
+    def begin(self, run: Run) -> config.Job:
+        return self.job(run)
+
+    def why_left(self, run: Run) -> str:
+        return f"it has ended before step {self.job(run).config.max_steps}; to repeat it, remove its folder"
+
+    # --- timings
+
+    def timing(self, item: Item, group: Group) -> Timing | None:
+        """Return the timing of a group's norms; None if it asks for none."""
+        if group.absent or not item.content.timed:
+            return None
+        jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
+        by_series = {job.series: job for job in jobs}
+        reference = next(filter(names.is_plain_ln, by_series), jobs[0].series)
+        asked = self.options.timing
+        options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+        return Timing(by_series, options, jobs[0].setting_folder / ".timing.lock")
+
+    def timings(self, chosen: Sequence[Item]) -> list[Timing]:
+        """Return the timings of items, each once."""
+        found = [self.timing(item, group) for item in chosen for group in item.groups]
+        return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
+
+
+@lru_cache(maxsize=4096)
+def _job(words: tuple[str, ...], config_dir: str | None) -> config.Job:
+    """Return the run of these overrides. Composing takes about 0.1 s."""
+    return config.job(words, config_dir)
+
+
+def _is_option(word: str) -> bool:
+    return re.match(r"(seeds|timing(\.[^=]*)?)=", word) is not None
+
+
+def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Items:
+    """Return the item ``name``, or all items for ``ALL``, with the options and the overrides of all runs in ``words``.
+
+    Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
+    """
+    typed = tuple({word.partition("=")[0]: word for word in words}.values())
+    options: Options = config.from_words(Options, [word for word in typed if _is_option(word)])
+    chosen = tuple(items.read(each, config_dir) for each in (items.options(config_dir) if name == ALL else [name]))
+    asked = Items(name, typed, chosen, options, config_dir)
+    for override in config.parse(asked.words):
+        if override.key_or_group in MANAGED:
+            instead = MANAGED[override.key_or_group]
+            raise config.ConfigError(f"{override.input_line}: {instead}")
+        if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
+            raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
+    asked.runs(chosen)
+    return asked
+
+
+def _sets(item: Item, key: str) -> bool:
+    return any(key in flatten(group.runs) for group in item.groups)

@@ -1,0 +1,51 @@
+"""The runs of a campaign, as workers do them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rmsexp import config
+from rmsexp.campaign import plan, registration
+from rmsexp.campaign.question import Question
+from rmsexp.campaign_file import Job
+
+STAGES = {"pilot": "pilot", "tune": "tuning", "final": "final"}
+
+
+@dataclass
+class CampaignRuns:
+    """The runs of a campaign. The class implements :class:`rmsexp.campaign.worker.Runs`."""
+
+    question: Question
+    _planned: tuple[Job, ...] = field(default=(), init=False)  # all runs, as of the last call of ``left``
+
+    @property
+    def results(self) -> Path:
+        return self.question.results
+
+    def left(self) -> list[Job]:
+        """Write the plan for the records so far, and return its runs that have not ended."""
+        campaign, results = plan.update(self.question)
+        self._planned = campaign.jobs
+        return [job for job in campaign.jobs if not results[job].ended]
+
+    def headline(self, job: Job) -> str:
+        runs = [other for other in self._planned if other.stage == job.stage]
+        where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
+        return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)}: {where}"
+
+    def begin(self, job: Job) -> config.Job:
+        """Return the run. If it is a final run, register the campaign first, unless that was done.
+
+        Raises: registration.OtherCommitError if the final runs come from another commit.
+        """
+        if job.stage == "final":
+            with plan.locked(self.question):
+                registration.register(self.question, registration.code())
+        return self.question.job(job.stage, job.norm, job.rate, job.seed)
+
+    def why_left(self, job: Job) -> str:
+        """Return why a run is left although it has ended."""
+        score = " ".join(self.question.score if job.stage == "final" else self.question.tuned_by)
+        return f"it has ended without its evaluations of {score}; to repeat it, remove its folder"

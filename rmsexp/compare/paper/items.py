@@ -1,0 +1,187 @@
+"""The paper's tables and figures (its items) as data: which runs an item needs, and how it is laid out.
+
+An item is a file ``configs/item/<name>.yaml`` with the keys of :class:`Content`, and the lists ``groups`` (of
+:class:`Group`), ``columns`` (of :class:`Column`, for tables) and ``panels`` (of :class:`Panel`, for figures).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import pandas as pd
+from omegaconf import OmegaConf
+
+from rmsexp import checks, config
+from rmsexp.compare.records.comparable import Comparison
+from rmsexp.compare.records.load import Records
+from rmsexp.readers import read_yaml
+from rmsexp.schema import fit
+
+GROUP = "item"
+TIME = "time"  # the quantity of columns with the time of training steps
+ANALYSES = ("invariance", "hidden_stats", "p_sweep", "init_center")
+DRAWINGS = ("table", "curves", *ANALYSES)  # kinds of items
+T = TypeVar("T")
+
+
+@dataclass
+class Content:
+    """The keys of an item's file that have single values.
+
+    Attributes:
+        title: the name of the item in the paper, such as "Table 2", which is also its name in ``numbers.csv``.
+        caption: what it shows.
+        draw: how it is drawn, one of ``DRAWINGS``. Analyses are those of :mod:`rmsexp.analysis`.
+        seeds: the seeds of its runs.
+        timed: whether the training steps of its norms are timed, interleaved.
+        at: further overrides of the runs at a scale, by the name of the scale.
+    """
+
+    title: str = ""
+    caption: str = ""
+    draw: str = "table"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    timed: bool = False
+    at: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.not_empty("title", self.title)
+        checks.not_empty("caption", self.caption)
+        checks.choice("draw", self.draw, DRAWINGS)
+
+
+@dataclass
+class Group:
+    """Rows of a table, or curves of a figure, that share the overrides of their runs, and so their setting.
+
+    Attributes:
+        norms: the norm, with options as in ``prms+p=0.5``, by the name of its row in the paper.
+        runs: the overrides of the runs.
+        label: what the paper writes in the first column of these rows, such as "Th"; empty: it has no such column.
+        framework: of the paper's numbers, as in ``numbers.csv``.
+        absent: why these rows have no runs; empty if they have.
+    """
+
+    norms: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Any] = field(default_factory=dict)
+    label: str = ""
+    framework: str = ""
+    absent: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.norms:
+            raise ValueError("norms must name at least one norm, by the name of its row, as in {LayerNorm: ln}")
+
+
+@dataclass
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: its heading in the paper, with the unit.
+        quantity: split and metric, such as "test bleu", or ``TIME``.
+        data: the paper's name of the data of its numbers, as in ``numbers.csv``; empty: any.
+        decimals: the number of decimals of a metric.
+        steps: the number of training steps that a time is given for.
+    """
+
+    heading: str = ""
+    quantity: str = ""
+    data: str = ""
+    decimals: int = 1
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        checks.not_empty("heading", self.heading)
+        _check_quantity(self.quantity, self.quantity == TIME)
+        checks.at_least("steps", self.steps, 1)
+
+    @property
+    def split(self) -> str:
+        return self.quantity.partition(" ")[0]
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric in records and in ``numbers.csv``."""
+        return "seconds_per_1k_steps" if self.quantity == TIME else self.quantity.partition(" ")[2]
+
+
+@dataclass
+class Panel:
+    """A panel of a figure: a quantity, such as "valid bleu", against ``x``, which is "step" or "time"."""
+
+    quantity: str = ""
+    x: str = "step"
+
+    def __post_init__(self) -> None:
+        _check_quantity(self.quantity)
+        checks.choice("x", self.x, ("step", "time"))
+
+
+def _check_quantity(quantity: str, known: bool = False) -> None:
+    if not known and len(quantity.split(" ")) != 2:
+        raise ValueError(f"quantity={quantity}: write a split and a metric, such as 'test bleu'")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of the paper. ``name``: that of its file."""
+
+    name: str
+    content: Content
+    groups: tuple[Group, ...]
+    columns: tuple[Column, ...]
+    panels: tuple[Panel, ...]
+
+
+class Found(NamedTuple):
+    """What the records have of a group.
+
+    Attributes:
+        setting: the task and the setting of its runs, such as "rnnsearch/demo".
+        series: our series of each row, by the name of the row in the paper.
+        records: the records of its runs that have ended, all of one setting.
+        missing: the folders of its other runs, below the results.
+        comparison: its interleaved times; None if there are none.
+        timings: the rows of the timing records from which the comparison is made.
+    """
+
+    setting: str
+    series: dict[str, str]
+    records: Records
+    missing: list[str]
+    comparison: Comparison | None
+    timings: pd.DataFrame
+
+
+class Part(NamedTuple):
+    """A group of an item, with what the records have of it; ``found`` is None if the group has no runs."""
+
+    group: Group
+    found: Found | None
+
+
+def options(config_dir: str | None = None) -> list[str]:
+    """Return the names of all items: figures, tables and what else there is, by number."""
+    names = config.options(GROUP, config_dir)
+    return sorted(names, key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :] or 0)))
+
+
+def read(name: str, config_dir: str | None = None) -> Item:
+    """Return the item of a name. Raises: ConfigError for an unknown name and for a mistake in the file."""
+    path = config.file(GROUP, name, config_dir)
+    try:
+        stored = read_yaml(path)
+        groups, columns, panels = (stored.pop(key, []) for key in ("groups", "columns", "panels"))
+        content: Content = fit(Content, OmegaConf.create(stored), "")
+        return Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
+    except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
+        raise config.ConfigError(f"item {name}: {error}") from None
+
+
+def _fitted(schema: type[T], entries: Any) -> tuple[T, ...]:
+    name = f"{schema.__name__.lower()}s"
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise config.ConfigError(f"{name} must be a list of entries with keys and values")
+    return tuple(fit(schema, OmegaConf.create(entry), f"{name}[{place}].") for place, entry in enumerate(entries))

@@ -1,0 +1,223 @@
+"""Tables in the paper's own layout: our values in the rows and columns of the paper, and the paper's beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rmsexp.compare import paper
+from rmsexp.compare.paper.items import TIME, Column, Found, Group, Item, Part
+from rmsexp.compare.records import caveats, comparable, names, statistics, timing_records
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats
+
+OURS, PAPER = "here", "paper"  # the two halves of a table
+COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]
+PRINTED_AS_DASH = "printed as a dash"  # how the note of a paper's number begins that the paper does not print
+WITH_SAVING = ("rms", "prms")  # norms whose times have the saving against LayerNorm in brackets, as in the paper
+
+TIME_NOTE = (
+    "time: LayerNorm's is the mean over processes of its median step, and that of another norm is LayerNorm's times "
+    "their ratio, which was measured interleaved; ± is the standard deviation over processes; in brackets: the saving"
+)
+
+
+class Sheet(NamedTuple):
+    """A table.
+
+    Attributes:
+        numbers: a row per cell, for the CSV file.
+        text: the cells as text. Columns have two levels: "", ``OURS`` or ``PAPER``, and the paper's heading.
+    """
+
+    numbers: pd.DataFrame
+    text: pd.DataFrame
+
+
+class Value(NamedTuple):
+    """A value of ours.
+
+    Attributes:
+        mean: the mean over seeds, or over the processes of a timing; NaN if there is none.
+        sd: the standard deviation over them; NaN below two.
+        number: their number.
+        saving, low, high: the fraction of LayerNorm's time that is saved, and its interval; NaN for other quantities.
+        remark: what stands in the cell in place of NaN.
+    """
+
+    mean: float = math.nan
+    sd: float = math.nan
+    number: int = 0
+    saving: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    remark: str = formats.NO_VALUE
+
+
+def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
+    """Return an item's table. Its rows are those of the groups, in the paper's order.
+
+    Metrics that are fractions are shown in percent. A time is the mean over the processes of a timing, with the saving
+    against LayerNorm in brackets.
+    """
+    numbers, text = [], []
+    labels = any(part.group.label for part in parts)
+    for part in parts:
+        for place, (row, norm) in enumerate(part.group.norms.items()):
+            cells: dict[tuple[str, str], str] = {}
+            if labels:
+                cells["", ""] = part.group.label if place == 0 else ""
+            cells["", "Model"] = row
+            for column in item.columns:
+                found, published = value(part, row, column), _published(item, part.group, norm, column)
+                cells |= {(OURS, column.heading): _text(found, column, norm)}
+                cells |= {(PAPER, column.heading): _text(published, column, norm)}
+                series = norm if part.found is None else part.found.series[row]
+                entry: dict[str, Any] = {"label": part.group.label, "row": row, "series": series}
+                entry |= {"column": column.heading, "here": found.mean, "here_sd": found.sd} | found._asdict()
+                entry |= {"paper": published.mean, "paper_sd": published.sd, "paper_saving": published.saving}
+                numbers.append(entry)
+            text.append(cells)
+    order = [key for half in ("", OURS, PAPER) for key in text[0] if key[0] == half]
+    cells_of = pd.DataFrame([{key: row[key] for key in order} for row in text])
+    cells_of.columns = pd.MultiIndex.from_tuples(order)
+    return Sheet(pd.DataFrame(numbers)[[*COLUMNS, "paper", "paper_sd", "paper_saving"]], cells_of)
+
+
+def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
+    return text.set_axis(text.columns.map(lambda levels: levels[1] + f", {levels[0]}" * bool(levels[0])), axis=1)
+
+
+def value(part: Part, row: str, column: Column) -> Value:
+    """Return our value in a cell; NaN with a remark if there is none."""
+    if part.found is None:
+        return Value()
+    find = _time if column.quantity == TIME else _metric
+    return find(part.found, part.found.series[row], column)
+
+
+def _metric(found: Found, series: str, column: Column) -> Value:
+    records = found.records
+    runs = records.runs[records.runs["series"] == series]
+    if runs.empty:
+        return Value()
+    of_all = statistics.headline_metric(records, statistics.common_step(records), column.split, column.metric)
+    values = of_all.reindex(runs["folder"])
+    mean, sd, _ = statistics.estimate(values.to_numpy(float))
+    remark = "diverged" if (runs["status"] == "diverged").any() else formats.NO_VALUE
+    return Value(mean, sd, int(values.notna().sum()), remark=remark)
+
+
+def _time(found: Found, series: str, column: Column) -> Value:
+    """Return the mean time per ``column.steps`` steps over processes, and the saving.
+
+    The time of the baseline, LayerNorm, is its median in each process; that of another norm is the baseline's mean
+    times the ratio of the two in each process. So norms that were timed in different processes are comparable.
+    """
+    if found.comparison is None:
+        return Value()
+    rows = {row["series"]: row for row in found.comparison.rows.to_dict("records")}
+    baseline = next(row["baseline"] for row in rows.values())
+    timed = found.timings[found.timings["series"] == baseline]["seconds"]
+    seconds = np.array([np.median(rounds) for processes in timed for rounds in processes if rounds is not None])
+    if series not in rows:
+        return Value()
+    of_series = seconds if series == baseline else seconds.mean() * np.array(rows[series]["estimates"])
+    mean, sd, _ = statistics.estimate(of_series * column.steps)
+    saving = () if series == baseline else timing_records.saving(rows[series])
+    return Value(mean, sd, len(of_series), *saving)
+
+
+def _published(item: Item, group: Group, norm: str, column: Column) -> Value:
+    """Return the paper's value in a cell; NaN if it has none."""
+    found = _number(item, group, norm, column.metric, column.data)
+    if found is None or str(found["note"]).startswith(PRINTED_AS_DASH):
+        return Value()
+    factor = column.steps / 1000 if column.quantity == TIME else 1.0
+    saving = _number(item, group, norm, "saving_vs_ln", "") if column.quantity == TIME else None
+    saved = math.nan if saving is None else float(saving["value"])
+    return Value(float(found["value"]) * factor, float(found["spread"]) * factor, saving=saved)
+
+
+def _number(item: Item, group: Group, norm: str, metric: str, data: str) -> dict[Any, Any] | None:
+    """Return the row of a number of the paper, or None. ``data``: the paper's name of the data; empty: any."""
+    rows = paper.numbers()
+    rows = rows[(rows["table"] == item.content.title) & (rows["framework"] == group.framework)]
+    rows = rows[(rows["norm"] == norm) & (rows["metric"] == metric) & ((rows["data"] == data) | (not data))]
+    assert len(rows) <= 1, f"{item.name}: several numbers of the paper for {norm} {metric}"
+    return None if rows.empty else rows.iloc[0].to_dict()
+
+
+def _text(found: Value, column: Column, norm: str) -> str:
+    """Return a cell, such as "22.6", "22.6 ± 0.3" or "501 ± 11.8 (24.7 %)"."""
+    if math.isnan(found.mean):
+        return found.remark
+    if column.quantity == TIME:
+        spread = "" if math.isnan(found.sd) else f" ± {found.sd:.3g}"
+        is_shown = names.norm_of(norm) in WITH_SAVING and not math.isnan(found.saving)
+        saved = f" ({formats.saving(found.saving)})" if is_shown else ""
+        return f"{found.mean:.4g}{spread}{saved}"
+    factor = names.scale_and_unit(column.metric)[0]
+    spread = "" if math.isnan(found.sd) else f" ± {found.sd * factor:.{column.decimals}f}"
+    return f"{found.mean * factor:.{column.decimals}f}{spread}"
+
+
+def sources(scale: str, parts: Sequence[Part]) -> list[str]:
+    """Return a sentence per setting on where our values come from: scale, data, seeds, machine."""
+    found = [part.found for part in parts if part.found is not None]
+    several = len({each.setting for each in found}) > 1
+    lines = []
+    for each in found:
+        runs = each.records.runs
+        if len(runs):
+            data = ", ".join(sorted(runs["dataset"].dropna().unique()))
+            kind = "built-in synthetic data" if runs["builtin"].eq(True).any() else "data"
+            seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
+            place = f" ({each.setting})" if several else ""
+            machines = ", ".join(sorted(runs["device"].dropna().unique()))
+            lines.append(f"Here{place}: scale={scale}, {kind} {data}, seeds {seeds}, {machines}.")
+    return lines
+
+
+def notes(item: Item, parts: Sequence[Part]) -> list[str]:
+    """Return the lines below a table or figure: evaluation, machine, code, times, and what is missing."""
+    lines = []
+    several = sum(part.found is not None for part in parts) > 1
+    for part in parts:
+        if part.found is None:
+            name = part.group.label or ", ".join(part.group.norms)
+            lines.append(f"{name}: no values of ours: {part.group.absent}")
+        else:
+            place = f"{part.found.setting}: " if several else ""
+            lines += [f"{place}{line}" for line in _of_part(item, part.found)]
+    return lines
+
+
+def _of_part(item: Item, found: Found) -> Iterator[str]:
+    records = found.records
+    if found.missing:
+        yield f"not done yet: {', '.join(found.missing)}"
+    if len(records.runs):
+        if item.columns:
+            yield _evaluation(records)
+        yield from caveats.caveats(records, times=not item.columns)
+    if found.comparison is not None:
+        yield TIME_NOTE
+        yield from comparable.notes(found.comparison)
+    elif item.content.timed:
+        yield "the time of training steps has not been measured yet"
+
+
+def _evaluation(records: Records) -> str:
+    """Return at which evaluation the values of runs are."""
+    target = statistics.target(records)
+    spread = "; ± is the standard deviation over seeds" if records.runs["seed"].nunique() > 1 else ""
+    if statistics.headline(target) == "final":
+        return f"values of the {statistics.final_label(target, 'last evaluation')}{spread}"
+    metric = names.metric_label(target.metric)
+    return f"values of the evaluation with the best {metric} on {target.selection}{spread}"
