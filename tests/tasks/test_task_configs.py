@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from rmsexp import config, tasks
@@ -105,3 +106,16 @@ def test_a_task_names_the_quantities_of_the_papers_figures(task: str) -> None:
     for quantity in found:
         if quantity.metric != "loss":
             assert quantity == quantities.usual(quantity.split, quantity.metric)
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks"),
+    [
+        (["task=cifar10"], {"valid"}),
+        (["task=cifar10", "data.validation=50"], set()),
+        (["task=attentive_reader"], {"test"}),
+    ],
+)
+def test_splits_that_the_data_lack_have_no_quantities(words: list[str], lacks: set[str]) -> None:
+    found = tasks.make(config.job([*words, "norm=ln", "scale=demo"]), torch.device("cpu")).quantities
+    assert {"train", "valid", "test"} - {quantity.split for quantity in found} == lacks

@@ -9,9 +9,14 @@ import pandas as pd
 from rmsexp.compare import paper
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.records.names import norm_of
+from rmsexp.rules.quantities import Quantity
 
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
 SPLITS = {"newstest2017": "test2017"}
+
+# The paper's figure of which there are curves -> the setting of our records that has its data and its model.
+SETTINGS = {"Figure 1a": "paper", "Figure 4": "paper+model.init_center=0.2"}
+CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
 
 # The paper's name of a data set -> the beginning of the name of the same data in our records.
 DATA = {
@@ -41,14 +46,15 @@ def split_of(numbers: pd.DataFrame, default: str) -> pd.Series:
     return numbers["data"].map(SPLITS).fillna(default)
 
 
-def curves_of_setting(records: Records) -> pd.DataFrame:
-    """Return the paper's training losses against steps for the task of ``records``.
+def curves_of(records: Records, quantity: Quantity) -> pd.DataFrame:
+    """Return the paper's curves of a quantity against steps, of the setting of ``records``; empty if there are none.
 
-    The result is empty unless ``records`` are of the setting "paper".
+    Curves against time are of the paper's machine, and so never comparable.
     """
-    curves, run = paper.curves(), records.runs.iloc[0]
-    same_axes = (curves["task"] == run["task"]) & (curves["metric"] == "loss") & (curves["x_unit"] == "step")
-    return curves[same_axes & (run["setting"] == "paper")]
+    curves, (task, setting) = paper.curves(), records.names
+    same_axes = (curves["metric"] == quantity.metric) & (curves["x_unit"] == "step")
+    same_runs = (curves["task"] == task) & (curves["figure"].map(SETTINGS) == setting)
+    return curves[same_axes & same_runs & (curves["metric"].map(CURVE_SPLITS) == quantity.split)]
 
 
 def savings_are_comparable(timings: pd.DataFrame) -> bool:

@@ -51,14 +51,21 @@ def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[
     return figure, axes
 
 
-def grid(panels: int, height: float, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels of this height, three side by side, which have room for titles, and these panels.
+def grid(
+    panels: int,
+    height: float,
+    title: str,
+    lines: Sequence[str] = (),
+    columns: int = COLUMNS,
+    legend: float = LEGEND,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels of this height, which have room for titles, and these panels.
 
-    There is room for a legend on the right.
+    ``columns``: the number of panels side by side. ``legend``: the width of the space to the right of them.
     """
-    lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(min(panels, COLUMNS))]
-    rows = -(-panels // COLUMNS)
-    width = lefts[-1] + PANEL[0] + LEGEND
+    lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(min(panels, columns))]
+    rows = -(-panels // columns)
+    width = lefts[-1] + PANEL[0] + legend
     figure, axes = _figure(lefts, (PANEL[0], height), width, title, lines, rows, above=TITLE)
     for unused in axes[panels:]:
         unused.remove()

@@ -8,7 +8,7 @@ time is not clear, so a legend counts the seeds of each panel (:func:`seeds`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -18,11 +18,12 @@ from rmsexp.compare.paper import matching
 from rmsexp.compare.plots.style import PAPER, TIME_EXCLUDED, Dash
 from rmsexp.compare.records import curves, names, quantities, speed, statistics
 from rmsexp.compare.records.load import Records
-from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.rules.quantities import Quantity
 
 DECADES = 100  # the axis of a loss is logarithmic if its largest value is more than this times its smallest
 
-Axis = Literal["step", "time"]
+Axis = Literal["step", "time", "epoch"]
+AXES: tuple[Axis, ...] = ("step", "time")
 
 
 class Limits(NamedTuple):
@@ -93,7 +94,7 @@ class Chart(NamedTuple):
     Attributes:
         title: the title of the y axis.
         log: whether the y axis is logarithmic.
-        panels: the panels, by x axis ("step" or "time").
+        panels: the panels, by x axis.
         source: the figure of the paper that the curves were read from, such as "Figure 1"; empty for our curves.
     """
 
@@ -103,22 +104,22 @@ class Chart(NamedTuple):
     source: str = ""
 
 
-def chart(records: Records, quantity: Quantity, limits: Limits) -> Chart:
+def chart(records: Records, quantity: Quantity, limits: Limits, axes: Sequence[Axis] = AXES) -> Chart:
     """Return the chart of a quantity, with curves thinned to ``limits``.
 
-    In the paper's setting, the training loss against steps has the paper's curves, too.
+    The panel against steps has the paper's curves, too, if they are comparable.
     """
     rows = quantities.values(records, quantity)
     rows[quantity.metric] *= quantity.factor
     unit, divisor = speed.time_unit(rows["time"].max())
     rows["time"] /= divisor
-    x_titles: dict[Axis, str] = {"step": "step", "time": _time_title(unit)}
-    panels = {
-        axis: Panel(title, _curves(records.runs, curves.curves(rows, axis, quantity.metric), limits, axis == "time"))
-        for axis, title in x_titles.items()
-    }
-    if (quantity.split, quantity.metric) == ("train", "loss"):
-        panels["step"].curves[:0] = _paper_curves(matching.curves_of_setting(records))
+    panels = {}
+    for axis in axes:
+        points = curves.curves(rows, axis, quantity.metric)
+        title = _time_title(unit) if axis == "time" else axis
+        panels[axis] = Panel(title, _curves(records.runs, points, limits, axis == "time"))
+    if "step" in panels:
+        panels["step"].curves[:0] = _paper_curves(matching.curves_of(records, quantity))
     log = quantity.log and _spans_decades(rows[quantity.metric])
     return Chart(quantities.title(quantity), log, panels)
 
@@ -176,7 +177,7 @@ def paper_charts(task: str) -> list[Chart]:
     charts: dict[tuple[str, str], Chart] = {}
     for (figure, metric, unit), rows in points[points["task"] == task].groupby(["figure", "metric", "x_unit"]):
         source = str(figure).rstrip("ab")
-        title = quantities.title(loss("train")) if metric == "loss" else names.metric_label(str(metric))
+        title = quantities.title(quantities.usual(matching.CURVE_SPLITS[str(metric)], str(metric)))
         panels = charts.setdefault((source, str(metric)), Chart(title, False, {}, source)).panels
         axis: Axis = "step" if unit == "step" else "time"
         panels[axis] = Panel("step" if unit == "step" else _time_title(str(unit)), _paper_curves(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rmsexp.compare.paper import matching
 from rmsexp.compare.plots import canvas, panels, style
 from rmsexp.compare.plots.panels import Chart
 from rmsexp.compare.records import names, quantities, statistics
@@ -19,6 +18,7 @@ from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 from rmsexp.rules.quantities import Quantity
 
+LEGEND: dict[str, Any] = {"loc": "upper left", "frameon": False, "handlelength": 2.6, "fontsize": 9}
 PIXELS = int(canvas.DPI * canvas.PANEL[0])  # width of a panel in a PNG
 LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extremes in every two pixels
 
@@ -47,7 +47,7 @@ def _draw(records: Records, charts: list[Chart]) -> Figure:
         [f"{names.label(name)} ({panels.seeds(chart, name, runs[name])})" for name in series] for chart in charts
     ]
     legends = counted if any(labels != counted[0] for labels in counted) else counted[:1]
-    figure, rows = _layout(records, len(charts), legends)
+    figure, rows = _layout(records, charts, legends)
     for chart, row in zip(charts, rows, strict=True):
         for axes, panel in zip(row, chart.panels.values(), strict=True):
             draw_panel(axes, chart, panel, series)
@@ -56,16 +56,17 @@ def _draw(records: Records, charts: list[Chart]) -> Figure:
     return figure
 
 
-def _layout(records: Records, rows: int, legends: list[list[str]]) -> tuple[Figure, list[list[Axes]]]:
+def _layout(records: Records, charts: list[Chart], legends: list[list[str]]) -> tuple[Figure, list[list[Axes]]]:
     """Return a figure with caption and legends, and the two panels of each row.
 
     Positions are computed in inches, which is much faster than a layout engine.
 
     Args:
         records: the records of the setting.
-        rows: the number of rows.
+        charts: the chart of each row.
         legends: the texts of all series, in the legend of each row or, if it is the same for all rows, of the first.
     """
+    rows, series = len(charts), names.in_order(records.runs["series"])
     legend = 0.7 + 0.075 * max(len(text) for labels in legends for text in labels)
     width = 2 * (canvas.GAP[0] + canvas.PANEL[0]) + 0.2 + legend
     lines = canvas.wrapped(_caption(records), width)
@@ -82,7 +83,9 @@ def _layout(records: Records, rows: int, legends: list[list[str]]) -> tuple[Figu
     lefts = [(canvas.GAP[0] + column * (canvas.PANEL[0] + canvas.GAP[0])) / width for column in range(2)]
     bottoms = [1 - (top + row * row_height + canvas.PANEL[1]) / height for row in range(rows)]
     for row, labels in enumerate(legends):
-        _legend(figure, records, labels, (1 - legend / width, 1 - (top + row * row_height) / height))
+        handles = legend_entries(dict(zip(series, labels, strict=True)), charts)
+        corner = (1 - legend / width, 1 - (top + row * row_height) / height)
+        figure.legend(*handles, bbox_to_anchor=corner, borderaxespad=0, **LEGEND)
     return figure, [[figure.add_axes((left, bottom, *size)) for left in lefts] for bottom in bottoms]
 
 
@@ -95,24 +98,27 @@ def _caption(records: Records) -> list[str]:
     ]
 
 
-def _legend(figure: Figure, records: Records, labels: list[str], corner: tuple[float, float]) -> None:
-    """Draw a legend. ``labels``: the texts of all series, to which entries for dashes and crosses are added."""
-    series, labels = names.in_order(records.runs["series"]), list(labels)
-    handles = []
-    for name in series:
-        look: dict[str, Any] = {"color": style.colour(names.norm_of(name)), "linestyle": style.dash_of(name, series)}
-        handles.append(Line2D([], [], **look, linewidth=style.THICK))
-    if (records.runs["time_state"] != "clear").any():
+def legend_entries(labels: Mapping[str, str], charts: Iterable[Chart]) -> tuple[list[Line2D], list[str]]:
+    """Return the handles and the texts of a legend: of the series, and of the dashes and crosses in the charts.
+
+    ``labels``: the text of each series.
+    """
+    handles, texts = [], [*labels.values()]
+    curves = [curve for chart in charts for panel in chart.panels.values() for curve in panel.curves]
+    for name in labels:
+        dash = style.dash_of(name, list(labels))
+        colour = style.colour(names.norm_of(name))
+        handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=style.THICK))
+    if any(seed.time_excluded for curve in curves for seed in curve.seeds):
         handles.append(Line2D([], [], color="black", linestyle=style.TIME_EXCLUDED))
-        labels.append("time excluded")
-    if (records.runs["status"] == "diverged").any():
+        texts.append("time excluded")
+    if any(seed.diverged for curve in curves for seed in curve.seeds):
         handles.append(Line2D([], [], color="black", linestyle="none", marker="x"))
-        labels.append("diverged")
-    if not matching.curves_of_setting(records).empty:
+        texts.append("diverged")
+    if any(curve.from_paper for curve in curves):
         handles.append(Line2D([], [], color="black", linestyle=style.PAPER))
-        labels.append("paper, in the norm's colour")
-    layout: dict[str, Any] = {"loc": "upper left", "frameon": False, "borderaxespad": 0, "handlelength": 2.6}
-    figure.legend(handles, labels, bbox_to_anchor=corner, fontsize=9, **layout)
+        texts.append("paper, in the norm's colour")
+    return handles, texts
 
 
 def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str]) -> None:

@@ -59,10 +59,11 @@ def recorded(records: Records) -> list[Quantity]:
 def values(records: Records, quantity: Quantity) -> pd.DataFrame:
     """Return the rows of the metrics that have a value of a quantity, with the unscaled value in its metric's column.
 
-    Columns: ``folder``, ``series``, ``step``, ``time`` and the metric.
+    Columns: ``folder``, ``series``, ``step``, ``time``, ``epoch`` and the metric.
     """
     rows = records.metrics[records.metrics["split"] == quantity.split]
-    return rows.reindex(columns=["folder", "series", "step", "time", quantity.metric]).dropna(subset=quantity.metric)
+    columns = ["folder", "series", "step", "time", "epoch", quantity.metric]
+    return rows.reindex(columns=columns).dropna(subset=quantity.metric)
 
 
 def missing(records: Records) -> str:

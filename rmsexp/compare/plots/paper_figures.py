@@ -1,0 +1,124 @@
+"""The figures of the paper in its own layout: our curves in its panels, and its own curves where they are known.
+
+The paper's curves are laid over ours where they are comparable (:mod:`rmsexp.compare.paper.matching`). Otherwise they
+have panels of their own, beside or below ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rmsexp.compare.plots import canvas, panels, style
+from rmsexp.compare.plots.panels import Axis, Chart, Curve, Panel
+from rmsexp.compare.plots.setting_curves import LEGEND, LIMITS, draw_panel, legend_entries
+from rmsexp.compare.records.load import Records
+from rmsexp.rules.quantities import Quantity
+
+FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them
+SMALL_UNIT = 100  # of steps: larger units are written in thousands
+SCALE = "paper"  # the scale at which panels have the paper's ranges
+
+
+class View(NamedTuple):
+    """A panel of a figure of the paper.
+
+    Attributes:
+        quantity: what is drawn.
+        x: against what.
+        per: the number of steps that the paper's axis counts as one, such as 30,000.
+        y_range: the paper's range of the y axis, in the unit of the quantity; None: any.
+    """
+
+    quantity: Quantity
+    x: Axis = "step"
+    per: int = 1
+    y_range: tuple[float, float] | None = None
+
+
+def draw(title: str, lines: Sequence[str], records: Records, rows: Mapping[str, str], views: Sequence[View]) -> Figure:
+    """Return a figure of the paper, with a panel per view and, in each, a curve per row.
+
+    Args:
+        title: the name of the figure in the paper, such as "Figure 1".
+        lines: the caption.
+        records: the records of one setting.
+        rows: the series of each curve, by its name in the paper and in the paper's order.
+        views: the panels.
+    """
+    ours = [_ours(records, rows, view) for view in views]
+    pairs = [(chart, view) for chart, view in zip(ours, views, strict=True)]
+    published = [found for chart, view in pairs if (found := _published(title, records.names[0], chart, view))]
+    labels = {series: _label(ours, records, row, series) for row, series in rows.items()}
+    handles, texts = legend_entries(labels, [*ours, *published])
+    columns = max(2, min(len(views), canvas.COLUMNS))
+    room = 0.8 + 0.075 * max(map(len, texts))
+    figure, grid = canvas.grid(len(ours) + len(published), canvas.PANEL[1], title, lines, columns, room)
+    for number, (axes, (chart, view)) in enumerate(zip(grid, pairs, strict=False)):
+        heading = f"({chr(ord('a') + number)})" if len(views) > 1 else ""
+        _draw(axes, chart, list(rows.values()), heading + " here" * bool(published))
+        if view.y_range is not None and records.runs["scale"].eq(SCALE).all():
+            axes.set_ylim(view.y_range)
+    for axes, chart in zip(grid[len(ours) :], published, strict=True):
+        _draw(axes, chart, list(rows.values()), f"{title} of the paper, at its own setting")
+    grid[min(columns, len(grid)) - 1].legend(handles, texts, bbox_to_anchor=(1.01, 1), **LEGEND)
+    return figure
+
+
+def _ours(records: Records, rows: Mapping[str, str], view: View) -> Chart:
+    """Return the chart of a view, with the curves of the rows in their order, and perhaps those of the paper."""
+    chart = panels.chart(records, view.quantity, LIMITS, [view.x])
+    panel = chart.panels[view.x]
+    curves = [curve for curve in panel.curves if curve.from_paper]
+    curves += [curve for series in rows.values() for curve in panel.curves if curve.series == series and curve.seeds]
+    return _in_units(chart._replace(panels={view.x: panel._replace(curves=curves)}), view)
+
+
+def _published(source: str, task: str, ours: Chart, view: View) -> Chart | None:
+    """Return the chart of the paper's curves in a view; None if they are not known, or are laid over ours already."""
+    if any(curve.from_paper for curve in ours.panels[view.x].curves):
+        return None
+    for chart in panels.paper_charts(task):
+        if (chart.source, chart.title) == (source, ours.title) and view.x in chart.panels:
+            return _in_units(chart._replace(panels={view.x: chart.panels[view.x]}), view)
+    return None
+
+
+def _in_units(chart: Chart, view: View) -> Chart:
+    """Return the chart with x in the paper's unit of steps, if its curves are long enough."""
+    curves = chart.panels[view.x].curves
+    longest = max((curve.mean["x"].max() for curve in curves), default=0.0)
+    if view.per == 1 or longest < FEWEST * view.per:
+        return chart
+    unit = f"{view.per / 1000:g}k" if view.per > SMALL_UNIT else f"{view.per}"
+    return chart._replace(panels={view.x: Panel(f"step / {unit}", [_divided(curve, view.per) for curve in curves])})
+
+
+def _divided(curve: Curve, by: int) -> Curve:
+    seeds = [seed._replace(x=seed.x / by) for seed in curve.seeds]
+    return curve._replace(seeds=seeds, mean=curve.mean.assign(x=curve.mean["x"] / by))
+
+
+def _label(charts: Sequence[Chart], records: Records, row: str, series: str) -> str:
+    """Return the text of a row in the legend: its name, and how many of its seeds are in the means if they differ."""
+    runs = int((records.runs["series"] == series).sum())
+    means = [_averaged(panel.curves, series) for chart in charts for panel in chart.panels.values()]
+    if not runs:
+        return f"{row} (no run)"
+    counts = " or ".join(map(str, sorted(set(means))))
+    return row if set(means) == {runs} else f"{row} ({counts} of {runs} seed{'s' if runs > 1 else ''})"
+
+
+def _averaged(curves: Sequence[Curve], series: str) -> int:
+    return sum(curve.averaged for curve in curves if curve.series == series)
+
+
+def _draw(axes: Axes, chart: Chart, series: list[str], heading: str) -> None:
+    (panel,) = chart.panels.values()
+    draw_panel(axes, chart, panel, series)
+    axes.set_title(heading.strip(), size=10)
+    if not panel.curves:
+        axes.text(0.5, 0.5, "nothing recorded yet", transform=axes.transAxes, ha="center", color=style.GREY)
