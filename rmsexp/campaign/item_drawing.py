@@ -38,8 +38,12 @@ def _table(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:  # noqa: A
     return Drawn(sheet=item_tables.sheet(item, parts))
 
 
-def _curves(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:  # noqa: ARG001
-    return Drawn(figure=item_plots.curves(item, parts))
+def _curves(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:
+    """Draw the curves of the only group; nothing if no run has ended."""
+    found = parts[0].found
+    if found is None or found.records.runs.empty:
+        return Drawn()
+    return Drawn(figure=item_plots.curves(item, found, item_tables.sources(asked.scale, parts)))
 
 
 DRAWINGS: dict[str, Callable[[Items, Item, Sequence[Part]], Drawn]] = {"table": _table, "curves": _curves}

@@ -20,6 +20,7 @@ from rmsexp.schema import fit
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps
+X_AXES = ("step", "time", "epoch")
 ANALYSES = ("invariance", "hidden_stats", "p_sweep", "init_center")
 DRAWINGS = ("table", "curves", *ANALYSES)  # kinds of items
 T = TypeVar("T")
@@ -109,14 +110,29 @@ class Column:
 
 @dataclass
 class Panel:
-    """A panel of a figure: a quantity, such as "valid bleu", against ``x``, which is "step" or "time"."""
+    """A panel of a figure.
+
+    Attributes:
+        quantity: split and metric, such as "valid bleu".
+        x: against what, one of ``X_AXES``.
+        per: the number of steps that the paper's axis counts as one.
+        label: the paper's name of a metric that it shows as it is recorded, such as "error rate"; empty: the metric has
+            its usual name and unit.
+        y_range: the ends of the paper's y axis; empty: they are not known.
+    """
 
     quantity: str = ""
     x: str = "step"
+    per: int = 1
+    label: str = ""
+    y_range: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_quantity(self.quantity)
-        checks.choice("x", self.x, ("step", "time"))
+        checks.choice("x", self.x, X_AXES)
+        checks.at_least("per", self.per, 1)
+        if len(self.y_range) not in (0, 2):
+            raise ValueError(f"y_range={self.y_range} must have two ends, such as [0, 25]")
 
 
 def _check_quantity(quantity: str, known: bool = False) -> None:
@@ -175,6 +191,8 @@ def read(name: str, config_dir: str | None = None) -> Item:
         stored = read_yaml(path)
         groups, columns, panels = (stored.pop(key, []) for key in ("groups", "columns", "panels"))
         content: Content = fit(Content, OmegaConf.create(stored), "")
+        if content.draw == "curves" and len(groups) != 1:
+            raise ValueError(f"draw=curves needs one group, whose curves are drawn; it has {len(groups)}")
         return Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
     except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
         raise config.ConfigError(f"item {name}: {error}") from None

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from matplotlib.figure import Figure
 
-from rmsexp.compare.paper.items import Item, Part
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.records import curves as curves_of
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.paper.items import Found, Item, Panel
+from rmsexp.compare.plots import paper_figures
+from rmsexp.compare.plots.panels import Axis
+from rmsexp.compare.plots.paper_figures import View
+from rmsexp.compare.records import quantities
+from rmsexp.rules.quantities import Quantity
+
+READING = "thin: one seed; thick: the mean over seeds; x: diverged"
 
 
-def curves(item: Item, parts: Sequence[Part]) -> Figure:
-    """Return an item's figure, with a panel for each of its panels and a curve for each row of its groups.
+def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
+    """Return an item's figure, with a panel for each of its panels and a curve for each row of its group.
 
-    A curve is the mean over seeds (:func:`rmsexp.compare.records.curves.mean_curve`).
+    Args:
+        item: the item.
+        found: what the records have of its group.
+        sources: where our values come from: scale, data, seeds and machine, as lines of the caption.
     """
-    figure, panels = canvas.row(len(item.panels), f"{item.content.title}: {item.content.caption}", [])
-    for axes, panel in zip(panels, item.panels, strict=True):
-        split, metric = panel.quantity.split(" ")
-        for found in (part.found for part in parts if part.found is not None):
-            rows = statistics.evaluations(found.records, split, metric)
-            for label, series in found.series.items():
-                of_series = rows[rows["series"] == series].sort_values("step")
-                lines = [curves_of.curve(run, "step", "value") for _, run in of_series.groupby("folder")]
-                if lines:
-                    mean = curves_of.mean_curve(lines)
-                    axes.plot(mean["x"], mean["mean"], color=style.colour(names.norm_of(series)), label=label)
-        axes.set_xlabel(panel.x)
-        axes.set_ylabel(panel.quantity)
-        canvas.add_grid(axes)
-    panels[0].legend(frameon=False)
-    return figure
+    views = [_view(panel, found) for panel in item.panels]
+    lines = [item.content.caption, *sources, READING]
+    return paper_figures.draw(item.content.title, lines, found.records, found.series, views)
+
+
+def _view(panel: Panel, found: Found) -> View:
+    """Return a panel with the quantity that the task names or, if it names none, the usual one of the metric."""
+    split, metric = panel.quantity.split(" ")
+    if panel.label:
+        quantity = Quantity(split, metric, panel.label)
+    else:
+        named = quantities.named(found.records)
+        usual = quantities.usual(split, metric)
+        quantity = next((one for one in named if (one.split, one.metric) == (split, metric)), usual)
+    y_range = (panel.y_range[0], panel.y_range[1]) if panel.y_range else None
+    return View(quantity, cast("Axis", panel.x), panel.per, y_range)

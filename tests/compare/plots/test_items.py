@@ -1,0 +1,81 @@
+"""The figures of the paper's items, from their files and records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.records import write_run
+from matplotlib.figure import Figure
+
+from rmsexp import config
+from rmsexp.compare import load
+from rmsexp.compare.paper import items
+from rmsexp.compare.paper.items import Found
+from rmsexp.compare.plots import items as item_plots
+from rmsexp.rules.quantities import Quantity
+
+CONTENT = """\
+title: Figure 5
+caption: Error rate.
+draw: curves
+groups:
+  - runs: {task: cifar10}
+    norms: {Baseline: none, LayerNorm: ln}
+panels:
+"""
+
+
+def item(root: Path, panels: str) -> items.Item:
+    (root / "item").mkdir(exist_ok=True)
+    (root / "item/mine.yaml").write_text(CONTENT + panels)
+    return items.read("mine", str(root))
+
+
+def figure(root: Path, panels: str) -> Figure:
+    named = [asdict(Quantity("test", "error", "mistakes", "%"))]
+    for series in ("none", "ln"):
+        write_run(root / "results", series, quantities=named)
+    found = Found(
+        "cifar10/demo", {"Baseline": "none", "LayerNorm": "ln"}, load(root / "results"), [], None, pd.DataFrame()
+    )
+    return item_plots.curves(item(root, panels), found, ["scale=demo"])
+
+
+def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path) -> None:
+    panels = "  - {quantity: test error, per: 100}\n  - {quantity: train error, x: epoch, label: error rate}\n"
+    panels += "  - {quantity: train loss, x: time}\n"
+    drawn = figure(tmp_path, panels)
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in drawn.axes] == [
+        ("step / 100", "test mistakes (%)"),
+        ("epoch", "train error rate"),
+        ("time in training (seconds)", "train loss (nats)"),
+    ]
+    legend = drawn.axes[-1].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["Baseline", "LayerNorm"]
+    caption = drawn.texts[1].get_text().splitlines()
+    assert caption[:2] == ["Error rate.", "scale=demo"]
+
+
+@pytest.mark.parametrize(
+    ("panels", "message"),
+    [
+        ("  - {quantity: test error, y_range: [1]}\n", "y_range=[1.0] must have two ends"),
+        ("  - {quantity: test error, x: minutes}\n", "x=minutes"),
+        ("  - {quantity: test error, per: 0}\n", "per"),
+    ],
+)
+def test_mistakes_in_a_panel_are_named(tmp_path: Path, panels: str, message: str) -> None:
+    with pytest.raises(config.ConfigError) as error:
+        item(tmp_path, panels)
+    assert message in str(error.value)
+
+
+def test_curves_need_one_group(tmp_path: Path) -> None:
+    (tmp_path / "item").mkdir()
+    (tmp_path / "item/mine.yaml").write_text("title: Figure 5\ncaption: Error rate.\ndraw: curves\n")
+    with pytest.raises(config.ConfigError, match="draw=curves needs one group, whose curves are drawn; it has 0"):
+        items.read("mine", str(tmp_path))
