@@ -62,7 +62,7 @@ NOT_IDENTITY = {
 }
 # Keys that were added later, with the value that runs without them have. With this value a run has the same identity as
 # without the key, so it continues, and the key is no part of a folder's name unless a recipe has another value.
-ADDED = {"model.tied": True, "model.variant": "nematus_tf"}
+ADDED = {"micro_batches": 1, "model.tied": True, "model.variant": "nematus_tf"}
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second

@@ -86,6 +86,7 @@ class RunConfig:
 
     ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
     ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
+    ``micro_batches``: number of parts of a step's batch, whose gradients are computed one after the other and added.
 
     Raises: ValueError for invalid values.
     """
@@ -99,6 +100,7 @@ class RunConfig:
     device: str = MISSING
     threads: int | None = None
     precision: str = MISSING
+    micro_batches: int = 1
     norm_eps: float = 1e-5
     keep_scale: bool | None = None
     deterministic: bool = MISSING
@@ -118,8 +120,11 @@ class RunConfig:
             choice("evaluation", self.evaluation, score.PLANS)
             score.steps(self.schedule.steps)
         choice("device", self.device, ("auto", "cpu", "cuda"))
-        for key in ("log_every", "eval_every", "checkpoint_every", "max_steps"):
+        for key in ("log_every", "eval_every", "checkpoint_every", "max_steps", "micro_batches"):
             at_least(key, getattr(self, key), 1)
+        batch_size = getattr(self, "batch_size", None)
+        if batch_size is not None and self.micro_batches > batch_size:
+            raise ValueError(f"micro_batches={self.micro_batches} is more than batch_size={batch_size}")
         at_least("seed", self.seed, 0, LARGEST_SEED)
         not_empty("results", self.results)
         if self.threads is not None:

@@ -27,6 +27,11 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
     return batches
 
 
+def even_parts(batch: np.ndarray, parts: int) -> list[np.ndarray]:
+    """Return consecutive parts of a batch, whose sizes differ by at most 1; as many as examples if these are fewer."""
+    return np.array_split(batch, min(parts, len(batch)))
+
+
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
     """Return one list of batches per pool, similar to those of zero, the authors' Transformer toolkit.
 

@@ -21,7 +21,8 @@ import torch
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.contention import Contention
 from rmsexp.train.randomness import permutation
-from rmsexp.train.step import WARMUP_STEPS, Batches, Part, synchronise
+from rmsexp.train.step import WARMUP_STEPS, Part, synchronise
+from rmsexp.train.task import MicroBatches
 
 # least duration of the counted steps of a block of the slowest contestant, so that reading the clock hardly adds to it
 BLOCK_SECONDS = 0.1
@@ -31,7 +32,7 @@ FEWEST_STEPS = 3  # least number of counted steps of a block
 class Contestant(Protocol):
     """Something whose steps are timed: a model in training, or layers alone."""
 
-    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> object:
+    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> object:
         """Compute one step. If the step has named parts, each of them runs in the context manager ``part(name)``."""
 
 
@@ -46,7 +47,7 @@ class InterleavedTimer:
     """Times contestants on one device. All of them take the same steps, from step 0 on, with the same batches."""
 
     def __init__(
-        self, contestants: Sequence[Contestant], batches: Callable[[int], Batches], device: torch.device, seed: int
+        self, contestants: Sequence[Contestant], batches: Callable[[int], MicroBatches], device: torch.device, seed: int
     ) -> None:
         self.contestants, self.device, self.seed = contestants, device, seed
         self.contention = Contention(device)
@@ -106,7 +107,7 @@ class InterleavedTimer:
             _peak_bytes(partial(contestant.take, first, batches[0]), self.device) for contestant in self.contestants
         ]
 
-    def _next_block(self) -> tuple[int, list[Batches], float]:
+    def _next_block(self) -> tuple[int, list[MicroBatches], float]:
         """Return the first step of the next block, the block's batches, and the seconds per step for loading them.
 
         The first step of a block is the one that does not count.
@@ -117,7 +118,7 @@ class InterleavedTimer:
         synchronise(self.device)
         return first, batches, watch.seconds / len(batches)
 
-    def _seconds(self, contestant: Contestant, first: int, batches: Sequence[Batches]) -> float:
+    def _seconds(self, contestant: Contestant, first: int, batches: Sequence[MicroBatches]) -> float:
         """Return the seconds per step of the steps from ``first`` on."""
         synchronise(self.device)
         watch = Stopwatch()

@@ -19,7 +19,8 @@ from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.randomness import standard_normal, stream
-from rmsexp.train.step import Batches, Part
+from rmsexp.train.step import Part
+from rmsexp.train.task import MicroBatches
 
 IMPLS = ("eager", "fused")
 
@@ -40,7 +41,7 @@ class LayerPass:
     ) -> None:
         self.layer, self.x, self.gradient, self.leaves = layer, x, gradient, [x, *parameters]
 
-    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> None:  # noqa: ARG002
+    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
         output = self.layer(self.x)
         if self.gradient is not None:
             output.backward(self.gradient)
@@ -84,7 +85,7 @@ def measure(
 
 
 def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, Any]:
-    timer = InterleavedTimer(list(case.layers.values()), lambda _: (), device, seed=0)
+    timer = InterleavedTimer(list(case.layers.values()), lambda _: MicroBatches((), ()), device, seed=0)
     with torch.set_grad_enabled(case.passes == BOTH):
         timer.warm_up()
         rounds = _rounds(timer, budget)

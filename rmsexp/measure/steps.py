@@ -21,8 +21,8 @@ from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.randomness import permutation, standard_normal
-from rmsexp.train.step import Batches, Settings, Stepper
-from rmsexp.train.task import Dataset
+from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.task import Dataset, MicroBatches
 
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
@@ -155,7 +155,7 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     return Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
 
 
-def _replay(stepper: Stepper, batches: Callable[[int], Batches]) -> replay.Replay | None:
+def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:
     """Take the steps ``REPLAYED_STEPS``; return a replay of their norm layers' calls, or None if a step has none."""
     calls = []
     for step in REPLAYED_STEPS:

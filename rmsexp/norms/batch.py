@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,16 @@ class BN(BatchNormOptions):
         )
 
 
+class Update(NamedTuple):
+    """An update of running statistics: the arguments of :meth:`BatchNorm._update`."""
+
+    span: range | None
+    mean: Tensor
+    var: Tensor
+    unbiased: Sequence[float]
+    enough: Sequence[bool]
+
+
 class BatchNorm(Normaliser):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias``, batch normalisation (Ioffe & Szegedy 2015, Algorithm 1).
 
@@ -134,6 +144,8 @@ class BatchNorm(Normaliser):
         self.register_buffer("running_mean", torch.zeros(1, features))
         self.register_buffer("running_var", torch.ones(1, features))
         self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
+        self._before: tuple[Tensor, Tensor, Tensor] | None = None  # the buffers at hold_updates
+        self._held: list[Update] = []
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`.
@@ -161,6 +173,23 @@ class BatchNorm(Normaliser):
         self.running_mean.zero_()
         self.running_var.fill_(1.0)
         self.count.zero_()
+
+    def hold_updates(self) -> None:
+        """Hold the updates of the running statistics from now on: :meth:`release_updates` undoes and returns them."""
+        self._before = (self.running_mean.clone(), self.running_var.clone(), self.count.clone())
+
+    def release_updates(self) -> list[Update]:
+        """Set the running statistics to those at :meth:`hold_updates`, and return the updates since then, in order."""
+        assert self._before is not None
+        self.running_mean, self.running_var, self.count = self._before
+        updates, self._before, self._held = self._held, None, []
+        return updates
+
+    def apply_updates(self, updates: Sequence[Update]) -> None:
+        """Apply updates that :meth:`release_updates` returned."""
+        for update in updates:
+            self._grow(update.span.stop if update.span is not None else 1)
+            self._update(*update)
 
     def extra_repr(self) -> str:
         bias, gain = self.bias is not None, f", initial_gain={self.initial_gain}" if self.has_gain else ""
@@ -215,7 +244,10 @@ class BatchNorm(Normaliser):
         var = _mean(centred.square(), mask_weight, axes)
         if self.training:
             unbiased = [n / max(n - 1, 1) for n in ([len(x)] if self.maps else sizes)]
-            self._update(span, mean.detach(), var.detach(), unbiased, enough)
+            update = Update(span, mean.detach(), var.detach(), unbiased, enough)
+            if self._before is not None:
+                self._held.append(update)
+            self._update(*update)
         if all(enough):
             return centred, var
         by_batch = torch.tensor(enough, device=x.device).unsqueeze(-1)

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from rmsexp import checks, config
 from rmsexp.data import Source, cnn, lambada
-from rmsexp.data.batching import by_sentences, cycled
+from rmsexp.data.batching import by_sentences, cycled, even_parts
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import stories
@@ -50,7 +50,7 @@ from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 # None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor
 INITIALISERS = {None: init.small_orthogonal_or_glorot, "orthogonal": init.orthogonal_or_glorot}
@@ -193,13 +193,18 @@ class Task:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return self.config.optim.optimizer(model.parameters())
 
-    def batches(self, step: int) -> list[Batch]:
-        """Return one batch. Its entity names are permuted at random, so that a name means nothing across batches."""
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
+        """Return the micro-batches of a step.
+
+        The step's entity names are permuted at random, so that a name means nothing across steps.
+        """
         epoch, index = divmod(step, int(self.steps_per_epoch))
+        parts = even_parts(self._epoch(epoch)[index], self.config.micro_batches)
         entities = self._cloze.entities
         words = np.arange(len(self._cloze.words))
         words[entities] = entities[permutation(len(entities), self.config.seed, "entities", step).numpy()]
-        return [self._load(self._cloze.splits["train"], self._epoch(epoch)[index], words)]
+        loaded = (self._load(self._cloze.splits["train"], part, words) for part in parts[chosen])
+        return MicroBatches(loaded, [len(part) for part in parts])
 
     def examples(self, batch: Batch) -> int:
         return len(batch.answer)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from rmsexp import checks, config
 from rmsexp.data import Images, cifar10, whitening
+from rmsexp.data.batching import even_parts
 from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
@@ -23,7 +24,7 @@ from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
-from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 CALIBRATION_IMAGES = 500  # number of training images from which model.data_init=true sets gains and biases
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
@@ -156,11 +157,12 @@ class Task:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Adam(trainable, options.lr, self.config.schedule.beta1, options.beta2, options.eps)
 
-    def batches(self, step: int) -> list[Batch]:
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
         epoch, index = divmod(step, self._batches_per_epoch)
-        size = self.config.batch_size
-        indices = self._order(epoch)[index * size : (index + 1) * size]
-        return [self._load(self._images.train_x, self._images.train_y, indices)]
+        size, images = self.config.batch_size, self._images
+        parts = even_parts(self._order(epoch)[index * size : (index + 1) * size], self.config.micro_batches)
+        loaded = (self._load(images.train_x, images.train_y, part) for part in parts[chosen])
+        return MicroBatches(loaded, [len(part) for part in parts])
 
     def examples(self, batch: Batch) -> int:
         return len(batch[1])

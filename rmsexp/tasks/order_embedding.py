@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rmsexp import checks, config
 from rmsexp.data import Source, coco, flickr8k
-from rmsexp.data.batching import padded
+from rmsexp.data.batching import even_parts, padded
 from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.synthetic import scenes
@@ -28,7 +28,7 @@ from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 ENCODED_AT_ONCE = 500  # number of captions or images per forward pass in evaluation
 CORRECTIONS = ("published", "standard")  # values of optim.bias_correction
@@ -188,22 +188,31 @@ class Task:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return self.config.optim.optimizer(model.parameters())
 
-    def batches(self, step: int) -> list[Batch]:
-        """Return one batch of images, each with one of its captions, drawn at random in each epoch."""
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
+        """Return micro-batches of images, each with one of its captions, drawn at random in each epoch."""
         size = self.config.batch_size
         epoch, index = divmod(step, int(self.steps_per_epoch))
         images = self._order(epoch)[index * size : (index + 1) * size]
         captions = PER_IMAGE * images + choices(size, PER_IMAGE, self.config.seed, "captions", step).numpy()
+        parts = [(captions[part], images[part]) for part in even_parts(np.arange(size), self.config.micro_batches)]
         train = self._splits["train"]
-        return [Batch(*self._tokens(train, captions), self._features(train, images))]
+        loaded = (Batch(*self._tokens(train, texts), self._features(train, shown)) for texts, shown in parts[chosen])
+        return MicroBatches(loaded, [len(shown) for _, shown in parts])
 
     def examples(self, batch: Batch) -> int:
         return len(batch.features)
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:  # noqa: ARG002
-        penalties = self._penalty(*model(*batch))
+        return self.coupled(*self.embed(model, batch))
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        captions, images = model(*batch)
+        return captions, images
+
+    def coupled(self, *rows: Tensor) -> Objective:
+        penalties = self._penalty(*rows)
         loss = ranking_loss(penalties.float(), self.config.margin)
-        return Objective(loss, {"loss": loss}, len(batch.features))
+        return Objective(loss, {"loss": loss}, len(penalties))
 
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         assert isinstance(model, OrderEmbedding)

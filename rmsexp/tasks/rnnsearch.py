@@ -20,7 +20,7 @@ import numpy as np
 from torch import nn
 
 from rmsexp import checks
-from rmsexp.data.batching import by_sentences
+from rmsexp.data.batching import by_sentences, even_parts
 from rmsexp.models import init
 from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.noise import Noise
@@ -97,6 +97,13 @@ class Task(TranslationTask):
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
         order = permutation(len(lengths), self.config.seed, "order", epoch).numpy()
         return by_sentences(lengths, order, self.config.batch_size, self.config.pool)
+
+    def micro_batches(self, step: int) -> list[np.ndarray]:
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        return even_parts(self._epoch(epoch)[index], self.config.micro_batches)
+
+    def weight(self, indices: np.ndarray) -> int:
+        return len(indices)
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model

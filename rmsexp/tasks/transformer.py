@@ -71,6 +71,8 @@ class Config(translation.Config):
         super().__post_init__()
         for key in ("tokens", "accumulate", "pool"):
             checks.at_least(key, getattr(self, key), 1)
+        if self.micro_batches != 1:
+            raise ValueError("task=transformer takes its number of micro-batches per step from accumulate; set that")
         if self.batching is not None:
             checks.choice("batching", self.batching, ("toolkit",))
 
@@ -128,6 +130,9 @@ class Task(TranslationTask):
             return [self._epoch(epoch)[index] for epoch, index in places]
         epoch, index = divmod(step, int(self.steps_per_epoch))
         return self._epoch(epoch)[index * count : (index + 1) * count]
+
+    def weight(self, indices: np.ndarray) -> int:  # noqa: ARG002
+        return 1  # as in the toolkit, whatever their number of pairs
 
     def build(self, norm: Norm) -> nn.Module:
         return Transformer(norm, self.text.source.size, self.text.target.size, self.config.model).to(self.device)

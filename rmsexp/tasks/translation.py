@@ -28,7 +28,7 @@ from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.rules.score import INTERIM
 from rmsexp.train.optim import TensorFlowAdamConfig
-from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
 
@@ -202,12 +202,15 @@ class TranslationTask(ABC):
 
     @abstractmethod
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the micro-batches of an epoch, as indices of training pairs."""
+        """Return the batches of an epoch, as indices of training pairs."""
 
+    @abstractmethod
     def micro_batches(self, step: int) -> list[np.ndarray]:
-        """Return the micro-batches of a step, as indices of training pairs: one, unless a subclass accumulates more."""
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        return [self._epoch(epoch)[index]]
+        """Return the micro-batches of a step, as indices of training pairs."""
+
+    @abstractmethod
+    def weight(self, indices: np.ndarray) -> int:
+        """Return the weight of a micro-batch (see :class:`rmsexp.train.task.MicroBatches`)."""
 
     @abstractmethod
     def build(self, norm: Norm) -> nn.Module: ...
@@ -222,8 +225,10 @@ class TranslationTask(ABC):
         optim: TensorFlowAdamConfig = self.config.optim
         return optim.optimizer(model.parameters())
 
-    def batches(self, step: int) -> list[Batch]:
-        return [self._load(self.text.train, indices) for indices in self.micro_batches(step)]
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
+        parts = self.micro_batches(step)
+        loaded = (self._load(self.text.train, indices) for indices in parts[chosen])
+        return MicroBatches(loaded, [self.weight(indices) for indices in parts])
 
     def examples(self, batch: Batch) -> int:
         return len(batch.source)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from rmsexp import atomic, record
 from rmsexp.machine_lock import Pause
@@ -20,8 +19,8 @@ from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
-from rmsexp.train.step import WARMUP_STEPS, Stepper, autocast, synchronise
-from rmsexp.train.task import Extent
+from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
+from rmsexp.train.task import Extent, MicroBatches
 
 
 class Diverged(Exception):
@@ -129,7 +128,7 @@ class Trainer:
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._pause = pause
         self._first_step, self._first_seconds = self.state.step, self.clock.time
-        self._recent: list[tuple[Tensor, int, int]] = []  # per step: values (on the device), predictions, examples
+        self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
         """Train up to ``max_steps``. Log, evaluate and save checkpoints at their intervals and at the end.
@@ -195,17 +194,16 @@ class Trainer:
                     with self.clock.bucket("data"):
                         batches = self.task.batches(state.step)
                     with self.clock.bucket("train"):
-                        values, count = self._update(state.step, batches)
-                    self._recent.append((values, count, sum(self.task.examples(batch) for batch in batches)))
+                        self._recent.append(self._update(state.step, batches))
                     state.step += 1
             with self.clock.bucket("train"):
                 synchronise(self.settings.device)
         self._collect()
 
-    def _update(self, step: int, batches: Sequence[Any]) -> tuple[Tensor, int]:
+    def _update(self, step: int, batches: MicroBatches) -> StepResult:
         result = self._stepper.take(step, batches)
         self.state.metrics = result.metrics
-        return result.values, result.predictions
+        return result
 
     def _collect(self) -> None:
         """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
@@ -214,17 +212,17 @@ class Trainer:
         """
         if not self._recent:
             return
-        values = torch.stack([values for values, _, _ in self._recent]).tolist()
+        values = torch.stack([result.values for result in self._recent]).tolist()
         first = self.state.step - len(values)
         with self._interrupt.deferred():
-            for step, (row, (_, count, examples)) in enumerate(zip(values, self._recent, strict=True), first):
+            for step, (row, result) in enumerate(zip(values, self._recent, strict=True), first):
                 if not math.isfinite(row[0]):
                     self.state.step = step
                     if self.state.pending:
                         self._log()
                     raise Diverged(step)
-                self.state.pending.append([*row, count])
-                self.state.examples += examples
+                self.state.pending.append([*row, result.predictions])
+                self.state.examples += result.examples
             self._recent.clear()
 
     def _log(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,11 +15,11 @@ from rmsexp.train import evaluations
 from rmsexp.train.evaluations import Evaluations
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.task import Task
+from rmsexp.train.running import RunningStatistics
+from rmsexp.train.task import CoupledTask, MicroBatches, Objective, Task
 
 WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
 
-Batches = Sequence[Any]  # the micro-batches of a step
 Part = Callable[[str], AbstractContextManager[object]]  # from the name of a part to a context in which the part runs
 
 
@@ -56,14 +56,31 @@ class Settings:
 class StepResult(NamedTuple):
     """The values of one step.
 
-    ``values``, on the device, ``(len(metrics) + 2,)``: the objective (mean over the micro-batches), the sum of each
-    metric in ``metrics``, and the norm of the gradient before clipping. ``predictions``: the number of predictions in
-    each sum.
+    ``values``, on the device, ``(len(metrics) + 2,)``: the objective, the sum of each metric in ``metrics``, and the
+    norm of the gradient before clipping. ``predictions``: the number of predictions in each sum. ``examples``: the
+    number of training examples.
     """
 
     values: Tensor
     metrics: list[str]
     predictions: int
+    examples: int
+
+
+@dataclass
+class Sums:
+    """Sums over micro-batches. ``values``: the loss, and each of ``metrics``; ``count``: predictions."""
+
+    values: Tensor = field(init=False)
+    metrics: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, loss: Tensor, objective: Objective) -> None:
+        """Add a micro-batch. ``loss``: its share of the step's objective."""
+        values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
+        self.values = self.values + values if self.metrics else values
+        self.metrics = list(objective.sums)
+        self.count += objective.count
 
 
 class Stepper:
@@ -74,26 +91,19 @@ class Stepper:
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.schedule, self.settings = schedule, settings
+        self._statistics = RunningStatistics(model)
 
-    def take(self, step: int, batches: Batches, part: Part = nullcontext) -> StepResult:
-        """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``."""
+    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
+        """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``.
+
+        The gradients of the micro-batches are added in their order. Each micro-batch is computed with the running
+        statistics from before the step; those of all micro-batches then update them, in order.
+        """
         for group in self.optimizer.param_groups:
             rates = self.schedule.at(step)
             group.update(rates | {"lr": self.settings.lr * rates["lr"]})
-        totals, count, metrics = None, 0, list[str]()
-        for micro, batch in enumerate(batches):
-            with part("forward"):
-                noise = StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
-                with autocast(self.settings.precision, self.settings.device):
-                    objective = self.task.objective(self.model, batch, noise)
-                loss = objective.loss / len(batches)
-            with part("backward"):
-                loss.backward()
-            values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
-            totals = values if totals is None else totals + values
-            count += objective.count
-            metrics = list(objective.sums)
-        assert totals is not None
+        is_coupled = len(batches.weights) > 1 and isinstance(self.task, CoupledTask)
+        sums = self._coupled(batches, part) if is_coupled else self._separate(step, batches, part)
         with part("update"):
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             norm = nn.utils.get_total_norm(gradients)
@@ -101,7 +111,50 @@ class Stepper:
                 CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return StepResult(torch.cat([totals, norm.reshape(1)]), metrics, count)
+        examples = sum(self.task.examples(batch) for batch in batches)
+        return StepResult(torch.cat([sums.values, norm.reshape(1)]), sums.metrics, sums.count, examples)
+
+    def _separate(self, step: int, batches: MicroBatches, part: Part) -> Sums:
+        """Add up the gradients and the values of micro-batches, each of which has its own objective."""
+        sums, weights = Sums(), batches.weights
+        for micro, batch in enumerate(batches):
+            with part("forward"):
+                with self._computing(), self._statistics.held(len(weights) > 1):
+                    objective = self.task.objective(self.model, batch, self._noise(step, micro))
+                loss = objective.loss / (sum(weights) / weights[micro])
+            with part("backward"):
+                loss.backward()
+            sums.add(loss, objective)
+        self._statistics.update()
+        return sums
+
+    def _coupled(self, batches: MicroBatches, part: Part) -> Sums:
+        """Add up the gradients of micro-batches whose objective is that of the whole batch."""
+        task, embedded = self.task, []
+        assert isinstance(task, CoupledTask)
+        with part("forward"):
+            for batch in batches:
+                with self._computing(), self._statistics.held(True):
+                    embedded.append(task.embed(self.model, batch))
+            rows = [torch.cat(column).detach().requires_grad_() for column in zip(*embedded, strict=True)]
+            with self._computing():
+                objective = task.coupled(*rows)
+        with part("backward"):
+            objective.loss.backward()
+            sizes = [len(tensors[0]) for tensors in embedded]
+            gradients = zip(*(column.grad.split(sizes) for column in rows if column.grad is not None), strict=True)
+            for tensors, gradient in zip(embedded, gradients, strict=True):
+                torch.autograd.backward(tensors, gradient)
+        self._statistics.update()
+        sums = Sums()
+        sums.add(objective.loss, objective)
+        return sums
+
+    def _noise(self, step: int, micro: int) -> StreamNoise:
+        return StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
+
+    def _computing(self) -> AbstractContextManager[object]:
+        return autocast(self.settings.precision, self.settings.device)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

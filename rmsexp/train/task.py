@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class Extent:
         return "valid" if self.examples is None else score.INTERIM
 
 
+ALL = slice(None)  # all micro-batches of a step
 WHOLE = Extent()
 INTERIM = Extent(score.INTERIM_EXAMPLES, test=False)
 
@@ -69,6 +70,17 @@ class Objective:
     loss: Tensor
     sums: Mapping[str, Tensor]
     count: int
+
+
+class MicroBatches(list[Any]):
+    """All or some micro-batches of a step, and the ``weights`` of all of them, in order.
+
+    The objective of the step is the mean of the micro-batches' objectives, weighted so.
+    """
+
+    def __init__(self, batches: Iterable[Any], weights: Sequence[int]) -> None:
+        super().__init__(batches)
+        self.weights = weights
 
 
 class Task(Protocol):
@@ -98,8 +110,8 @@ class Task(Protocol):
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser that the task's config describes."""
 
-    def batches(self, step: int) -> Sequence[Any]:
-        """Return the micro-batches of a training step (from 0), a function of the seed and the step."""
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
+        """Return the ``chosen`` micro-batches of a training step (from 0), a function of the seed and the step."""
 
     def examples(self, batch: Any) -> int:
         """Return the number of examples in a micro-batch."""
@@ -109,3 +121,17 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode."""
+
+
+@runtime_checkable
+class CoupledTask(Protocol):
+    """A task whose loss compares the examples of a batch with each other, so micro-batches have no loss of their own.
+
+    ``objective(model, batch, noise)`` of such a task is ``coupled(*embed(model, batch))``.
+    """
+
+    def embed(self, model: nn.Module, batch: Any) -> tuple[Tensor, ...]:
+        """Return what the loss takes of a micro-batch: tensors with a row per example."""
+
+    def coupled(self, *rows: Tensor) -> Objective:
+        """Return the objective of a whole batch, given the tensors of :meth:`embed`, joined in the batch's order."""

@@ -159,8 +159,8 @@ def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(
     update = Trainer._update
 
     def nan_at_step_5(self: Trainer, step: int, batches: Any) -> Any:
-        values, count = update(self, step, batches)
-        return (values * float("nan") if step == 5 else values), count
+        result = update(self, step, batches)
+        return result._replace(values=result.values * float("nan")) if step == 5 else result
 
     monkeypatch.setattr(Trainer, "_update", nan_at_step_5)
     results = [tmp_path / "a", tmp_path / "b"]

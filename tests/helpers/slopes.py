@@ -20,7 +20,7 @@ from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.schedule import Constant
 from rmsexp.train.step import Settings, Stepper
-from rmsexp.train.task import WHOLE, Dataset, Extent, Objective, Target
+from rmsexp.train.task import WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 
 class Slopes:
@@ -39,8 +39,8 @@ class Slopes:
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
 
-    def batches(self, step: int) -> list[Tensor]:
-        return list(self.steps[step])
+    def batches(self, step: int) -> MicroBatches:
+        return MicroBatches(self.steps[step], [1] * len(self.steps[step]))
 
     def examples(self, batch: Tensor) -> int:  # noqa: ARG002
         return 1

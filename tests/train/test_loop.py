@@ -36,5 +36,4 @@ def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:
 def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
     """The values that wait for the next training row would otherwise keep the activations of all steps in memory."""
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
-    values, _ = trainer._update(0, trainer.task.batches(0))
-    assert not values.requires_grad
+    assert not trainer._update(0, trainer.task.batches(0)).values.requires_grad

@@ -1,0 +1,165 @@
+"""Steps that are split into micro-batches: gradients, values, running statistics, identity of runs, resuming."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stopping import EDGES, assert_stopping_changes_nothing
+from helpers.tasks import task_and_model
+from helpers.translation_tasks import tiny
+from torch import Tensor
+
+from rmsexp import config
+from rmsexp.norms.batch import BatchNorm
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.step import Settings, Stepper
+
+STEP = 1
+TINY = {
+    "cifar10": ["task=cifar10", "model.width=0.05", "model.noise=0", "model.dropout=0", "batch_size=8"],
+    "attentive_reader": ["task=attentive_reader", "model.width=8", "model.dropout=0", "batch_size=16"],
+    "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8"],
+    "rnnsearch": [*tiny("rnnsearch"), "batch_size=8"],
+}
+
+
+@pytest.fixture
+def words(data_root: Path, text_root: Path) -> dict[str, list[str]]:
+    roots = {"cifar10": data_root, "rnnsearch": text_root}
+    return {task: [*tiny, f"data.root={roots.get(task, data_root)}"] for task, tiny in TINY.items()}
+
+
+class Recorder(torch.optim.SGD):
+    """An optimiser that records the gradients, by parameter, and changes no parameter."""
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ARG002
+        self.gradients = [None if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]]
+
+
+def step_of(*words: str) -> tuple[list[Tensor], list[float], dict[str, Tensor], Any]:
+    """Return gradients by parameter, values, buffers and the task after one step of a new model."""
+    task, model = task_and_model(*words, "threads=1", "optim.clip=null")
+    optimizer = Recorder(model.parameters(), lr=1.0)
+    settings = Settings.of(task.config, torch.device("cpu"))
+    result = Stepper(task, model, optimizer, task.config.schedule, settings).take(STEP, task.batches(STEP))
+    assert result.examples == sum(task.examples(batch) for batch in task.batches(STEP))
+    gradients = [gradient for gradient in optimizer.gradients if gradient is not None]
+    values = [*result.values.tolist(), result.predictions]
+    return gradients, values, {name: buffer.clone() for name, buffer in model.named_buffers()}, task
+
+
+@pytest.mark.parametrize("task", TINY)
+def test_the_gradient_is_that_of_the_whole_batch(task: str, words: dict[str, list[str]]) -> None:
+    """Three micro-batches divide neither 8 nor 16 examples, so the micro-batches have different weights."""
+    whole, values, _, _ = step_of(*words[task], "norm=rms")
+    parts, values_of_parts, _, made = step_of(*words[task], "norm=rms", "micro_batches=3")
+    sizes = [made.examples(batch) for batch in made.batches(STEP)]
+    assert len(sizes) == 3
+    assert max(sizes) == min(sizes) + 1
+    assert values_of_parts == pytest.approx(values, rel=1e-4)
+    for part, expected in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item() + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("task", "few"), [("cifar10", 1), ("attentive_reader", 1), ("attentive_reader", 5), ("rnnsearch", 1)]
+)
+def test_batch_norms_take_the_statistics_of_each_micro_batch(task: str, few: int, words: dict[str, list[str]]) -> None:
+    """The literal computation starts each micro-batch with the same model and adds the weighted gradients.
+
+    ``few``: time steps with fewer examples use running statistics, which make a micro-batch depend on those before it
+    if they were updated in between. Without such time steps, running statistics are those of successive batches.
+    """
+    line = [*words[task], "norm=bn", "micro_batches=3", f"norm.min_examples={few}"]
+    gradients, _, buffers, _ = step_of(*line)
+    made, model = task_and_model(*line, "threads=1")
+    batches, successive = made.batches(STEP), copy.deepcopy(model)
+    literal: list[Tensor] | None = None
+    for micro, batch in enumerate(batches):
+        part, share = copy.deepcopy(model), batches.weights[micro] / sum(batches.weights)
+        (made.objective(part, batch, StreamNoise(0, "noise", STEP, micro)).loss * share).backward()
+        found = [p.grad for p in part.parameters() if p.grad is not None]
+        literal = found if literal is None else [a + b for a, b in zip(literal, found, strict=True)]
+        made.objective(successive, batch, StreamNoise(0, "noise", STEP, micro))
+    assert literal is not None
+    for gradient, expected in zip(gradients, literal, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
+    expected_buffers = dict(successive.named_buffers())
+    assert buffers.keys() == expected_buffers.keys()
+    equal = all(torch.equal(buffers[name], expected_buffers[name]) for name in buffers)
+    assert equal == (few == 1)
+
+
+def test_batch_norms_of_a_coupled_loss_take_the_statistics_of_each_micro_batch(words: dict[str, list[str]]) -> None:
+    line = [*words["order_embedding"], "norm=bn", "norm.min_examples=1", "micro_batches=3"]
+    gradients, _, buffers, _ = step_of(*line)
+    task, model = task_and_model(*line, "threads=1")
+    rows = [task.embed(model, batch) for batch in task.batches(STEP)]
+    task.coupled(*(torch.cat(column) for column in zip(*rows, strict=True))).loss.backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    for gradient, literal in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, literal, rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
+
+
+def test_a_micro_batch_does_not_see_the_running_statistics_of_the_others() -> None:
+    """Time steps with few examples use running statistics; held ones are those from before the step."""
+    norm = BatchNorm(3)
+    first, second = torch.randn(9, 3), torch.randn(5, 3)  # 5 examples are too few for statistics
+    before = [norm(first, steps=0), norm(second, steps=0)][1]
+    norm.reset_parameters()
+    norm.hold_updates()
+    norm(first, steps=0)
+    updates = norm.release_updates()
+    assert not torch.equal(norm(second, steps=0), before)
+    norm.apply_updates(updates)
+    assert torch.equal(norm(second, steps=0), before)
+
+
+def test_held_updates_of_new_time_steps_add_rows_when_they_are_applied() -> None:
+    x = torch.randn(9, 4, 3)
+    norm, expected = BatchNorm(3), BatchNorm(3)
+    norm.hold_updates()
+    norm(x, steps=range(4))
+    updates = norm.release_updates()
+    assert norm.running_mean.shape == (1, 3)
+    norm.apply_updates(updates)
+    expected(x, steps=range(4))
+    assert all(torch.equal(a, b) for a, b in zip(norm.buffers(), expected.buffers(), strict=True))
+
+
+def test_the_number_is_part_of_a_runs_identity_unless_it_is_1() -> None:
+    jobs = [config.job(["task=rnnsearch", *more]) for more in ([], ["micro_batches=1"], ["micro_batches=2"])]
+    assert [job.setting for job in jobs] == ["demo", "demo", "demo+micro_batches=2"]
+    digests = [config.digest(job.resolved) for job in jobs]
+    assert digests[0] == digests[1] != digests[2]
+    older = {key: value for key, value in jobs[0].resolved.items() if key != "micro_batches"}
+    assert config.digest(older) == digests[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task=cifar10", "batch_size=8", "micro_batches=9"], "micro_batches=9 is more than batch_size=8"),
+        (["task=cifar10", "micro_batches=0"], "micro_batches"),
+        (["task=transformer", "micro_batches=2"], "accumulate"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        config.job(words)
+
+
+def test_the_last_batch_of_an_epoch_may_have_fewer_examples_than_micro_batches(words: dict[str, list[str]]) -> None:
+    task, _ = task_and_model(*words["rnnsearch"], "batch_size=11", "micro_batches=9", "norm=none")  # 310 = 28 * 11 + 2
+    batches = task.batches(int(task.steps_per_epoch) - 1)
+    assert batches.weights == [1, 1]
+    assert [task.examples(batch) for batch in batches] == [1, 1]
+
+
+def test_a_stopped_run_continues(words: dict[str, list[str]], tmp_path: Path) -> None:
+    assert_stopping_changes_nothing([*words["order_embedding"], "norm=bn", "micro_batches=3", *EDGES], tmp_path)
