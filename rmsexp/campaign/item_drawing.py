@@ -7,60 +7,34 @@ of a figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from matplotlib.figure import Figure
 
 from rmsexp import atomic
+from rmsexp.campaign import item_kinds
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.timing import Timing
 from rmsexp.compare.paper.items import Found, Group, Item, Part
 from rmsexp.compare.plots import canvas
-from rmsexp.compare.plots import items as item_plots
 from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.load import load
 from rmsexp.compare.tables import items as item_tables
 from rmsexp.compare.tables import markup
-from rmsexp.compare.tables.items import Sheet
-
-
-class Drawn(NamedTuple):
-    """What an item shows: a table, a figure or both; and further lines below it."""
-
-    sheet: Sheet | None = None
-    figure: Figure | None = None
-    notes: Sequence[str] = ()
-
-
-def _table(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:  # noqa: ARG001
-    return Drawn(sheet=item_tables.sheet(item, parts))
-
-
-def _curves(asked: Items, item: Item, parts: Sequence[Part]) -> Drawn:
-    """Draw the curves of the only group; nothing if no run has ended."""
-    found = parts[0].found
-    if found is None or found.records.runs.empty:
-        return Drawn()
-    return Drawn(figure=item_plots.curves(item, found, item_tables.sources(asked.scale, parts)))
-
-
-DRAWINGS: dict[str, Callable[[Items, Item, Sequence[Part]], Drawn]] = {"table": _table, "curves": _curves}
 
 
 def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
     parts = [_part(asked, item, group) for group in item.groups]
-    drawn = DRAWINGS[item.content.draw](asked, item, parts)
-    notes = [*item_tables.sources(asked.scale, parts), *item_tables.notes(item, parts), *drawn.notes]
+    sources = item_tables.sources(asked.scale, parts)
+    drawn = item_kinds.DRAWINGS[item.content.draw](item, parts, sources)
+    notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
     content, stem = item.content, asked.folder / item.name
     asked.folder.mkdir(parents=True, exist_ok=True)
     blocks = [f"# {content.title}", content.caption]
     if drawn.sheet is not None:
         blocks.append(markup.markdown(item_tables.with_single_headings(drawn.sheet.text)))
         atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.sheet.numbers))
-        caption = f"{content.title} of the paper. {content.caption} {' '.join(item_tables.sources(asked.scale, parts))}"
+        caption = f"{content.title} of the paper. {content.caption} {' '.join(sources)}"
         atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.sheet.text, caption))
     if drawn.figure is not None:
         canvas.write(drawn.figure, stem)

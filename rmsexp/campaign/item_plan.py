@@ -19,7 +19,6 @@ from rmsexp.campaign.items import Items, Run
 from rmsexp.campaign.timing import Timing
 from rmsexp.command_line import ReportedError, duration
 from rmsexp.compare.paper.items import Item
-from rmsexp.compare.tables import markup
 from rmsexp.measure import processes
 from rmsexp.rules import score
 
@@ -134,17 +133,16 @@ def conclude(asked: Items) -> None:
         missing = sum(not asked.has_ended(run) for run in asked.runs([item]))
         print(f"{item.content.title:14}{path}" + (f" ({missing} runs missing)" if missing else ""))
     if len(paths) > 1:
-        print(f"{'all':14}{_index(asked, paths)}")
-    print(f"next    {_next(asked, bool(asked.left()))}")
+        print(f"{'all':14}{_page(asked, paths)}")
+    left = bool(asked.left()) or any(timing.is_left() for timing in asked.timings(asked.items))
+    print(f"next    {_next(asked, left)}")
 
 
-def _index(asked: Items, paths: Sequence[Path]) -> Path:
-    """Write one page with the pages of all items, and return it."""
-    page = asked.folder / "index.md"
-    heading = f"# The tables and figures of the paper, scale={asked.scale}"
-    pages = ["\n".join(line.replace("# ", "## ", 1) for line in path.read_text().splitlines()[:1]) for path in paths]
-    links = [f"{title}\n\n[{path.stem}]({path.name})" for title, path in zip(pages, paths, strict=True)]
-    atomic.write_atomic(page, markup.document([heading, *links]))
+def _page(asked: Items, paths: Sequence[Path]) -> Path:
+    """Write a page with the pages of all items, and return it."""
+    page = asked.folder / "README.md"
+    heading = f"# Tables and figures of the paper, scale={asked.scale}"
+    atomic.write_atomic(page, "\n".join([f"{heading}\n", *(f"#{path.read_text()}" for path in paths)]))
     return page
 
 

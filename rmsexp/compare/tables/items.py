@@ -31,7 +31,8 @@ class Sheet(NamedTuple):
 
     Attributes:
         numbers: a row per cell, for the CSV file.
-        text: the cells as text. Columns have two levels: "", ``OURS`` or ``PAPER``, and the paper's heading.
+        text: the cells as text. Headings have two levels: "", ``OURS`` or ``PAPER``, and the paper's heading; or only
+            the latter.
     """
 
     numbers: pd.DataFrame
@@ -82,14 +83,24 @@ def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
                 entry |= {"paper": published.mean, "paper_sd": published.sd, "paper_saving": published.saving}
                 numbers.append(entry)
             text.append(cells)
-    order = [key for half in ("", OURS, PAPER) for key in text[0] if key[0] == half]
-    cells_of = pd.DataFrame([{key: row[key] for key in order} for row in text])
-    cells_of.columns = pd.MultiIndex.from_tuples(order)
-    return Sheet(pd.DataFrame(numbers)[[*COLUMNS, "paper", "paper_sd", "paper_saving"]], cells_of)
+    return Sheet(pd.DataFrame(numbers)[[*COLUMNS, "paper", "paper_sd", "paper_saving"]], in_halves(text))
+
+
+def in_halves(rows: Sequence[dict[tuple[str, str], str]]) -> pd.DataFrame:
+    """Return the text of a :class:`Sheet` from its rows: the names of the rows first, then our half, then the paper's.
+
+    ``rows``: the cells by the two levels of their heading, the same headings in all rows. Without any cells in halves,
+    headings have one level.
+    """
+    order = [key for half in ("", OURS, PAPER) for key in rows[0] if key[0] == half]
+    headings = pd.MultiIndex.from_tuples(order) if any(half for half, _ in order) else [name for _, name in order]
+    return pd.DataFrame([[row[key] for key in order] for row in rows], columns=headings)
 
 
 def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
+    if text.columns.nlevels == 1:
+        return text
     return text.set_axis(text.columns.map(lambda levels: levels[1] + f", {levels[0]}" * bool(levels[0])), axis=1)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+SYMBOLS = str.maketrans(
+    {"\N{CHECK MARK}": r"$\checkmark$", "\N{BALLOT X}": r"$\times$"}
+)  # LaTeX's usual fonts lack them
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins with one of these for a formula
 
 
@@ -35,8 +38,12 @@ def _no_formula(value: object) -> object:
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:
-    """Return a LaTeX table for the package booktabs, with escaped cells and caption."""
+    """Return a LaTeX table for the package booktabs, with escaped cells and caption.
+
+    Tables with check marks also need the package amssymb.
+    """
     special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
-    return table.to_latex(
+    text = table.to_latex(
         index=False, escape=True, caption=caption.translate(special), position="ht", multicolumn_format="c"
     )
+    return str(text.translate(SYMBOLS))
