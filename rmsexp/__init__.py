@@ -28,7 +28,8 @@ def run(
     configs, as for ``--config-dir``.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
-    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM or SIGHUP stops it.
+    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or
+    SIGUSR2 stops it; in a job of submitit SIGUSR2 raises what submitit does.
     """
     from rmsexp import config, record, runner
 

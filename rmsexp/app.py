@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from rmsexp import config, lock, process, record
+from rmsexp import config, lock, process, record, submission
 from rmsexp.command_line import Parser, ReportedError, entry_point, report
 from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.usage import help_text
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs of a command line and return its exit status.
 
     The status is 0 if all runs have finished or diverged, 1 if one failed, cannot be written or is locked by another
-    process, 2 for a mistake on the command line, and 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP.
+    process, 2 for a mistake on the command line, and 130, 143, 129 or 140 after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2.
     """
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     arguments = parse(words)
@@ -54,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
         if sweep is None:
             return _single_run(jobs[0])
+        launcher = _launcher(sweep, arguments.config_dir)
+        if submission.executor_name(launcher):
+            overrides = [list(job.overrides) for job in jobs]
+            submission.do(overrides, arguments.config_dir, launcher, do_run)
+            return _end_of_sweep(jobs)
         (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
         with process.saving_workers(lambda: _busy(jobs)):
             _hydra(["-m", *folder, *sweep])
@@ -61,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except lock.RunLockedError as error:
         report(error)
         return 1
+
+
+def _launcher(sweep: Sequence[str], config_dir: str | None) -> dict[str, Any]:
+    """Return the config of Hydra's launcher as plain values. ``sweep``: the words that make Hydra do the runs."""
+    composed = config.compose(_not_swept(sweep), config_dir, hydra=True)
+    return config.plain_values(composed.hydra.launcher)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -100,8 +111,7 @@ def expand(
     Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
     parsed = config.parse(overrides)
-    single = [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
-    hydra = config.compose(single, config_dir, hydra=True).hydra
+    hydra = config.compose(_not_swept(overrides), config_dir, hydra=True).hydra
     multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
@@ -120,6 +130,12 @@ def expand(
         return runs, None
     runs = [[word for word in run if not config.is_for_sweeps(word)] for run in runs]
     return runs, [*ordered, "hydra.sweeper.params=null"]
+
+
+def _not_swept(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that have one value."""
+    parsed = config.parse(overrides)
+    return [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
 
 
 def _choices(override: Override) -> list[str]:
@@ -262,13 +278,9 @@ _stopped: list[int] = []  # in a worker process: the exit status, once a signal 
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     """Do one run of a sweep, in a worker process if the sweep does several at a time, and return its status.
 
-    A run that fails has the status "failed"; an exception would end the sweep.
-
-    Raises: SystemExit if a signal stopped this run, or an earlier one of this process. This ends the sweep.
+    Raises: SystemExit if a signal stopped an earlier run of this process; as :func:`do_run`. This ends the sweep.
     """
     from hydra.core.hydra_config import HydraConfig
-
-    from rmsexp import runner
 
     hydra = HydraConfig.get()
     sources = hydra.runtime.config_sources
@@ -281,7 +293,19 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     process.follow_parent(process.STOPPING)
     if _stopped:
         raise SystemExit(_stopped[0])
-    job = config.job([word for word in hydra.overrides.task if not config.is_for_sweeps(word)], config_dir)
+    return do_run([word for word in hydra.overrides.task if not config.is_for_sweeps(word)], config_dir, n_jobs)
+
+
+def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) -> str:
+    """Do one run of a sweep, and return its status. ``n_jobs``: how many runs of the sweep share the machine.
+
+    A run that fails has the status "failed"; an exception would end the sweep.
+
+    Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.runner.execute` after SIGUSR2.
+    """
+    from rmsexp import runner
+
+    job = config.job(overrides, config_dir)
     with process.safe_output():
         try:
             outcome = runner.execute(job, n_jobs)

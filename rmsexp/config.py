@@ -64,6 +64,8 @@ NOT_IDENTITY = {
 # without the key, so it continues, and the key is no part of a folder's name unless a recipe has another value.
 ADDED = {"micro_batches": 1, "model.tied": True, "model.variant": "nematus_tf"}
 
+LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  # of sweeps -> the extra that has it
+
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
 DEEPEST_WORD = 20  # largest number of levels of brackets; Hydra fails at a few hundred
@@ -180,7 +182,10 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
         failure = str(error).partition("\n")[0] or type(error).__name__
     finally:
         Singleton.set_state(outer)
-    _explain(parse(overrides), config_dir)
+    parsed = parse(overrides)
+    if "Could not find 'hydra/launcher/" in failure:
+        raise ConfigError(_about_launcher(next(o.value() for o in parsed if o.key_or_group == "hydra/launcher")))
+    _explain(parsed, config_dir)
     raise ConfigError(failure)
 
 
@@ -281,11 +286,24 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
     known = flatten(OmegaConf.to_container(composed))
     for override in parsed:
         key = override.key_or_group
-        if key in GROUPS or key.startswith("hydra.") or override.is_add() or key in known or _has(composed, key):
+        if (
+            key in GROUPS
+            or key.startswith(("hydra.", "hydra/"))
+            or override.is_add()
+            or key in known
+            or _has(composed, key)
+        ):
             continue
         if key.startswith("norm."):
             _explain_norm_option(key.removeprefix("norm."), composed.norm, config_dir)
         raise ConfigError(f"{key} is not known{nearest(key, [*known, *GROUPS])}")
+
+
+def _about_launcher(name: object) -> str:
+    """Return why a launcher of sweeps cannot be used: it is not known, or not installed."""
+    if name in LAUNCHERS:
+        return f"hydra/launcher={name} is not installed: pip install 'rmsexp[{LAUNCHERS[str(name)]}]'"
+    return f"hydra/launcher={name} is not known{nearest(str(name), LAUNCHERS)} (one of {', '.join(LAUNCHERS)})"
 
 
 def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) -> None:

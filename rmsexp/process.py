@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Handler = Callable[[int, FrameType | None], None]
 
 STREAMS = {"stdout": "standard output", "stderr": "standard error"}  # attribute of sys -> name in messages
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent by Ctrl-C, by kill, and when a terminal is closed
+# Sent by Ctrl-C, by kill, when a terminal is closed, and by SLURM some time before it ends a job, if it is asked to.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
 # --- output
@@ -110,8 +111,36 @@ def open_standard_streams() -> None:
 
 
 def stopping_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run: ``STOPPING``, without SIGHUP if it is ignored, as after nohup."""
-    return [number for number in STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    """Return the signals that stop a run: ``STOPPING``, without those that must be left alone.
+
+    These are SIGHUP and SIGUSR2 if they are ignored, as SIGHUP is after nohup; signals with a handler that Python did
+    not install; and SIGTERM in a job of submitit, which ignores it, and requeues the job on SIGUSR2.
+    """
+    left = {number for number in STOPPING if signal.getsignal(number) is None}
+    left |= {number for number in (signal.SIGHUP, signal.SIGUSR2) if signal.getsignal(number) == signal.SIG_IGN}
+    if in_submitit():
+        left.add(signal.SIGTERM)
+    return [number for number in STOPPING if number not in left]
+
+
+def in_submitit() -> bool:
+    """Return whether submitit handles SIGUSR2 in this process. Processes that a job of submitit starts do not count."""
+    return _module(signal.getsignal(signal.SIGUSR2)).startswith("submitit.")
+
+
+def hand_on(signum: int | None) -> None:
+    """After a run was stopped by SIGUSR2 and saved, call the handler that was there before, unless it is of rmsexp.
+
+    Raises: what it raises: SystemExit after submitit has requeued its job; UncompletedJobError if it does not.
+    """
+    handler = signal.getsignal(signal.SIGUSR2)
+    if signum == signal.SIGUSR2 and callable(handler) and not _module(handler).startswith("rmsexp."):
+        handler(signum, None)
+
+
+def _module(handler: object) -> str:
+    """Return the name of the module that defines the handler of a signal; "" if it is none of Python's."""
+    return str(getattr(handler, "__module__", ""))
 
 
 @contextmanager

@@ -104,8 +104,15 @@ def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None) -> Out
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
 
-    Raises: lock.RunLockedError if another process writes this run.
+    Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
+    before raises, such as SystemExit if submitit has requeued its job.
     """
+    outcome = _execute(job, n_jobs, pause)
+    process.hand_on(outcome.signum)
+    return outcome
+
+
+def _execute(job: config.Job, n_jobs: int, pause: Pause | None) -> Outcome:
     folder = record.RunFolder(job.folder)
     with folder.locked():
         if job.config.force:

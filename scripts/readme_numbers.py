@@ -68,6 +68,7 @@ BLOCKS: Blocks = {
     "fuzz": checks.fuzz,
     "chaos-sweep": checks.chaos_sweep,
     "kills": checks.kills,
+    "preempted-sweep": checks.preempted_sweep,
     "recurrences": layers.recurrences,
 }
 

@@ -264,6 +264,38 @@ def test_a_process_of_a_pool_ends_with_the_command(tmp_path: Path) -> None:
 
 def test_after_nohup_the_loss_of_the_terminal_stops_nothing() -> None:
     assert process.stopping_signals() == list(process.STOPPING)
-    code = "from rmsexp import process; print(process.stopping_signals() == [2, 15])"
+    code = "from rmsexp import process; print(process.stopping_signals() == [2, 15, 12])"
     ignoring = run_python(code, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert ignoring.stdout == "True\n", ignoring.stderr
+
+
+class Handler:
+    """A handler of signals, as submitit has it. ``received``: the signals that it was called for."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    def __call__(self, signum: int, frame: object) -> None:  # noqa: ARG002
+        self.received.append(signum)
+
+
+@pytest.mark.parametrize(("module", "inside"), [("submitit.core.job_environment", True), ("submit", False)])
+def test_in_a_job_of_submitit_sigterm_is_left_alone(module: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "__module__", module)
+    with process.handling(Handler(), [signal.SIGUSR2]):
+        assert process.in_submitit() == inside
+        assert (signal.SIGTERM in process.stopping_signals()) != inside
+    assert not process.in_submitit()
+
+
+def test_a_signal_is_handed_on_to_the_handler_that_was_there() -> None:
+    handler, ours = Handler(), Handler()
+    ours.__module__ = "rmsexp.process"
+    with process.handling(handler, [signal.SIGUSR2, signal.SIGTERM]):
+        process.hand_on(signal.SIGUSR2)
+        process.hand_on(signal.SIGTERM)
+        process.hand_on(None)
+    with process.handling(ours, [signal.SIGUSR2]):
+        process.hand_on(signal.SIGUSR2)
+    process.hand_on(signal.SIGUSR2)
+    assert (handler.received, ours.received) == ([signal.SIGUSR2], [])

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
-    with process.handling(_end, [number for number in process.stopping_signals() if number != signal.SIGINT]):
+    unhandled = [number for number in process.stopping_signals() if not callable(signal.getsignal(number))]
+    with process.handling(_end, unhandled):
         from rmsexp.campaign import goals
 
         words = [config.expand_home(word) for word in arguments.words]

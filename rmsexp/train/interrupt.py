@@ -1,4 +1,4 @@
-"""Turn Ctrl-C, SIGTERM and SIGHUP into an exception, so that the run is saved before the process ends."""
+"""Turn Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 into an exception, so that the run is saved before the process ends."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Interrupted(BaseException):
 
 
 class Interrupt:
-    """While installed, SIGINT, SIGTERM and SIGHUP raise :class:`Interrupted`: at once, or after :meth:`deferred`.
+    """While installed, each stopping signal raises :class:`Interrupted`: at once, or after :meth:`deferred`.
 
-    SIGHUP is ignored if it was ignored before, as after nohup.
+    The signals are those of :func:`rmsexp.process.stopping_signals`.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Interrupt:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self._received is not None
-        if again and self._once:
+        if again and (self._once or signum == signal.SIGUSR2):  # nobody presses a key for SIGUSR2 to end a run at once
             return
         self._received = signum
         if again or not self._deferred:  # a second signal is not deferred

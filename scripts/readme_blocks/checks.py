@@ -126,6 +126,24 @@ def kills(evidence: Evidence) -> str:
     return sentences(run, _newest(evidence, "campaign_kills", command, describe("workers of a campaign")))
 
 
+def preempted_sweep(evidence: Evidence) -> str:
+    """How a sweep ended whose jobs were pre-empted and killed."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        return (
+            f"At commit {_commit(content)}, {results['runs']} runs got SIGUSR2, and {results['kills']} of them SIGKILL "
+            f"after that. {_remained(results['errors'])} to the undisturbed sweep."
+        )
+
+    command = "python scripts/preempted_sweep.py --results results"
+    return _newest(evidence, "preempted_sweep", command, describe)
+
+
+def _remained(errors: list[str]) -> str:
+    return f"{plural(len(errors), 'difference')} remained" if errors else "No difference remained"
+
+
 def _newest(evidence: Evidence, name: str, command: str, describe: Callable[[Mapping[str, Any]], str]) -> str:
     found = evidence.checks(name)
     return describe(next(iter(found.values()))) if found else not_recorded(command)

@@ -229,6 +229,8 @@ OUTSIDE = ("--config-dir", "DIR")
         (["seed=0.5"], "seed: Value '0.5' of type 'float' could not be converted to Integer"),
         (["lr=0.1"], "lr is not known; did you mean optim.lr?"),
         (["sede=1"], "sede is not known; did you mean seed?"),
+        (["-m", "hydra/launcher=slurmy"], "hydra/launcher=slurmy is not known; did you mean slurm? (one of joblib,"),
+        (["-m", "hydra/launcher=slurm", "sede=1"], "sede is not known; did you mean seed?"),
         (["+sede=1"], "sede is not known; did you mean seed?"),
         (["++model.widht=1"], "model.widht is not known; did you mean model.width?"),
         (["data.root="], "data.root must not be empty"),

@@ -15,7 +15,7 @@ from rmsexp.train.progress import ProgressDisplay
 # --- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
 def test_each_stopping_signal_raises_once_the_work_is_done(number: signal.Signals) -> None:
     interrupt, done = Interrupt(), []
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
@@ -51,6 +51,15 @@ def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatc
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
+
+
+def test_pre_emption_is_never_torn() -> None:
+    """A scheduler may send its signal twice. A second Ctrl-C ends the process at once."""
+    interrupt = Interrupt()
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
+        signal.raise_signal(signal.SIGUSR2)
+        signal.raise_signal(signal.SIGUSR2)
+    assert (stop.value.signum, stop.value.torn) == (signal.SIGUSR2, False)
 
 
 # --- failures of what only shows or copies results
