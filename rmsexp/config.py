@@ -30,12 +30,13 @@ from rmsexp.schema import ConfigError as ConfigError
 from rmsexp.schema import DataConfig as DataConfig
 from rmsexp.schema import LoggerConfig as LoggerConfig
 from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import check_missing, fit, instances, normalised, plain_values
+from rmsexp.schema import check_missing, fit, instances, normalised
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
 from rmsexp.schema import loaded_norm_class as loaded_norm_class
 from rmsexp.schema import norm_class as norm_class
 from rmsexp.schema import norm_from as norm_from
+from rmsexp.schema import plain_values as plain_values
 from rmsexp.schema import respelled as respelled
 from rmsexp.schema import task_module as task_module
 
