@@ -9,14 +9,12 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp.analysis import hidden_stats, init_center, invariance
+from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.compare.paper.items import Found, Item, Part
 from rmsexp.compare.plots import items as item_plots
-from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.records import names, statistics
+from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables import items as item_tables
-from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.compare.tables.items import OURS, PAPER, Sheet
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
@@ -101,24 +99,12 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
     return pd.concat(tables) if tables else empty, notes
 
 
-def _p_sweep(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:  # noqa: ARG001
-    """Draw Figure 3."""
+def _p_sweep(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
+    """Draw Figure 3; nothing if no run has ended."""
     (part,) = parts
     if part.found is None or part.found.records.runs.empty:
         return Drawn()
-    records = part.found.records
-    return Drawn(figure=p_plot.draw(p_table.table(records, *records.names), records, item.content.title))
-
-
-def _init_center(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:  # noqa: ARG001
-    """Draw Figure 4."""
-    (part,) = parts
-    if part.found is None or part.found.records.runs.empty:
-        return Drawn()
-    records = part.found.records
-    return Drawn(
-        figure=init_center.draw(init_center.validation(records), statistics.target(records), item.content.title)
-    )
+    return Drawn(figure=item_plots.against_p(item, part.found, sources))
 
 
 DRAWINGS: dict[str, Drawing] = {
@@ -127,5 +113,4 @@ DRAWINGS: dict[str, Drawing] = {
     "invariance": _invariance,
     "hidden_stats": _hidden_stats,
     "p_sweep": _p_sweep,
-    "init_center": _init_center,
 }

@@ -21,7 +21,7 @@ from rmsexp.schema import fit
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps
 X_AXES = ("step", "time", "epoch")
-ANALYSES = ("invariance", "hidden_stats", "p_sweep", "init_center")
+ANALYSES = ("invariance", "hidden_stats", "p_sweep")
 DRAWINGS = ("table", "curves", *ANALYSES)  # kinds of items
 T = TypeVar("T")
 
@@ -114,16 +114,20 @@ class Panel:
 
     Attributes:
         quantity: split and metric, such as "valid bleu".
-        x: against what, one of ``X_AXES``.
+        title: the heading of the panel in the paper, such as "(a)".
+        x: against what, one of ``X_AXES``; a p_sweep has p instead.
         per: the number of steps that the paper's axis counts as one.
+        steps: the number of steps that the paper draws; None: all.
         label: the paper's name of a metric that it shows as it is recorded, such as "error rate"; empty: the metric has
             its usual name and unit.
-        y_range: the ends of the paper's y axis; empty: they are not known.
+        y_range: the ends of the paper's y axis, which ours has at scale=paper; empty: they are not known.
     """
 
     quantity: str = ""
+    title: str = ""
     x: str = "step"
     per: int = 1
+    steps: int | None = None
     label: str = ""
     y_range: list[float] = field(default_factory=list)
 
@@ -131,6 +135,8 @@ class Panel:
         _check_quantity(self.quantity)
         checks.choice("x", self.x, X_AXES)
         checks.at_least("per", self.per, 1)
+        if self.steps is not None:
+            checks.at_least("steps", self.steps, 1)
         if len(self.y_range) not in (0, 2):
             raise ValueError(f"y_range={self.y_range} must have two ends, such as [0, 25]")
 

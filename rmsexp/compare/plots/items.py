@@ -8,13 +8,16 @@ from typing import cast
 from matplotlib.figure import Figure
 
 from rmsexp.compare.paper.items import Found, Item, Panel
-from rmsexp.compare.plots import paper_figures
+from rmsexp.compare.plots import canvas, p_sweep, paper_figures
 from rmsexp.compare.plots.panels import Axis
 from rmsexp.compare.plots.paper_figures import View
 from rmsexp.compare.records import quantities
+from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
+P_TICKS = range(20, 101, 20)  # in percent, as in the paper
 READING = "thin: one seed; thick: the mean over seeds; x: diverged"
+READING_P = "points: seeds; line: their means"
 
 
 def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
@@ -30,6 +33,20 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     return paper_figures.draw(item.content.title, lines, found.records, found.series, views)
 
 
+def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
+    """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
+    records, views = found.records, [_view(panel, found) for panel in item.panels]
+    table = p_table.table(records, *records.names)
+    lines = [item.content.caption, *sources, READING_P]
+    figure, grid = canvas.grid(len(views), canvas.PANEL[1], item.content.title, lines)
+    for axes, view in zip(grid, views, strict=True):
+        p_sweep.draw_quality(axes, table, view.quantity, records)
+        values = table[view.quantity.name].dropna() * view.quantity.factor
+        paper_figures.set_range(axes, view, records, values.tolist())
+        axes.set_xticks(P_TICKS)
+    return figure
+
+
 def _view(panel: Panel, found: Found) -> View:
     """Return a panel with the quantity that the task names or, if it names none, the usual one of the metric."""
     split, metric = panel.quantity.split(" ")
@@ -40,4 +57,4 @@ def _view(panel: Panel, found: Found) -> View:
         usual = quantities.usual(split, metric)
         quantity = next((one for one in named if (one.split, one.metric) == (split, metric)), usual)
     y_range = (panel.y_range[0], panel.y_range[1]) if panel.y_range else None
-    return View(quantity, cast("Axis", panel.x), panel.per, y_range)
+    return View(quantity, panel.title, cast("Axis", panel.x), panel.per, panel.steps, y_range)

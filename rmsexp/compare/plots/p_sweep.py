@@ -13,6 +13,7 @@ from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE, compared
+from rmsexp.rules.quantities import Quantity
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
 CAPTION = "points: seeds; hollow: time excluded; lines: means over the filled points"
@@ -31,14 +32,19 @@ def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
     clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
     lines = _captions(table, qualities, clear)
     figure, (*panels, time) = canvas.grid(len(shown) + 1, canvas.PANEL[1], title, lines)
-    evaluation = statistics.final_label(statistics.target(records))
     for axes, quantity in zip(panels, shown, strict=True):
-        _panel(axes, table, qualities[quantity.name], qualities[quantity.name])
-        axes.set_ylabel(f"{quantities.title(quantity)}, {evaluation}")
+        draw_quality(axes, table, quantity, records)
     _panel(time, table, table["seconds_per_1k_steps"], clear)
     time.set_ylabel("seconds per 1k steps")
     marks.legend_outside([*panels, time][: canvas.COLUMNS][-1])
     return figure
+
+
+def draw_quality(axes: Axes, table: pd.DataFrame, quantity: Quantity, records: Records) -> None:
+    """Draw a quantity against p. ``table``: the :func:`rmsexp.compare.tables.p_sweep.table` of ``records``."""
+    values = table[quantity.name] * quantity.factor
+    _panel(axes, table, values, values)
+    axes.set_ylabel(f"{quantities.title(quantity)}, {statistics.final_label(statistics.target(records))}")
 
 
 def _captions(table: pd.DataFrame, qualities: pd.DataFrame, time: pd.Series) -> list[str]:

@@ -7,6 +7,7 @@ have panels of their own, beside or below ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ from rmsexp.rules.quantities import Quantity
 
 FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them
 SMALL_UNIT = 100  # of steps: larger units are written in thousands
-SCALE = "paper"  # the scale at which panels have the paper's ranges
+SCALE = "paper"  # the scale at which panels may have the paper's ranges
 
 
 class View(NamedTuple):
@@ -28,14 +29,18 @@ class View(NamedTuple):
 
     Attributes:
         quantity: what is drawn.
+        title: the heading of the panel.
         x: against what.
         per: the number of steps that the paper's axis counts as one, such as 30,000.
-        y_range: the paper's range of the y axis, in the unit of the quantity; None: any.
+        steps: the number of steps that the paper draws; None: all.
+        y_range: the paper's range of the y axis, in the unit of the quantity; None: not known.
     """
 
     quantity: Quantity
+    title: str = ""
     x: Axis = "step"
     per: int = 1
+    steps: int | None = None
     y_range: tuple[float, float] | None = None
 
 
@@ -51,25 +56,26 @@ def draw(title: str, lines: Sequence[str], records: Records, rows: Mapping[str, 
     """
     ours = [_ours(records, rows, view) for view in views]
     pairs = [(chart, view) for chart, view in zip(ours, views, strict=True)]
-    published = [found for chart, view in pairs if (found := _published(title, records.names[0], chart, view))]
+    published = [(found, view) for chart, view in pairs if (found := _published(title, records.names[0], chart, view))]
     labels = {series: _label(ours, records, row, series) for row, series in rows.items()}
-    handles, texts = legend_entries(labels, [*ours, *published])
+    handles, texts = legend_entries(labels, [*ours, *(chart for chart, _ in published)])
     columns = max(2, min(len(views), canvas.COLUMNS))
     room = 0.8 + 0.075 * max(map(len, texts))
     figure, grid = canvas.grid(len(ours) + len(published), canvas.PANEL[1], title, lines, columns, room)
-    for number, (axes, (chart, view)) in enumerate(zip(grid, pairs, strict=False)):
-        heading = f"({chr(ord('a') + number)})" if len(views) > 1 else ""
-        _draw(axes, chart, list(rows.values()), heading + " here" * bool(published))
-        if view.y_range is not None and records.runs["scale"].eq(SCALE).all():
-            axes.set_ylim(view.y_range)
-    for axes, chart in zip(grid[len(ours) :], published, strict=True):
-        _draw(axes, chart, list(rows.values()), f"{title} of the paper, at its own setting")
+    for axes, (chart, view) in zip(grid, pairs, strict=False):
+        _draw(axes, chart, list(rows.values()), view.title + " here" * bool(published))
+        ends = [curve.mean["mean"].iloc[-1] for curve in chart.panels[view.x].curves]
+        set_range(axes, view, records, ends)
+    for axes, (chart, view) in zip(grid[len(ours) :], published, strict=True):
+        _draw(axes, chart, list(rows.values()), f"{view.title} in the paper, at its own setting")
     grid[min(columns, len(grid)) - 1].legend(handles, texts, bbox_to_anchor=(1.01, 1), **LEGEND)
     return figure
 
 
 def _ours(records: Records, rows: Mapping[str, str], view: View) -> Chart:
     """Return the chart of a view, with the curves of the rows in their order, and perhaps those of the paper."""
+    if view.steps is not None:
+        records = replace(records, metrics=records.metrics[records.metrics["step"] <= view.steps])
     chart = panels.chart(records, view.quantity, LIMITS, [view.x])
     panel = chart.panels[view.x]
     curves = [curve for curve in panel.curves if curve.from_paper]
@@ -114,6 +120,17 @@ def _label(charts: Sequence[Chart], records: Records, row: str, series: str) -> 
 
 def _averaged(curves: Sequence[Curve], series: str) -> int:
     return sum(curve.averaged for curve in curves if curve.series == series)
+
+
+def set_range(axes: Axes, view: View, records: Records, ends: Sequence[float]) -> None:
+    """Give the y axis its range in the paper, if all runs are at the paper's scale and the range has all ``ends``.
+
+    ``ends``: the last values of curves, which nobody should miss.
+    """
+    if view.y_range is not None and records.runs["scale"].eq(SCALE).all():
+        low, high = view.y_range
+        if all(low <= end <= high for end in ends):
+            axes.set_ylim(low, high)
 
 
 def _draw(axes: Axes, chart: Chart, series: list[str], heading: str) -> None:

@@ -60,6 +60,20 @@ def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path)
     assert caption[:2] == ["Error rate.", "scale=demo"]
 
 
+def test_a_sweep_of_p_has_the_papers_ticks_and_range(tmp_path: Path) -> None:
+    for p in ("0.1", "1.0"):
+        write_run(tmp_path / "results", f"prms+p={p}", scale="paper", setting="paper")
+    records = load(tmp_path / "results")
+    found = Found("cifar10/paper", {"10 %": "prms+p=0.1", "100 %": "prms+p=1.0"}, records, [], None, pd.DataFrame())
+    for y_range in ([10, 40], [22, 25]):  # the errors are about 17 %
+        drawn = item(tmp_path, f"  - {{quantity: test error, y_range: {y_range}}}\n")
+        (axes,) = item_plots.against_p(drawn, found, ["scale=paper"]).axes
+        assert axes.get_xticks().tolist() == [20, 40, 60, 80, 100]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("p (% of the units)", "test error (%), last")
+        assert axes.lines[-1].get_xdata().tolist() == [10, 100]
+        assert (axes.get_ylim() == tuple(y_range)) == (y_range == [10, 40])
+
+
 @pytest.mark.parametrize(
     ("panels", "message"),
     [

@@ -17,7 +17,7 @@ from rmsexp.compare.records.load import Records
 from rmsexp.rules.quantities import Quantity, error, loss
 
 ROWS = {"Baseline": "none", "LayerNorm": "ln"}
-FIGURE_1 = [View(loss("train"), "step", 100, (4, 10)), View(loss("train"), "time")]
+FIGURE_1 = [View(loss("train"), "(a)", "step", 100, 10_000, (0, 10)), View(loss("train"), "(b)", "time")]
 
 
 def runs(root: Path, *series: str, setting: str = "demo", **run: object) -> Records:
@@ -47,17 +47,17 @@ def test_a_figure_has_the_papers_rows_and_units_and_its_curves_beside_ours(tmp_p
     assert max(by_step.lines[-1].get_xdata()) == 4  # of 400 steps
     assert max(papers_step.lines[-1].get_xdata()) == 100  # of 10,000 steps
     assert [axes.get_title() for axes in (by_step, papers_time)] == [
-        *("(a) here", "Figure 1 of the paper, at its own setting"),
+        *("(a) here", "(b) in the paper, at its own setting"),
     ]
     assert labels(figure) == ["Baseline", "LayerNorm", "paper, in the norm's colour"]
-    assert by_step.get_ylim() != (4, 10)
+    assert by_step.get_ylim() != (0, 10)
 
 
 def test_at_the_papers_setting_its_curves_are_laid_over_ours_except_against_time(tmp_path: Path) -> None:
     records = runs(tmp_path, "none", setting="paper", scale="paper")
     by_step, _, papers = paper_figures.draw("Figure 1", [], records, ROWS, FIGURE_1).axes
     assert len([line for line in by_step.lines if "(paper)" in str(line.get_label())]) == 2
-    assert by_step.get_ylim() == (4, 10)
+    assert by_step.get_ylim() == (0, 10)
     assert papers.get_xlabel() == "time in training (minutes)"
 
 
@@ -69,7 +69,7 @@ def test_the_unit_of_steps_needs_long_runs(tmp_path: Path) -> None:
 
 
 def test_an_error_rate_against_epochs_is_a_fraction(tmp_path: Path) -> None:
-    view = View(Quantity("train", "error", "error rate"), "epoch")
+    view = View(Quantity("train", "error", "error rate"), x="epoch")
     (axes,) = paper_figures.draw("Figure 9", [], runs(tmp_path, "ln"), ROWS, [view]).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "train error rate")
     assert max(axes.lines[-1].get_xdata()) == pytest.approx(4)
@@ -87,3 +87,14 @@ def test_a_figure_without_values_says_so(tmp_path: Path) -> None:
     figure = paper_figures.draw("Figure 5", [], runs(tmp_path, "ln"), ROWS, [View(error("valid"), per=1000)])
     assert [text.get_text() for text in figure.axes[0].texts] == ["nothing recorded yet"]
     assert "LayerNorm (0 of 1 seed)" in labels(figure)
+
+
+def test_a_range_that_would_hide_the_end_of_a_curve_is_not_used(tmp_path: Path) -> None:
+    records = runs(tmp_path, "none", setting="paper", scale="paper")  # its last loss is about 0.3
+    axes = paper_figures.draw("Figure 1", [], records, ROWS, [View(loss("train"), y_range=(4, 10))]).axes[0]
+    assert axes.get_ylim()[0] < 0.5
+
+
+def test_the_steps_that_the_paper_draws(tmp_path: Path) -> None:
+    (axes,) = paper_figures.draw("Figure 2", [], runs(tmp_path, "ln"), ROWS, [View(loss("train"), steps=100)]).axes
+    assert max(axes.lines[-1].get_xdata()) == 100
