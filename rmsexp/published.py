@@ -100,13 +100,14 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         "impl": "theano",
         "recipe_steps": step,
         "target": asdict(tasks.task_class(task).target),
+        "quantities": [asdict(quantity) for quantity in tasks.task_class(task).quantities],
         "dataset": {"name": log.dataset, "digest": "unknown", "builtin": False},
         "notes": {"source": f"published by the authors as {path.name} (sha256 {digest})", "assumed": log.assumed},
         "parameters": {"total": None, "modules": {}},
         "sessions": [{"from_step": 0, "device": log.device, "comparable": False}],
     }
-    if folder.exists() and readers.read_json(folder / record.RUN) == run:
-        return folder
+    if folder.exists() and readers.read_json(folder / record.RUN).get("notes") == run["notes"]:
+        return folder  # imported before, perhaps by an older version, whose description has other keys
     with cache.staging(folder) as temporary:
         if folder.exists():
             raise FileExistsError(f"{folder} contains another run; choose another --seed or --results")

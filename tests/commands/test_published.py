@@ -19,7 +19,7 @@ import torch
 from helpers.records import write_run
 from matplotlib.colors import to_hex
 
-from rmsexp import config, published, readers, record
+from rmsexp import atomic, config, published, readers, record
 from rmsexp.compare import load
 from rmsexp.compare.plots import setting_curves, style
 from rmsexp.compare.records.statistics import final_metric
@@ -356,6 +356,9 @@ def test_a_published_log_is_drawn_beside_our_runs(
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183
 
+    named = published_run["quantities"]
+    assert [quantity.name for quantity in named] == ["train_loss", "train_error", "valid_error", "test_error"]
+
     by_step, by_time = setting_curves.draw(records, [quantities.error("test")]).axes
     colour = style.colour("rms")
     thick = [
@@ -381,6 +384,12 @@ def test_the_same_log_again_changes_nothing_and_another_is_refused(
     assert output == f"rmsexp: {folder} contains another run; choose another --seed or --results\n"
     assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == ["seed3"]
+    saved(path, CSV)
+    older = readers.read_json(folder / record.RUN)
+    del older["quantities"]
+    atomic.write_json(folder / record.RUN, older)
+    assert published.import_log(path, "cifar10", "ln", 3, results) == folder
+    assert readers.read_json(folder / record.RUN) == older
 
 
 def test_the_log_of_the_attentive_reader_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
