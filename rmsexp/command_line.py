@@ -44,6 +44,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2)
 
 
+def add_model_arguments(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and norm class."""
+    parser.add_argument("run", type=Path, help=f"the run's folder, such as {example}")
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "last"),
+        default="best",
+        help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the run, if you trust its code"
+    )
+
+
 def entry_point(main: Main) -> Main:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
 

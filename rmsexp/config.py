@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -181,6 +182,9 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
         failure = str(error).partition("\n")[0] or type(error).__name__
+        if missing := re.search(r"Could not find 'recipe/(\w+)/(\w+)'", failure):
+            scales = ", ".join(options(f"recipe/{missing[1]}", config_dir))
+            failure = f"task={missing[1]} has no scale={missing[2]} (its scales are {scales})"
     finally:
         Singleton.set_state(outer)
     parsed = parse(overrides)
@@ -238,6 +242,11 @@ def file(group: str, name: str, config_dir: str | None = None) -> Path:
     if name not in known:
         raise ConfigError(f"{group} {name} is not known{nearest(name, known)} (one of {', '.join(sorted(known))})")
     return known[name]
+
+
+def papers_scale(task: str) -> str:
+    """Return "; the paper's setting is scale=paper" for a task of the paper, and "" for another task."""
+    return "; the paper's setting is scale=paper" if "paper" in options(f"recipe/{task}") else ""
 
 
 def norm_words(name: str) -> list[str]:

@@ -248,7 +248,7 @@ def _train(trainer: Trainer, views: Sequence[loggers.Logger], status: StatusFile
 
 def _headline(job: config.Job, task: Task) -> str:
     cfg, name = job.config, task.dataset.name
-    data = f"built-in data ({name}); the paper's setting is scale=paper" if task.dataset.builtin else f"data {name}"
+    data = f"built-in data ({name}){config.papers_scale(cfg.task)}" if task.dataset.builtin else f"data {name}"
     return f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}"
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rmsexp.checks import LARGEST_BEAM
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, add_model_arguments, documentation, entry_point
 
 
 @entry_point
@@ -19,19 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m rmsexp.translate", description=documentation(__file__))
-    parser.add_argument("run", type=Path, help="the run's folder, such as results/transformer/demo/rms/seed0")
-    parser.add_argument(
-        "--checkpoint",
-        choices=("best", "last"),
-        default="best",
-        help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
-    )
+    add_model_arguments(parser, "results/transformer/demo/rms/seed0")
     beam_help = f"beam size, 1 for greedy search, at most {LARGEST_BEAM} (default: as in the run's config)"
     parser.add_argument("--beam", type=int, help=beam_help)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the run, if you trust its code"
-    )
     return parser
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "status": "show the state of campaigns and runs: step, time left, failures",
     "analysis": "compute the paper's analyses, such as the invariances of Table 1",
     "translate": "translate lines of text with a trained model",
+    "generate": "continue a text with a trained language model",
     "prepare": "download, verify and preprocess the data set of a run",
     "published": "draw the authors' published logs beside our runs, or evaluate their model",
 }

@@ -94,14 +94,19 @@ def text_root(text_cache: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def small_synthetic_data() -> Iterator[None]:
-    """Shrink built-in data for a module's tests: 74 and 13 cloze questions, and 46, 12 and 14 images with captions."""
-    from rmsexp.data.synthetic import scenes, stories
-    from rmsexp.tasks import attentive_reader, order_embedding
+    """Shrink built-in data for a module's tests.
 
-    questions, images = stories.stories(74, 13), scenes.scenes(46, 12, 14)
+    There remain 74 and 13 cloze questions, 46, 12 and 14 images with captions, and 60, 12 and 13 sentences.
+    """
+    from rmsexp.data import text
+    from rmsexp.data.synthetic import scenes, stories
+    from rmsexp.tasks import attentive_reader, language_model, order_embedding
+
+    questions, images, sentences = stories.stories(74, 13), scenes.scenes(46, 12, 14), text.sentences(60, 12, 13)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(attentive_reader.SOURCES, "stories", lambda *_: questions)
         patch.setitem(order_embedding.SOURCES, "scenes", lambda *_: images)
+        patch.setitem(language_model.SOURCES, "sentences", lambda *_: sentences)
         yield
 
 

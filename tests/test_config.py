@@ -12,7 +12,7 @@ import yaml
 
 from rmsexp import app, config
 
-ALL = [(t, n, s) for t in config.options("task") for n in config.options("norm") for s in config.options("scale")]
+ALL = [(t, n, s) for t in config.options("task") for n in config.options("norm") for s in config.options(f"recipe/{t}")]
 
 
 # --- identity

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import checks
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError, Report, pieces
 from rmsexp.data.cache import cached, key
 from rmsexp.data.parallel import Corpus, Pairs
 
@@ -110,41 +110,13 @@ def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
 
 
 def _learn_sentencepiece(pairs: Pairs, corpus: Corpus, options: SubwordOptions, _report: Report) -> bytes:
-    from sentencepiece import SentencePieceTrainer
-
-    model = io.BytesIO()
-    try:
-        SentencePieceTrainer.train(
-            sentence_iterator=chain(*pairs),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=options.vocabulary,
-            character_coverage=1.0,
-            pad_id=PAD,
-            unk_id=UNK,
-            eos_id=EOS,
-            bos_id=-1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        if match := re.search(r"a value <= (\d+)", str(error)):
-            limit = f"more than the {int(match[1]):,} pieces that the training text of {corpus.name} gives; lower it"
-        elif match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-            limit = f"less than the {int(match[1]):,} characters in the training text of {corpus.name} need; raise it"
-        else:
-            raise
-        raise ValueError(f"data.vocabulary={options.vocabulary} is {limit}") from None
-    return model.getvalue()
+    ids = {"pad_id": PAD, "unk_id": UNK, "eos_id": EOS}
+    return pieces.learn(chain(*pairs), options.vocabulary, corpus.name, **ids)
 
 
 class _SentencePiece:
     def __init__(self, model: bytes) -> None:
-        from sentencepiece import SentencePieceProcessor
-
-        try:
-            self._processor = SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError(f"a damaged model of sentencepiece: {error}") from None
+        self._processor = pieces.load(model)
         self.size: int = self._processor.get_piece_size()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:

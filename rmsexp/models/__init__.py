@@ -1,1 +1,1 @@
-"""The models of the paper's five tasks. Each takes a norm as an argument; its code is the same for every norm."""
+"""The models of the tasks. Each takes a norm as an argument; its code is the same for every norm."""

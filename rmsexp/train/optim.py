@@ -1,4 +1,4 @@
-"""Gradient clipping and variants of Adam, each as in code that the paper's experiments used."""
+"""Gradient clipping, AdamW, and variants of Adam as in code that the paper's experiments used."""
 
 from __future__ import annotations
 
@@ -66,6 +66,31 @@ class TensorFlowAdamConfig(AdamConfig):
 
     def optimizer(self, params: Iterable[Tensor]) -> TensorFlowAdam:
         return TensorFlowAdam(params, self.lr, self.beta1, self.beta2, self.eps)
+
+
+@dataclass
+class AdamWConfig(AdamConfig):
+    """Options of AdamW (Loshchilov & Hutter 2019). ``weight_decay``: rate times this is the share that decays per step.
+
+    Only matrices decay, and the embedding: gains and shifts, which are vectors, do not.
+    """
+
+    beta1: float = 0.9
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.probability("optim.beta1", self.beta1)
+        checks.at_least("optim.weight_decay", self.weight_decay, 0)
+
+    def optimizer(self, params: Iterable[Tensor]) -> torch.optim.AdamW:
+        trained = list(params)
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in trained if p.dim() >= 2], "weight_decay": self.weight_decay},
+            {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
 
 
 class TensorFlowAdam(torch.optim.Adam):

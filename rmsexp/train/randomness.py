@@ -35,6 +35,17 @@ def standard_normal(shape: torch.Size, seed: int, *name: str | int, device: torc
     return torch.empty(shape, device=device).normal_(generator=stream(seed, *name, device=device))
 
 
+def drawn_index(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """Return an index drawn with the probabilities ``softmax(logits / temperature)``, ``(1,)``.
+
+    ``logits`` has shape (option,). With temperature 0 the index is that of the largest logit.
+    """
+    if temperature == 0:
+        return logits.argmax(0, keepdim=True)
+    scaled = (logits.double() - logits.max()) / temperature  # at most 0, so that a low temperature gives no infinity
+    return torch.multinomial(scaled.softmax(0), 1, generator=generator)
+
+
 class StreamNoise:
     """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`); successive calls draw from one stream.
 

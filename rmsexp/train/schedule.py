@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rmsexp import checks
@@ -81,6 +82,30 @@ class WarmUp:
         number = step + 1
         factor = min(number / self.warmup, (self.warmup / number) ** 0.5)
         return {"lr": factor * decayed(step, self.steps, self.decay)}
+
+
+@dataclass
+class Cosine:
+    """A linear increase over ``warmup`` steps, then a decrease along half a cosine to the share ``floor`` of the rate.
+
+    Source: Loshchilov & Hutter 2017, Eq. 5, without restarts.
+    """
+
+    steps: int
+    warmup: int
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.at_least("schedule.steps", self.steps, 1)
+        checks.at_least("schedule.warmup", self.warmup, 1)
+        checks.probability("schedule.floor", self.floor)
+
+    def at(self, step: int) -> dict[str, float]:
+        """Return the factor on the learning rate at a step (from 0); after the last it stays."""
+        if step < self.warmup:
+            return {"lr": (step + 1) / self.warmup}
+        done = min(1.0, (step - self.warmup + 1) / max(1, self.steps - self.warmup))
+        return {"lr": self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2}
 
 
 def decayed(step: int, steps: int, decay: float | None) -> float:

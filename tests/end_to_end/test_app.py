@@ -210,9 +210,9 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm=rmss"], "norm=rmss is not known; did you mean rms? (one of bn, l2, ln, mean_only_bn, none,"),
         (
             ["task=foo"],
-            "task=foo is not known (one of attentive_reader, cifar10, order_embedding, rnnsearch, transformer)",
+            "task=foo is not known (one of attentive_reader, cifar10, language_model, order_embedding, rnnsearch,",
         ),
-        (["scale=huge"], "scale=huge is not known (one of demo, medium, paper, small)"),
+        (["scale=huge"], "scale=huge is not known (one of demo, large, medium, paper, small)"),
         (["-m", "norm=rms,rmss"], "norm=rmss is not known; did you mean rms?"),
         (["norm=null"], "norm takes one of bn, l2,"),
         (["norm=[rms,ln]"], "norm takes one of bn, l2,"),

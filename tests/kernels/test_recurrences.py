@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import reading_and_retrieval, translation_tasks
+from helpers import language_models, reading_and_retrieval, translation_tasks
 from helpers.sites import draw, fill
 from helpers.tasks import Main, task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
@@ -506,7 +506,9 @@ def test_rnnsearch_under_autocast() -> None:
 
 # --- tasks
 
-every_task = pytest.mark.parametrize("task", ["cifar10", *translation_tasks.TASKS, *reading_and_retrieval.TASKS])
+every_task = pytest.mark.parametrize(
+    "task", ["cifar10", "language_model", *translation_tasks.TASKS, *reading_and_retrieval.TASKS]
+)
 
 
 @pytest.fixture
@@ -518,7 +520,7 @@ def words(task: str, request: pytest.FixtureRequest) -> list[str]:
         root = request.getfixturevalue("text_root")
         return [*translation_tasks.tiny(task), *translation_tasks.SHORT, f"data.root={root}"]
     request.getfixturevalue("small_synthetic_data")
-    return reading_and_retrieval.tiny(task)
+    return list(language_models.TINY) if task == "language_model" else reading_and_retrieval.tiny(task)
 
 
 @every_task

@@ -15,9 +15,9 @@ from helpers.slopes import slopes_trainer
 from torch import Tensor, nn
 
 from rmsexp import config
-from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, TensorFlowAdam, TensorFlowAdamConfig
+from rmsexp.train.optim import CLIPPING, Adam, AdamConfig, AdamWConfig, TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import stream
-from rmsexp.train.schedule import Constant, HoldThenDecay, WarmUp
+from rmsexp.train.schedule import Constant, Cosine, HoldThenDecay, WarmUp
 
 
 @pytest.mark.parametrize("within", [0, 1, 499])
@@ -419,3 +419,39 @@ def test_an_unknown_kind_of_clipping_is_refused_with_a_suggestion(value: str, su
     hint = f"; did you mean {suggestion}\\?" if suggestion else ""
     with pytest.raises(ValueError, match=rf"optim\.clipping={value} is not known{hint} \(one of global, "):
         AdamConfig(0.1, 0.9, 1e-8, clipping=value)
+
+
+# --- AdamW and its schedule
+
+
+def test_only_matrices_decay_and_the_update_is_adamw() -> None:
+    """``p -= lr * (m_hat / (sqrt(v_hat) + eps) + decay * p)``, with decay 0 for vectors."""
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in ((2, 3), (3,))]
+    expected = [p.detach().clone() for p in params]
+    moments = [[torch.zeros_like(p), torch.zeros_like(p)] for p in expected]
+    optimizer = AdamWConfig(0.1, 0.95, 1e-8, beta1=0.8, weight_decay=0.5).optimizer(params)
+    for step in range(1, 5):
+        for p, plain, (m, v) in zip(params, expected, moments, strict=True):
+            p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            m.lerp_(p.grad, 1 - 0.8)
+            v.lerp_(p.grad.square(), 1 - 0.95)
+            update = m / (1 - 0.8**step) / ((v / (1 - 0.95**step)).sqrt() + 1e-8)
+            plain -= 0.1 * (update + (0.5 * plain if plain.dim() == 2 else 0))
+        optimizer.step()
+        for p, plain in zip(params, expected, strict=True):
+            torch.testing.assert_close(p.detach(), plain, rtol=1e-10, atol=1e-10)
+
+
+def test_adamw_of_vectors_alone() -> None:
+    assert len(AdamWConfig(0.1, 0.95, 1e-8).optimizer([torch.zeros(3, requires_grad=True)]).param_groups) == 1
+
+
+def test_the_cosine_schedule() -> None:
+    rates = [Cosine(110, 10, 0.1).at(step)["lr"] for step in range(130)]
+    assert rates[:10] == pytest.approx([0.1 * number for number in range(1, 11)])
+    for step in range(10, 110):
+        assert rates[step] == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi * (step - 9) / 100)))
+    assert rates[109:] == pytest.approx([0.1] * 21)
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[9:110]))
+    assert [Cosine(5, 10).at(step)["lr"] for step in (4, 9, 10)] == pytest.approx([0.5, 1.0, 0.1])

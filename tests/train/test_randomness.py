@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.tensors import digest
 
-from rmsexp.train.randomness import StreamNoise, choices, permutation, seed_of, stream
+from rmsexp.train.randomness import StreamNoise, choices, drawn_index, permutation, seed_of, stream
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -157,3 +157,11 @@ def test_seeding_the_default_generator_does_not_change_the_stream(default_genera
         results.append(digest(noise.dropout(x, 0.5), noise.gaussian(x, 1.0)))
     assert results[0] == results[1]
     assert default_generator.initial_seed() == seed_of(3, "noise", 5, 0, "default", 1)
+
+
+def test_indices_have_the_probabilities_of_the_logits_over_the_temperature() -> None:
+    logits, generator = torch.tensor([0.0, 1.0, 2.0]), torch.Generator().manual_seed(0)
+    drawn = torch.cat([drawn_index(logits, 0.5, generator) for _ in range(4000)])
+    shares = torch.bincount(drawn, minlength=3) / 4000
+    torch.testing.assert_close(shares, (2 * logits).softmax(0), rtol=0, atol=0.03)
+    assert [int(drawn_index(logits, temperature, generator)) for temperature in (0, 1e-300)] == [2, 2]

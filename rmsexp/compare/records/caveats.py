@@ -6,6 +6,7 @@ import textwrap
 
 import pandas as pd
 
+from rmsexp import config
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.rules import score
@@ -65,7 +66,7 @@ def _compared(target: statistics.Target, step: int | None) -> str:
 def _data(runs: pd.DataFrame) -> str:
     datasets = ", ".join(_distinct(runs["dataset"])) or "unknown data"
     if runs["builtin"].eq(True).any():
-        return f"built-in data ({datasets}); the paper's setting is scale=paper"
+        return f"built-in data ({datasets}){config.papers_scale(runs['task'].iloc[0])}"
     return f"data: {datasets}"
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from rmsexp import config
 from rmsexp import machine as machine_identity
 from rmsexp.compare.records import names, ratios, timing_records
 from rmsexp.compare.records.ratios import Interval
@@ -252,7 +253,7 @@ def commit(record: Row) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Return the caption of a figure of a comparison, as lines on the clock, the code, the data and the time."""
     row, records = comparison.rows.iloc[0], comparison.pooled.to_dict("records")
-    data = "built-in data; the paper's setting is scale=paper" if row["builtin"] else "real data"
+    data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     commits = sorted({commit(record) for record in records})
     dates = sorted({str(record["started"])[:10] for record in records})
     lines = [clock(comparison), f"{data}; {', '.join(commits)}; {' and '.join(dates)}"]

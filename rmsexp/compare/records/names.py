@@ -24,7 +24,7 @@ RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff i
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
 INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
 SPLITS = {INTERIM: f"valid, {score.INTERIM_EXAMPLES} examples, greedy:"}
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10", "bits_per_byte": "bits per byte"}
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import atomic, readers
+from rmsexp import atomic, config, readers
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
@@ -173,7 +173,7 @@ def notes(timings: pd.DataFrame) -> list[str]:
     """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
     processes, rounds = timings["processes"].min(), timings["rounds"].min()
-    data = "built-in data; the paper's setting is scale=paper" if row["builtin"] else "real data"
+    data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {replication(processes)}, {rounds} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",

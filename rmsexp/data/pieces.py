@@ -1,0 +1,49 @@
+"""Learn and load models of sentencepiece's byte-pair encoding."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from typing import Any
+
+
+def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> bytes:
+    """Return a model with ``vocabulary`` pieces, learnt from ``lines``.
+
+    ``name`` is what messages call the data set. ``options`` are further options of sentencepiece.
+
+    Raises: ValueError if ``vocabulary`` is too large or too small for the text.
+    """
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocabulary,
+            bos_id=-1,
+            minloglevel=2,
+            **{"character_coverage": 1.0} | options,
+        )
+    except RuntimeError as error:
+        if match := re.search(r"a value <= (\d+)", str(error)):
+            limit = f"more than the {int(match[1]):,} pieces that the training text of {name} gives; lower it"
+        elif match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            limit = f"less than the {int(match[1]):,} characters in the training text of {name} need; raise it"
+        else:
+            raise
+        raise ValueError(f"data.vocabulary={vocabulary} is {limit}") from None
+    return model.getvalue()
+
+
+def load(model: bytes) -> Any:
+    """Return the processor of a model. Raises: ValueError if the model is damaged."""
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        return SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise ValueError(f"a damaged model of sentencepiece: {error}") from None

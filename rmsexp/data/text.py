@@ -1,0 +1,129 @@
+"""Plain text for language models: synthetic sentences, your own files, LAMBADA's passages, or WikiText-103."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rmsexp.atomic import sync_folder
+from rmsexp.data import DataError, Report, cache
+from rmsexp.data.download import unavailable
+from rmsexp.data.files import digest_of, missing, read_bytes
+from rmsexp.data.lambada import ORIGIN
+from rmsexp.data.synthetic import phrases
+
+SPLITS = ("train", "valid", "test")
+WIKITEXT = "Salesforce/wikitext"  # data set on the Hugging Face hub
+WIKITEXT_CONFIG = "wikitext-103-raw-v1"
+WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}  # our name -> the name on the hub
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """Text in the splits train, valid and test.
+
+    ``splits`` has functions that return the bytes of a split; they raise DataError if a file cannot be read or is
+    empty. ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package
+    generates the text.
+    """
+
+    name: str
+    digest: str
+    builtin: bool
+    splits: Mapping[str, Callable[[], bytes]]
+
+
+def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> PlainText:
+    """Return the English sentences of the synthetic corpus for translation, one per line."""
+    corpus = phrases.phrases(n_train, n_valid, n_test)
+    texts = {split: joined(corpus.splits[split]()[0]) for split in SPLITS}
+    digest = hashlib.sha256(repr(texts).encode()).hexdigest()
+    return PlainText("sentences twin", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
+
+
+def files(train: str, valid: str, test: str) -> PlainText:
+    """Return the text of three files of the user. The name is that of train's file.
+
+    Raises: DataError if a file cannot be read.
+    """
+    paths = dict(zip(SPLITS, map(Path, (train, valid, test)), strict=True))
+    return _of_files(paths["train"].name, paths)
+
+
+def lambada(root: Path, held_out: int) -> PlainText:
+    """Return the passages in ``<root>/lambada/lambada_{development,test}_plain_text.txt``, one per line.
+
+    The ``held_out`` last passages of development are the validation text, and the others the training text. The
+    ``held_out`` first passages of test are the test text.
+
+    Raises: DataError if a file is missing or cannot be read; ValueError if ``held_out`` leaves no training passage.
+    """
+    folder = root / "lambada"
+    paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
+    if absent := [path for path in paths if not path.is_file()]:
+        raise missing("LAMBADA", folder, absent, ORIGIN)
+    development, test = (read_bytes(path).removesuffix(b"\n").split(b"\n") for path in paths)
+    if held_out >= len(development):
+        raise ValueError(f"data.held_out={held_out} leaves none of the {len(development)} training passages")
+    passages = {"train": development[:-held_out], "valid": development[-held_out:], "test": test[:held_out]}
+    texts = {split: b"".join(line + b"\n" for line in lines) for split, lines in passages.items()}
+    digest = hashlib.sha256(f"{digest_of(paths)}, held out {held_out}".encode()).hexdigest()
+    return PlainText("LAMBADA", digest, False, {split: partial(texts.__getitem__, split) for split in SPLITS})
+
+
+def wikitext103(root: Path, report: Report) -> PlainText:
+    """Return WikiText-103 (Merity et al. 2017), raw: Wikipedia articles, 540 MB of training text.
+
+    The text is in ``<root>/wikitext103/{train,valid,test}.txt``. If this folder is missing, it is downloaded with the
+    ``datasets`` library.
+
+    Raises: DataError if the download fails, or if a file is missing or cannot be read.
+    """
+    folder = root / "wikitext103"
+    if not folder.exists():
+        _download(folder, root, report)
+    paths = {split: folder / f"{split}.txt" for split in SPLITS}
+    if absent := [path for path in paths.values() if not path.is_file()]:
+        raise missing("WikiText-103", folder, absent, "Delete the folder to download it again.")
+    return _of_files("WikiText-103", paths)
+
+
+def joined(lines: list[str]) -> bytes:
+    """Return lines as text in which each ends with a line feed."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _of_files(name: str, paths: Mapping[str, Path]) -> PlainText:
+    splits = {split: partial(_read, path) for split, path in paths.items()}
+    return PlainText(name, digest_of(paths.values()), False, splits)
+
+
+def _read(path: Path) -> bytes:
+    content = read_bytes(path)
+    if not content:
+        raise DataError(f"{path} is empty.\nReplace the file.")
+    return content
+
+
+def _download(folder: Path, root: Path, report: Report) -> None:
+    """Write WikiText-103 to ``folder``. Raises: UnavailableError."""
+    report(f"downloading WikiText-103 from {WIKITEXT} (once; 540 MB)")
+    try:
+        from datasets import load_dataset  # type: ignore[import-untyped]
+
+        with cache.staging(folder) as temporary:
+            if folder.exists():  # another process wrote it while this one waited
+                return
+            for split, name in WIKITEXT_SPLITS.items():
+                with (temporary / f"{split}.txt").open("wb") as file:
+                    for row in load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True):
+                        file.write(row["text"].removesuffix("\n").encode() + b"\n")
+            cache.sync(temporary)
+            temporary.rename(folder)
+            sync_folder(folder.parent)
+    except Exception as error:  # the libraries raise many types of errors about network and storage
+        names, prepare = "{train,valid,test}.txt", f"task=language_model scale=large data.root={root}"
+        raise unavailable("WikiText-103", folder, names, WIKITEXT, error, prepare) from None

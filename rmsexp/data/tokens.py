@@ -1,0 +1,145 @@
+"""Convert plain text to tokens for language models: bytes, or the pieces of sentencepiece's byte-pair encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rmsexp.data import DataError, Report, pieces
+from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.text import SPLITS, PlainText
+
+KINDS = ("bytes", "sentencepiece")
+MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
+CHUNK = 100_000  # lines encoded at a time, because lists of ids take ten times the memory of arrays
+UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
+LOSSLESS = {
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "add_dummy_prefix": False,
+    "remove_extra_whitespaces": False,
+    "max_sentence_length": 1 << 20,  # longer lines have no part in learning
+    "character_coverage": 0.9999,
+}
+
+
+class Tokeniser(Protocol):
+    """Converts text to token ids and back without loss, except that pieces take U+2581 for a space.
+
+    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
+    shape (size,).
+    """
+
+    size: int
+    line_end: int
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, with U+FFFD for bytes that are not UTF-8."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as tokens: ``splits`` has an array of ids for each split, perhaps memory-mapped."""
+
+    tokeniser: Tokeniser
+    splits: Mapping[str, np.ndarray]
+
+
+class Bytes:
+    size, line_end = 256, 10
+    lengths = np.ones(256, dtype=np.int64)
+
+    def encode(self, text: bytes) -> np.ndarray:
+        return np.frombuffer(text, dtype=np.uint8)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+
+class Pieces:
+    """The pieces of a model of sentencepiece. A line feed is LINE_END; pieces do not extend over lines."""
+
+    line_end = LINE_END
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = pieces.load(model)
+        self.size: int = self._processor.get_piece_size()
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        names = map(self._processor.id_to_piece, range(self.size))
+        sizes = [len(name.replace("\u2581", " ").encode()) for name in names]
+        return np.array([1 if i <= LINE_END or self._processor.is_byte(i) else size for i, size in enumerate(sizes)])
+
+    def encode(self, text: bytes) -> np.ndarray:
+        lines, dtype = text.decode().split("\n"), np.uint16 if self.size <= 1 << 16 else np.int32
+        chunks = []
+        for start in range(0, len(lines), CHUNK):
+            ids = self._processor.encode(lines[start : start + CHUNK], num_threads=1)
+            chunks.append(np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype))
+        return np.concatenate(chunks)[:-1]  # no line feed follows the last line
+
+    def decode(self, ids: Sequence[int]) -> str:
+        lines: list[list[int]] = [[]]
+        for token in map(int, ids):
+            if token == LINE_END:
+                lines.append([])
+            else:
+                lines[-1].append(token)
+        return "\n".join(self._processor.decode(line) for line in lines)
+
+
+def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Report) -> Tokens:
+    """Return a text as tokens of a kind in ``KINDS``.
+
+    A model of ``vocabulary`` pieces and the encoded text are read from ``<root>/tokens``, or computed and stored there.
+
+    Raises: DataError if the text cannot be read or is not UTF-8, or if the result cannot be stored; ValueError if
+    ``vocabulary`` does not fit the text.
+    """
+    if kind == "bytes":
+        tokeniser = Bytes()
+        return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
+
+    def read(folder: Path) -> Tokens:
+        splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
+        return Tokens(Pieces((folder / "model").read_bytes()), splits)
+
+    def make(folder: Path) -> None:
+        model = _learn(text, vocabulary, report)
+        (folder / "model").write_bytes(model)
+        for split, content in text.splits.items():
+            report(f"encoding {split} (once)")
+            np.save(folder / f"{split}.npy", _encoded(Pieces(model), text.name, split, content))
+
+    with storing(f"The tokens of {text.name}", root):
+        return cached(root / "tokens" / key(__file__, text.digest, vocabulary), read, make, report)
+
+
+def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
+    lines = text.splits["train"]().split(b"\n")
+    chosen = lines[:: -(-len(lines) // MOST_LINES)]
+    report(f"learning {vocabulary:,} pieces from {len(chosen):,} lines (once)")
+    decoded = (line.decode(errors="replace") for line in chosen)
+    return pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
+
+
+def _encoded(tokeniser: Pieces, name: str, split: str, content: Callable[[], bytes]) -> np.ndarray:
+    try:
+        return tokeniser.encode(content())
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"The {split} text of {name} is not UTF-8 ({error.reason} at byte {error.start}).\n"
+            "Convert it to UTF-8, or use data.tokens=bytes."
+        ) from None

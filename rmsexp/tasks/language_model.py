@@ -1,0 +1,236 @@
+"""Language modelling with a decoder like LLaMA's: predict each token of a text from those before it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks, config
+from rmsexp.data import text, tokens
+from rmsexp.data.batching import even_parts
+from rmsexp.models import init
+from rmsexp.models.language_model import Cache, LanguageModel, Sizes
+from rmsexp.models.noise import Noise
+from rmsexp.norms import Norm
+from rmsexp.norms.batch import BatchNormOptions
+from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.train.optim import AdamWConfig
+from rmsexp.train.randomness import drawn_index, permutation, seed_of, stream
+from rmsexp.train.schedule import Cosine
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
+
+EVALUATED_TOKENS = 16_384  # most tokens per forward pass in evaluation
+
+
+@dataclass
+class DataConfig(config.DataConfig):
+    """Options of the text and of its tokens.
+
+    ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the text files. ``held_out``: for
+    ``name=lambada``, the number of passages of the validation text, and of the test text. ``tokens``: "bytes", or
+    "sentencepiece" for ``vocabulary`` pieces that are learnt on the training text.
+    """
+
+    name: str = "wikitext103"
+    train: str = ""
+    valid: str = ""
+    test: str = ""
+    held_out: int = 300
+    tokens: str = "sentencepiece"
+    vocabulary: int = 50_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.choice("data.name", self.name, tuple(SOURCES))
+        checks.choice("data.tokens", self.tokens, tokens.KINDS)
+        checks.at_least("data.held_out", self.held_out, 1)
+        checks.at_least("data.vocabulary", self.vocabulary, 1, checks.LARGEST_WIDTH)
+        missing = [split for split in text.SPLITS if not getattr(self, split)]
+        if self.name == "files" and missing:
+            raise ValueError(f"data.name=files needs data.{missing[0]}, the path of a text file")
+
+
+def _report(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
+    "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
+    "lambada": lambda data, root: text.lambada(root, data.held_out),
+    "wikitext103": lambda data, root: text.wikitext103(root, _report),  # noqa: ARG005
+    "files": lambda data, root: text.files(data.train, data.valid, data.test),  # noqa: ARG005
+}
+
+
+@dataclass
+class Config(config.RunConfig):
+    """The schema of ``task=language_model``.
+
+    ``batch_size``: number of sequences per step. ``context``: number of tokens per sequence.
+    """
+
+    batch_size: int = 128
+    context: int = 1024
+    model: Sizes = field(default_factory=Sizes)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: AdamWConfig = field(default_factory=lambda: AdamWConfig(6e-4, 0.95, 1e-8, 1.0))
+    schedule: Cosine = field(default_factory=lambda: Cosine(5000, 250))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("batch_size", self.batch_size, 1)
+        checks.at_least("context", self.context, 2)
+
+
+class Task:
+    """The task ``language_model``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
+
+    A micro-batch is token ids, ``(batch, context + 1)``; all but the first of a row are predicted. An example is a row.
+    """
+
+    target = Target(split="test", metric="bits_per_byte", mode="min", selection="valid")
+    quantities = (loss("train"), loss("valid"), Quantity("valid", "bits_per_byte", "bits per byte"))
+    files: Mapping[str, str] = {}
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self._text = SOURCES[config.data.name](config.data, config.data.root_folder)
+        self.dataset = Dataset(self._text.name, self._text.digest, self._text.builtin)
+        self.notes = {
+            "tokens": f"{config.batch_size * config.context:,} per step, in sequences of {config.context:,}",
+            "batch norm": "in training, statistics include later tokens; evaluation uses the running statistics",
+        }
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(self._windows // self.config.batch_size)
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        options = self.config.data
+        self._tokens = tokens.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
+        size, context = len(self._tokens.splits["train"]), self.config.context
+        # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
+        self._windows = (size - context) // context
+        if self._windows < self.config.batch_size:
+            raise ValueError(
+                f"the training text has {size:,} tokens, too few for a step: {self.config.batch_size} sequences of "
+                f"{context} tokens; lower batch_size or context"
+            )
+        self._epoch = lru_cache(maxsize=2)(self._starts)
+        self.notes["unigram entropy"] = self._unigram_entropy()
+        report(self.notes["unigram entropy"])
+
+    def build(self, norm: Norm) -> nn.Module:
+        if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
+            raise ValueError(
+                "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted"
+            )
+        return LanguageModel(norm, self._tokens.tokeniser.size, self.config.model).to(self.device)
+
+    def initialise(self, model: nn.Module) -> None:
+        assert isinstance(model, LanguageModel)
+        streams = lambda name: stream(self.config.seed, "init", name)  # noqa: E731
+        init.initialise(model, init.lecun_normal, streams, model.initialisers())
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return self.config.optim.optimizer(model.parameters())
+
+    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
+        epoch, index = divmod(step, int(self.steps_per_epoch))
+        size, train = self.config.batch_size, self._tokens.splits["train"]
+        parts = even_parts(self._epoch(epoch)[index * size : (index + 1) * size], self.config.micro_batches)
+        loaded = (self._load(train, starts, self.config.context + 1) for starts in parts[chosen])
+        return MicroBatches(loaded, [len(starts) for starts in parts])  # every sequence has as many tokens
+
+    def examples(self, batch: Tensor) -> int:
+        return len(batch)
+
+    def objective(self, model: nn.Module, batch: Tensor, noise: Noise) -> Objective:  # noqa: ARG002
+        nats, count = _nats(model, batch)
+        return Objective(nats / count, {"loss": nats}, count)
+
+    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
+        """Return the loss in nats per token, the bits per byte, and the perplexity of the held-out splits.
+
+        A split is read in sequences of ``context`` tokens, each without what is before it; ``extent`` counts these.
+        """
+        names = {extent.valid: "valid"} | ({"test": "test"} if extent.test else {})
+        return {name: self._scores(model, self._tokens.splits[split], extent.examples) for name, split in names.items()}
+
+    def generate(self, model: nn.Module, prompt: str, count: int, temperature: float, seed: int) -> str:
+        """Return ``count`` tokens after the prompt, as text. The model must be in evaluation mode.
+
+        Each token is drawn from the probabilities of ``logits / temperature``, or with temperature 0 is the most
+        probable one. The model sees the last ``context`` tokens at most.
+        """
+        context, tokeniser = self.config.context, self._tokens.tokeniser
+        start = np.concatenate([[tokeniser.line_end], tokeniser.encode(prompt.encode())])[-context:]
+        new, cache, generator = torch.from_numpy(start.astype(np.int64)), Cache(), stream(seed, "generate")
+        generated: list[int] = []
+        while len(generated) < count:
+            with torch.no_grad():
+                logits = model(new.to(self.device)[None], cache)[0, -1].float().cpu()
+            new = drawn_index(logits, temperature, generator)
+            generated.append(int(new))
+            cache = cache.last(context - 1)
+        return tokeniser.decode(generated)
+
+    def _starts(self, epoch: int) -> np.ndarray:
+        """Return where the sequences of an epoch start in the training text, in random order."""
+        context, seed = self.config.context, self.config.seed
+        first = seed_of(seed, "first", epoch) % context
+        return first + context * permutation(self._windows, seed, "order", epoch).numpy()
+
+    def _scores(self, model: nn.Module, split: np.ndarray, sequences: int | None) -> dict[str, float]:
+        """Return the metrics of a split, or of its first ``sequences`` sequences. The first follows a line feed."""
+        context, lengths = self.config.context, self._tokens.tokeniser.lengths
+        split = split if sequences is None else split[: sequences * context]
+        nats = sum(_nats(model, batch)[0].item() for batch in self._held_out(split))
+        mean = nats / len(split)
+        return {
+            "loss": mean,
+            "bits_per_byte": nats / math.log(2) / int(lengths[split].sum()),
+            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+        }
+
+    def _held_out(self, split: np.ndarray) -> Iterator[Tensor]:
+        """Yield a split as batches of successive sequences; the last has what remains."""
+        context = self.config.context
+        shifted = np.concatenate([split[:1], split])
+        shifted[0] = self._tokens.tokeniser.line_end
+        whole, size = len(split) // context, max(1, EVALUATED_TOKENS // context)
+        starts = np.arange(whole) * context
+        for at in range(0, whole, size):
+            yield self._load(shifted, starts[at : at + size], context + 1)
+        if rest := len(split) - whole * context:
+            yield self._load(shifted, np.array([whole * context]), rest + 1)
+
+    def _load(self, array: np.ndarray, starts: np.ndarray, length: int) -> Tensor:
+        """Return rows of ``length`` tokens from ``starts`` on, on the device, ``(row, length)``."""
+        rows = np.stack([array[start : start + length] for start in starts]).astype(np.int64)
+        return torch.from_numpy(rows).to(self.device, non_blocking=True)
+
+    def _unigram_entropy(self) -> str:
+        """Return the lowest loss that a model without context can have on each held-out split, as text."""
+        entropies = []
+        for name in ("valid", "test"):
+            counts = np.bincount(self._tokens.splits[name])
+            shares = counts[counts > 0] / counts.sum()
+            entropies.append(f"{name} {-(shares * np.log(shares)).sum():.4f}")
+        return f"entropy of single tokens, in nats: {'; '.join(entropies)}"
+
+
+def _nats(model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
+    """Return the cross-entropy of all predicted tokens, in nats, and the number of these tokens."""
+    targets = batch[:, 1:].flatten()
+    logits = model(batch[:, :-1]).flatten(0, 1).float()
+    return F.cross_entropy(logits, targets, reduction="sum"), len(targets)

@@ -1,0 +1,94 @@
+"""Tokens of plain text: bytes and pieces, without loss; their lengths in bytes; the cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmsexp.data import DataError, text, tokens
+from rmsexp.data.text import PlainText
+from rmsexp.data.tokens import Pieces, Tokens
+
+TEXTS = [
+    "The old dog sees the house.\n",
+    "  two  spaces \n\n\ttab\r\nno end",
+    "Größe 東京 \N{GRINNING FACE}\x00\x7f",
+    "\n",
+    "",
+]
+
+
+def prepared(root: Path, kind: str, plain: PlainText | None = None, vocabulary: int = 330) -> Tokens:
+    return tokens.prepare(plain or text.sentences(60, 12, 13), kind, vocabulary, root, lambda _: None)
+
+
+@pytest.mark.parametrize("kind", tokens.KINDS)
+def test_text_is_restored_from_tokens(kind: str, tmp_path: Path) -> None:
+    tokeniser = prepared(tmp_path, kind).tokeniser
+    for content in TEXTS:
+        ids = tokeniser.encode(content.encode())
+        assert tokeniser.decode(ids.tolist()) == content
+        assert int(tokeniser.lengths[ids].sum()) == len(content.encode())
+        assert (ids == tokeniser.line_end).sum() == content.count("\n")
+        assert ids.size == 0 or ids.max() < tokeniser.size
+    assert len(tokeniser.lengths) == tokeniser.size
+
+
+@pytest.mark.parametrize("kind", tokens.KINDS)
+def test_every_split_is_encoded_whole(kind: str, tmp_path: Path) -> None:
+    plain = text.sentences(60, 12, 13)
+    found = prepared(tmp_path, kind, plain)
+    for split, read in plain.splits.items():
+        assert found.tokeniser.decode(found.splits[split].tolist()).encode() == read()
+    assert found.tokeniser.size == (256 if kind == "bytes" else 330)
+    assert found.splits["train"].dtype == (np.uint8 if kind == "bytes" else np.uint16)
+
+
+def test_pieces_are_longer_than_bytes_and_are_learnt_from_training_text_once(tmp_path: Path) -> None:
+    plain, messages = text.sentences(60, 12, 13), list[str]()
+    first = tokens.prepare(plain, "sentencepiece", 330, tmp_path, messages.append)
+    assert messages[0] == "learning 330 pieces from 61 lines (once)"
+    assert len(first.splits["train"]) < 0.7 * len(plain.splits["train"]())
+    count = len(messages)
+    again = tokens.prepare(plain, "sentencepiece", 330, tmp_path, messages.append)
+    assert len(messages) == count
+    assert all(np.array_equal(again.splits[split], first.splits[split]) for split in text.SPLITS)
+    other = tokens.prepare(plain, "sentencepiece", 340, tmp_path, messages.append)
+    assert (other.tokeniser.size, len(messages)) == (340, 2 * count)
+
+
+def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tokens, "MOST_LINES", 25)
+    messages: list[str] = []
+    tokens.prepare(text.sentences(60, 12, 13), "sentencepiece", 320, tmp_path, messages.append)
+    assert messages[0] == "learning 320 pieces from 21 lines (once)"
+
+
+def test_chunks_do_not_change_the_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pieces = prepared(tmp_path, "sentencepiece").tokeniser
+    assert isinstance(pieces, Pieces)
+    content = "".join(TEXTS).encode()
+    whole = pieces.encode(content)
+    for size in (1, 2, 3):
+        monkeypatch.setattr(tokens, "CHUNK", size)
+        assert np.array_equal(pieces.encode(content), whole)
+
+
+def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:
+    contents = {"train": text.sentences(60).splits["train"](), "valid": b"a\n\xff", "test": b"b"}
+    plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})
+    assert prepared(tmp_path, "bytes", plain).tokeniser.decode([97, 10, 255]) == "a\n\ufffd"
+    with pytest.raises(DataError, match=r"^The valid text of mine is not UTF-8 \(invalid start byte at byte 2\)\."):
+        prepared(tmp_path, "sentencepiece", plain)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [(200, "less than the [0-9]+ characters in the training text of"), (10_000, "more than the [0-9,]+ pieces that")],
+)
+def test_a_vocabulary_that_does_not_fit_is_refused(vocabulary: int, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^data.vocabulary={vocabulary} is {message}"):
+        prepared(tmp_path, "sentencepiece", vocabulary=vocabulary)

@@ -1,0 +1,104 @@
+"""Whole runs of the language model: every norm, resuming, your own files, and generated text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers.language_models import TINY
+from helpers.stopping import assert_stopping_changes_nothing
+from helpers.tasks import NORMS, Main
+
+from rmsexp import generate, record
+
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *([f"norm={norm}"] for norm in NORMS),
+        ["norm=rms", "model.placement=sandwich", "model.qk_norm=true", "model.tied=false"],
+        ["norm=ln", "model.placement=post", "model.activation=gelu", "micro_batches=2"],
+    ],
+    ids=" ".join,
+)
+def test_every_norm_trains(main: Main, tmp_path: Path, more: list[str]) -> None:
+    done = main(*TINY, *more)
+    assert done.status == 0, done.err
+    assert "entropy of single tokens, in nats: valid " in done.err
+    assert "scale=paper" not in done.err
+    (folder,) = record.find_runs(tmp_path)
+    run = record.read(folder)
+    assert run.status["status"] == "finished"
+    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
+    assert [row["step"] for row in rows["train"]] == [1, 2]
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
+    assert [row["examples"] for row in rows["train"]] == [5, 10]
+    for split in ("valid", "test"):
+        assert [row["step"] for row in rows[split]] == [0, 2]
+        for row in rows[split]:
+            assert row["bits_per_byte"] == pytest.approx(row["loss"] / math.log(2))
+            assert row["perplexity"] == pytest.approx(math.exp(row["loss"]))
+    assert run.run["notes"]["tokens"] == "80 per step, in sequences of 16"
+
+
+@pytest.mark.parametrize("norm", ["rms", "bn"])
+def test_a_stopped_run_ends_like_an_undisturbed_run(norm: str, tmp_path: Path) -> None:
+    """The sequences of an epoch give two steps, so the runs stop in different epochs."""
+    options = [*TINY, "context=64", "batch_size=20", f"norm={norm}", f"data.root={tmp_path}"]
+    assert_stopping_changes_nothing(options, tmp_path)
+
+
+def test_a_run_on_files_generates_text(main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "a small text, again and again\n" * 40
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text(text)
+    files = [f"data.{name}={tmp_path}/{name}.txt" for name in ("train", "valid", "test")]
+    learn = ["max_steps=60", "schedule.steps=60", "optim.lr=0.02", "log_every=60", "eval_every=60"]
+    done = main(*TINY, "data.name=files", *files, *learn)
+    assert done.status == 0, done.err
+    (folder,) = record.find_runs(tmp_path)
+
+    def generated(*words: str) -> str:
+        assert generate.main([str(folder), *words]) == 0
+        return capsys.readouterr().out
+
+    assert generated("--prompt", "a small t", "--tokens", "20", "--temperature", "0") == text[:29] + "\n"
+    first = generated("--tokens", "30", "--temperature", "5")
+    assert first == generated("--tokens", "30", "--temperature", "5", "--seed", "0")
+    assert first != generated("--tokens", "30", "--temperature", "5", "--seed", "1")
+    (tmp_path / "train.txt").write_text(text * 2)
+    assert generate.main([str(folder)]) == 1
+    assert "was trained on other data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tokens", "0"], "--tokens must be from 1 to 1000000, got 0"),
+        (["--temperature", "-1"], "--temperature must be a finite number of at least 0, got -1.0"),
+        (["--temperature", "nan"], "--temperature must be a finite number of at least 0, got nan"),
+        (["--seed", "-1"], "--seed must be from 0 to "),
+        (["--prompt", "\udcff"], "--prompt is not UTF-8"),
+        ([], "config.yaml cannot be read (No such file or directory): name the folder of a run"),
+    ],
+)
+def test_mistakes_are_reported_in_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.main([str(tmp_path), *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("rmsexp: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_a_run_of_another_task_is_refused(main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = main("task=attentive_reader", "model.width=6", "batch_size=10")
+    assert done.status == 0, done.err
+    (folder,) = record.find_runs(tmp_path)
+    assert generate.main([str(folder)]) == 2
+    assert "is a run of task=attentive_reader, for which this command does not work" in capsys.readouterr().err

@@ -1,0 +1,264 @@
+"""The task language_model: sequences, objective, metrics, generated text, settings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.language_models import TINY, make
+from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import config
+from rmsexp.models.language_model import LanguageModel
+from rmsexp.rules.score import INTERIM
+from rmsexp.tasks.language_model import Task
+from rmsexp.train.randomness import StreamNoise
+from rmsexp.train.task import INTERIM as INTERIM_EXTENT
+from rmsexp.train.task import Extent, Target
+
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
+
+
+def split_of(task: Any, name: str) -> np.ndarray:
+    return task._tokens.splits[name]
+
+
+def numbered(*overrides: str, size: int = 100) -> Any:
+    """Return a task whose training tokens are 0, 1, 2, …, ``size`` - 1."""
+    task, _ = make(*overrides)
+    task._tokens.splits["train"] = np.arange(size)
+    task._windows = (size - task.config.context) // task.config.context
+    task._epoch.cache_clear()
+    return task
+
+
+# --- sequences
+
+
+def test_batches_follow_from_seed_and_step() -> None:
+    assert_batches_follow_from_seed_and_step(make, lambda batch: [batch])
+
+
+def test_an_epoch_has_each_token_at_most_once_as_a_target() -> None:
+    task = numbered("context=8", "batch_size=3", size=100)
+    assert task.steps_per_epoch == 3  # 11 sequences, of which 9 are used
+    firsts = set()
+    for epoch in range(6):
+        rows = torch.cat([batch for step in steps_of(task, epoch) for batch in task.batches(step)])
+        assert rows.shape == (9, 9)
+        assert torch.equal(rows[:, 1:] - rows[:, :-1], torch.ones(9, 8, dtype=torch.int64))
+        targets = rows[:, 1:].flatten().tolist()
+        assert len(set(targets)) == len(targets) == 72
+        assert len({start % 8 for start in rows[:, 0].tolist()}) == 1
+        firsts.add(rows[0, 0].item() % 8)
+        assert rows[:, 0].tolist() != sorted(rows[:, 0].tolist())
+    assert len(firsts) > 1
+
+
+def test_micro_batches_are_weighted_by_their_tokens() -> None:
+    task, _ = make("micro_batches=2")
+    whole, _ = make()
+    batches = task.batches(3)
+    assert batches.weights == [3, 2]
+    assert torch.equal(torch.cat(list(batches)), whole.batches(3)[0])
+    assert torch.equal(task.batches(3, slice(1, 2))[0], batches[1])
+
+
+@pytest.mark.parametrize(("context", "size"), [(16, 95), (94, 187)])
+def test_too_little_text_is_refused(context: int, size: int, tmp_path: Path) -> None:
+    paths = {name: tmp_path / name for name in ("train", "valid", "test")}
+    for path in paths.values():
+        path.write_bytes(b"x" * size)
+    files = [f"data.{name}={path}" for name, path in paths.items()]
+    words = ["data.name=files", *files, f"context={context}", f"batch_size={(size + 1) // context - 1}"]
+    with pytest.raises(ValueError, match=f"^the training text has {size} tokens, too few for a step: . sequences of"):
+        make(*words)
+    paths["train"].write_bytes(b"x" * (size + 1))
+    task, _ = make(*words)
+    assert task.steps_per_epoch == 1
+
+
+# --- objective and metrics
+
+
+def test_the_objective_is_the_mean_cross_entropy_per_token() -> None:
+    task, model = make()
+    (batch,) = task.batches(0)
+    objective = task.objective(model, batch, StreamNoise(0))
+    logits = model(batch[:, :-1])
+    losses = [
+        -torch.log_softmax(logits[row, i], 0)[batch[row, i + 1]] for row in range(5) for i in range(batch.shape[1] - 1)
+    ]
+    torch.testing.assert_close(objective.loss, torch.stack(losses).mean())
+    torch.testing.assert_close(objective.sums["loss"], torch.stack(losses).sum())
+    assert objective.count == 80
+
+
+class Counts(nn.Module):
+    """A model that records its tokens, and predicts every next token with the probabilities of ``logits``."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits, self.tokens = logits, list[Tensor]()
+
+    def forward(self, tokens: Tensor, cache: object = None) -> Tensor:  # noqa: ARG002
+        self.tokens += list(tokens)
+        return self.logits.expand(*tokens.shape, len(self.logits))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_metrics_are_those_of_every_token_of_the_split(kind: str, tmp_path: Path) -> None:
+    """A model without context has the loss of its probabilities; its best loss is the entropy of single tokens."""
+    words = [f"data.tokens={kind}", "data.vocabulary=330", f"data.root={tmp_path}"]
+    task, _ = make(*words)
+    valid = split_of(task, "valid")
+    counts = torch.from_numpy(np.bincount(valid, minlength=task._tokens.tokeniser.size)).float()
+    model = Counts(counts.clamp(min=1e-9).log())
+    metrics = task.evaluate(model, Extent(test=False))["valid"]
+    shares = counts[counts > 0].double() / counts.sum()
+    entropy = -(shares * shares.log()).sum().item()
+    assert metrics["loss"] == pytest.approx(entropy, rel=1e-5)
+    assert f"valid {entropy:.4f}; test" in task.notes["unigram entropy"]
+    size = len(task._text.splits["valid"]())
+    assert metrics["bits_per_byte"] == pytest.approx(entropy * len(valid) / math.log(2) / size, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(entropy), rel=1e-5)
+    read = torch.cat(model.tokens).tolist()
+    assert read == [task._tokens.tokeniser.line_end, *valid[:-1].tolist()]
+    assert [len(tokens) for tokens in model.tokens[:-1]] == [16] * (len(valid) // 16)
+
+
+def test_an_evaluation_covers_what_its_extent_says() -> None:
+    task, model = make()
+    model.eval()
+    assert list(task.evaluate(model)) == ["valid", "test"]
+    assert list(task.evaluate(model, INTERIM_EXTENT)) == [INTERIM]
+    recorder = Counts(torch.zeros(256))
+    task.evaluate(recorder, Extent(3, test=False))
+    assert torch.cat(recorder.tokens).tolist() == [10, *split_of(task, "valid")[:47].tolist()]
+
+
+def test_an_evaluation_is_that_of_each_sequence_alone() -> None:
+    task, model = make()
+    shake(model, 0.3)
+    model.eval()
+    text = [10, *split_of(task, "test").tolist()]
+    total = 0.0
+    for start in range(0, len(text) - 1, 16):
+        row = torch.tensor(text[start : start + 17])
+        total += F.cross_entropy(model(row[None, :-1])[0], row[1:], reduction="sum").item()
+    assert task.evaluate(model)["test"]["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-5)
+
+
+def test_the_best_model_is_that_with_the_fewest_bits_per_byte() -> None:
+    assert Task.target == Target("test", "bits_per_byte", "min", "valid")
+
+
+# --- generated text
+
+
+@pytest.fixture(scope="module")
+def trained(small_synthetic_data: None) -> tuple[Any, Any]:  # noqa: ARG001
+    task, model = make("optim.lr=0.01", "model.width=32")
+    train(task, model, 30)
+    return task, model.eval()
+
+
+def test_generated_text_follows_from_the_seed(trained: tuple[Any, Any]) -> None:
+    task, model = trained
+    texts = [task.generate(model, "The", 30, 1.0, seed) for seed in (0, 1, 0)]
+    assert texts[0] == texts[2] != texts[1]
+    assert task.generate(model, "The", 10, 1.0, 0) == texts[0][:10]
+
+
+def test_without_temperature_each_token_is_the_most_probable_one_after_the_last_ones(trained: tuple[Any, Any]) -> None:
+    """The text is longer than the context, so the oldest tokens are forgotten."""
+    task, model = trained
+    greedy = task.generate(model, "The old", 8, 0, 0)
+    text = [10, *b"The old"]
+    with torch.no_grad():
+        for _ in range(8):
+            text.append(int(model(torch.tensor(text)[None])[0, -1].argmax()))
+    assert greedy.encode() == bytes(text[8:])
+    assert task.generate(model, "The old", 8, 1e-9, 5) == greedy
+    assert task.generate(model, "The old", 50, 0, 0).startswith(greedy)
+    assert len(task.generate(model, "A horse sees the old dog and", 50, 0, 0)) == 50
+
+
+def test_the_model_sees_at_most_the_context(monkeypatch: pytest.MonkeyPatch, trained: tuple[Any, Any]) -> None:
+    task, model = trained
+    seen: list[tuple[int, int]] = []
+    forward = LanguageModel.forward
+
+    def recorded(self: LanguageModel, tokens: Tensor, cache: Any = None) -> Tensor:
+        past = cache.layers[0][0].shape[2] if cache.layers else 0
+        seen.append((cache.tokens, past + tokens.shape[1]))
+        return forward(self, tokens, cache)
+
+    monkeypatch.setattr(LanguageModel, "forward", recorded)
+    task.generate(model, "The old horse", 6, 0, 0)
+    assert seen == [(0, 14), (14, 15), (15, 16), (16, 16), (17, 16), (18, 16)]
+
+
+# --- settings
+
+
+@pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])
+def test_evaluation_with_statistics_of_the_batch_is_refused(norm: str) -> None:
+    with pytest.raises(ValueError, match=r"^norm.eval=batch is not possible: statistics of an evaluated batch include"):
+        make(f"norm={norm}", "norm.eval=batch")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["context=1"], "context must be at least 2, got 1"),
+        (["data.tokens=words"], "data.tokens=words is not known"),
+        (
+            ["data.name=files", "data.train=a", "data.valid=b"],
+            "data.name=files needs data.test, the path of a text file",
+        ),
+        (["data.held_out=0"], "data.held_out must be at least 1, got 0"),
+        (["model.placement=middle"], "model.placement=middle is not known"),
+        (["optim.weight_decay=-1"], "optim.weight_decay must be a finite number of at least 0, got -1"),
+        (["schedule.floor=1"], r"schedule.floor must lie in \[0, 1\), got 1"),
+    ],
+)
+def test_mistakes_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(config.ConfigError, match=f"^{message}"):
+        config.job([*TINY, *words])
+
+
+def test_the_large_model() -> None:
+    job = config.job(["task=language_model", "scale=large"])
+    cfg = job.config
+    assert (cfg.data.name, cfg.data.tokens, cfg.data.vocabulary, cfg.precision) == (
+        *("wikitext103", "sentencepiece", 50_000),
+        "bfloat16",
+    )
+    assert (cfg.context, cfg.batch_size, cfg.schedule.steps) == (1024, 128, 5000)
+    with torch.device("meta"):
+        model = LanguageModel(job.norm, cfg.data.vocabulary, cfg.model)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 123_353_856
+
+
+def test_only_this_task_is_large_and_it_has_no_scale_of_the_paper() -> None:
+    for words, scales in (
+        (["task=cifar10", "scale=large"], "demo, medium, paper, small"),
+        (["task=language_model", "scale=paper"], "demo, large, medium, small"),
+    ):
+        with pytest.raises(config.ConfigError, match=rf"has no {words[1]} \(its scales are {scales}\)$"):
+            config.job(words)
+    assert config.papers_scale("language_model") == ""
+    assert config.papers_scale("cifar10") == "; the paper's setting is scale=paper"
+
+
+def test_weight_norm_starts_from_the_weights_as_they_are_drawn() -> None:
+    models = [make(f"norm={norm}")[1] for norm in ("wn", "none")]
+    for ours, plain in zip(*(model.layers for model in models), strict=True):
+        torch.testing.assert_close(ours.feed_forward.down.effective_weight(), plain.feed_forward.down.weight)
