@@ -120,7 +120,7 @@ def test_selecting_a_task_shows_its_settings_and_the_papers_curves(show: Callabl
     page.get_by_label("Task").select_option("rnnsearch")
     assert page.get_by_label("Scale and setting").locator("option").all_text_contents() == ["tiny"]
     assert visible(page).locator("h2").text_content() == "rnnsearch, tiny"
-    assert axis_titles(page)[3:] == [("step", "train loss (nats)"), ("step", "BLEU")]
+    assert axis_titles(page)[3:] == [("step", "train loss (nats)"), ("step", "valid BLEU")]
     assert "Figure 4 of the paper, at its own setting." in (
         visible(page).locator("figcaption").nth(4).text_content() or ""
     )
