@@ -87,11 +87,16 @@ class Items:
 
     @property
     def results(self) -> Path:
-        return config.expanded(_job(self.words, self.config_dir).config.results)
+        return config.expanded(self._common.config.results)
 
     @property
     def scale(self) -> str:
-        return str(_job(self.words, self.config_dir).config.scale)
+        return str(self._common.config.scale)
+
+    @property
+    def _common(self) -> config.Job:
+        """A run of any task with the scale and the results of all runs."""
+        return _job(tuple(word for word in self.words if word.startswith(("scale=", "results="))), self.config_dir)
 
     @property
     def folder(self) -> Path:
@@ -129,7 +134,10 @@ class Items:
         typed = {word.partition("=")[0] for word in self.words}
         own = [f"{key}={as_word(value)}" for key, value in overrides.items() if key not in typed]
         words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
-        return Run(str(_job(words, self.config_dir).folder.relative_to(self.results)), words)
+        try:
+            return Run(str(_job(words, self.config_dir).folder.relative_to(self.results)), words)
+        except config.ConfigError as error:
+            raise config.ConfigError(f"item {item.name}: {error}") from None
 
     def job(self, run: Run) -> config.Job:
         return _job(run.words, self.config_dir)

@@ -197,11 +197,22 @@ def read(name: str, config_dir: str | None = None) -> Item:
         stored = read_yaml(path)
         groups, columns, panels = (stored.pop(key, []) for key in ("groups", "columns", "panels"))
         content: Content = fit(Content, OmegaConf.create(stored), "")
-        if content.draw == "curves" and len(groups) != 1:
-            raise ValueError(f"draw=curves needs one group, whose curves are drawn; it has {len(groups)}")
-        return Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
+        item = Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
+        _check(item)
+        return item
     except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
         raise config.ConfigError(f"item {name}: {error}") from None
+
+
+def _check(item: Item) -> None:
+    """Raise ValueError for an item that lacks what its kind of drawing needs."""
+    kind = item.content.draw
+    if kind == "table" and not item.columns:
+        raise ValueError("a table needs columns")
+    if kind not in ("table", "invariance") and len(item.groups) != 1:
+        raise ValueError(f"draw={kind} needs one group, and it has {len(item.groups)}")
+    if kind == "curves" and not item.panels:
+        raise ValueError("curves need panels")
 
 
 def _fitted(schema: type[T], entries: Any) -> tuple[T, ...]:

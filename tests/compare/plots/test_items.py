@@ -91,5 +91,5 @@ def test_mistakes_in_a_panel_are_named(tmp_path: Path, panels: str, message: str
 def test_curves_need_one_group(tmp_path: Path) -> None:
     (tmp_path / "item").mkdir()
     (tmp_path / "item/mine.yaml").write_text("title: Figure 5\ncaption: Error rate.\ndraw: curves\n")
-    with pytest.raises(config.ConfigError, match="draw=curves needs one group, whose curves are drawn; it has 0"):
+    with pytest.raises(config.ConfigError, match="draw=curves needs one group, and it has 0"):
         items.read("mine", str(tmp_path))

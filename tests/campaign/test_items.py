@@ -1,0 +1,228 @@
+"""Items of the paper: which runs and timings they need, what is done, and one item from its first run to its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from helpers.campaign_runs import RUNS
+
+from rmsexp import config, record
+from rmsexp.campaign import cost, item_plan, items
+from rmsexp.campaign.__main__ import main
+from rmsexp.campaign.items import Items, Run
+
+SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
+
+
+def ask(root: Path, name: str, *words: str, config_dir: str | None = None) -> Items:
+    return items.read(name, [f"results={root}", *words], config_dir)
+
+
+@pytest.fixture
+def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the folders of runs by their words, without composing their configs, which takes a tenth of a second."""
+
+    def job(words: tuple[str, ...], config_dir: str | None) -> Any:  # noqa: ARG001
+        typed = {"task": "cifar10", "norm": "rms", "scale": "demo", "seed": "0", "results": "results"}
+        typed |= dict(word.split("=", 1) for word in words)
+        results, task, norm, scale, seed = (typed.pop(key) for key in ("results", "task", "norm", "scale", "seed"))
+        options = [f"+{key[5:]}={value}" for key, value in typed.items() if key.startswith("norm.")]
+        own = {key: value for key, value in typed.items() if not key.startswith("norm.")}
+        changes = [f"+{key}={value}" for key, value in own.items() if key not in config.NOT_IDENTITY]
+        series, setting = norm + "".join(options), Path(results, task, scale + "".join(changes))
+        steps = {key: int(typed.get(key, 1_500_000)) for key in ("max_steps", "log_every")}
+        cfg = SimpleNamespace(results=results, scale=scale, **steps)
+        return SimpleNamespace(
+            series=series, setting_folder=setting, folder=setting / series / f"seed{seed}", config=cfg
+        )
+
+    monkeypatch.setattr(items, "_job", job)
+
+
+def end(asked: Items, run: Run, status: str = "finished", step: int | None = None) -> None:
+    """Write the status of a run that has ended, by default at its last step."""
+    folder = record.RunFolder(asked.results / run.folder)
+    folder.path.mkdir(parents=True)
+    last = asked.job(run).config.max_steps if step is None else step
+    folder.status_path.write_text(json.dumps({"status": status, "step": last, "error": None}))
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_items_share_runs(tmp_path: Path) -> None:
+    """The plots printed as Table 9 and Table 10 have the same ones. Words change all runs, and the folder's name."""
+    asked = ask(tmp_path, "table10", "optim.lr=0.1")
+    other = ask(tmp_path, "table9", "optim.lr=0.1")
+    assert {run.folder for run in asked.left()} == {run.folder for run in other.left()}
+    assert asked.left()[0].folder == "cifar10/demo+optim.lr=0.1/none/seed0"
+    assert asked.folder == other.folder == tmp_path / "paper/demo+optim.lr=0.1"
+    assert len(ask(tmp_path, "table10", "seeds=[0,1]").left()) == 12
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_all_items_of_the_paper_are_43_runs_and_6_timings(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "paper", "timing.processes=2")
+    assert len(asked.left()) == len({run.folder for run in asked.left()}) == 43
+    timings = asked.timings(asked.items)
+    assert [len(timing.jobs) for timing in timings] == [5, 4, 4, 6, 4, 6]
+    assert {timing.options.reference for timing in timings} == {"ln"}
+    assert {timing.options.processes for timing in timings} == {2}
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_one_run_serves_figure_1_and_then_table_2_at_the_papers_scale(tmp_path: Path) -> None:
+    """Figure 1 needs its first 10,000 steps only."""
+    figure, table = (ask(tmp_path, name, "scale=paper") for name in ("figure1", "table2"))
+    first, *_ = figure.left()
+    (same,) = [run for run in table.left() if run.folder == first.folder]
+    assert (figure.job(first).config.max_steps, figure.job(first).config.log_every) == (10_000, 100)
+    end(figure, first, step=10_000)
+    assert first not in figure.left()
+    assert (table.state(same), same in table.left()) == ("too short", True)
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_states(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "figure1")
+    none, ln = asked.left()
+    assert asked.state(none) == "missing"
+    end(asked, none)
+    end(asked, ln, "diverged", 3)
+    assert [asked.state(run) for run in (none, ln)] == ["finished", "diverged"]
+    assert asked.left() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["norm=ln"], "norm=ln: every item has its norms"),
+        (["seed=1"], r"seed=1: write seeds=\[0,1\]"),
+        (["model.variant=nematus_tf"], "the item table3 sets this itself"),
+        (["model.widht=3"], "model.widht is not known"),
+        (["seeds=[1,1]"], "seeds must list at least one seed, each once"),
+        (["timing.processes=0"], "timing.processes must be at least 1"),
+        (["timing.proceses=2"], "proceses"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        ask(tmp_path, "table3", *words)
+
+
+def test_an_unknown_name_lists_campaigns_and_items(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tabel2"]) == 2
+    assert "campaign tabel2 is not known; did you mean table2? (one of quality, " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_a_plan_has_states_and_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs of other norms of the setting stand for a norm without finished runs."""
+    monkeypatch.setattr(cost, "cost", lambda _: cost.Cost(90.0, 1.0))
+    asked = ask(tmp_path, "table8", "timing.budget=30")
+    end(asked, asked.left()[0])
+    item_plan.print_plan(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert out[1:4] == [
+        "  finished     order_embedding/demo/none/seed0",
+        "  missing      order_embedding/demo/ln/seed0",
+        "  missing      order_embedding/demo/rms/seed0",
+    ]
+    assert out[5:] == [
+        "  missing      timing of none, ln, rms, prms in order_embedding/demo",
+        "1 runs done, 3 left: 4:30, one after the other, each alone on its cores",
+        "1 timings left: 0:30",
+        f"next    python -m rmsexp.campaign table8 results={tmp_path} timing.budget=30",
+    ]
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_a_plan_of_all_items_has_a_line_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is one trial for each setting. If one fails, the cost is unknown."""
+    tried: list[str] = []
+
+    def trial(asked: Items, run: Run, report: Any) -> float:  # noqa: ARG001
+        tried.append(run.folder)
+        return float("nan") if run.folder.startswith("transformer") else 60.0
+
+    monkeypatch.setattr(item_plan, "_trial", trial)
+    item_plan.print_plan(ask(tmp_path, "paper"))
+    out = capsys.readouterr().out.splitlines()
+    assert len(tried) == len({Path(folder).parents[1] for folder in tried}) == 8
+    lines = {line.split()[0]: line.split()[1:] for line in out}
+    assert lines["table2"] == ["0", "5", "5:00", "left", "no"]
+    assert lines["table4"] == ["0", "4", "unknown", "left", "no"]
+    assert lines["table1"] == ["0", "0", "no"]
+    assert lines["0"][:6] == ["runs", "done,", "43", "left:", "unknown,", "one"]
+
+
+@pytest.fixture
+def own_item(tmp_path: Path) -> str:
+    """Write an item of runs that take a second, and return the folder of its config."""
+    content: dict[str, Any] = {"title": "Table 7", "caption": "Recalls."}
+    rows = {"task": "order_embedding"}
+    content["groups"] = [
+        {"runs": rows, "framework": "Theano", "norms": {"OE + LayerNorm": "ln", "OE + RMSNorm": "rms"}}
+    ]
+    content["columns"] = [{"heading": "R@1", "quantity": "test image_r1"}]
+    (tmp_path / "my/item").mkdir(parents=True)
+    (tmp_path / "my/item/mine.yaml").write_text(yaml.safe_dump(content))
+    return str(tmp_path / "my")
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+def test_an_item_from_its_first_run_to_its_table(
+    own_item: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second time, the command does no run; the plan before estimates the cost from a trial, which it removes."""
+    words = ["mine", "--config-dir", own_item, f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
+    assert main([*words, "--plan"]) == 0
+    assert "0 runs done, 2 left: 0:0" in capsys.readouterr().out
+    assert list(record.find_runs(tmp_path / "results")) == []
+    assert main(words) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line for line in out if line.startswith("run ")] == [
+        f"run {number} of 2: order_embedding/{_setting()}/{norm}/seed0" for number, norm in ((1, "ln"), (2, "rms"))
+    ]
+    (page,) = (tmp_path / "results/paper").glob("*/mine.md")
+    assert f"Table 7       {page}" in out
+    lines = page.read_text().splitlines()
+    assert lines[4] == "| Model | R@1, here | R@1, paper |"
+    assert lines[6].startswith("| OE + LayerNorm | ")
+    assert lines[6].endswith(" | 38.4 |")
+    assert "- Here: scale=demo, built-in synthetic data scenes twin, seeds 0, " in page.read_text()
+    numbers = pd.read_csv(page.with_suffix(".csv"))
+    assert numbers["here"].between(0, 1).all()
+    assert page.with_suffix(".tex").exists()
+    assert main(words) == 0
+    assert not any(line.startswith("run ") for line in capsys.readouterr().out.splitlines())
+
+
+def _setting() -> str:
+    return str(config.job(["task=order_embedding", *SMALL]).setting)
+
+
+@pytest.mark.usefixtures("quick_jobs")
+def test_items_without_runs_are_drawn_with_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables then have the paper's numbers; figures have no picture. One page shows all items."""
+    monkeypatch.setattr(items.items, "options", lambda _: ["table1", "table5", "table10", "figure2", "figure3"])
+    asked = ask(tmp_path, "paper")
+    item_plan.conclude(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert out[2] == f"{'Table 10':14}{asked.folder / 'table10.md'} (6 runs missing)"
+    assert out[-2] == f"{'all':14}{asked.folder / 'README.md'}"
+    text = (asked.folder / "README.md").read_text()
+    assert "\n## Table 1\n" in text
+    assert "| RMSNorm | M | " in text
+    assert "not done yet: cifar10/demo/none/seed0, " in text
+    assert not list(asked.folder.glob("*.png"))
