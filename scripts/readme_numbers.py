@@ -69,6 +69,7 @@ BLOCKS: Blocks = {
     "chaos-sweep": checks.chaos_sweep,
     "kills": checks.kills,
     "preempted-sweep": checks.preempted_sweep,
+    "ray-node-lost": checks.ray_node_lost,
     "recurrences": layers.recurrences,
 }
 

@@ -3,6 +3,7 @@ figure of the paper.
 
     --plan     print the runs, what they take, and which are done; train nothing but trials of 20 steps
     --jobs N   start N workers here, whose lines begin with their number; default: one worker
+    --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of this one
 
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
 same command again continues. Typed several times, on one machine or on many that share the results, it makes as many
@@ -29,6 +30,7 @@ from rmsexp.command_line import Parser, documentation, entry_point
 
 if TYPE_CHECKING:
     from rmsexp.campaign.goals import Goal
+    from rmsexp.campaign.worker import Worker
 
 
 @entry_point
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             goal.print_plan()
             return 0
         if arguments.jobs == 1:
-            return _work(goal, arguments.of)
+            return _work(goal, arguments)
         from rmsexp.campaign import workers
 
         folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
@@ -71,8 +73,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder of your own configs")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start here")
+    parser.add_argument("--on", type=_address, metavar="ray[=ADDRESS]", help="do the runs as tasks of a cluster of Ray")
     parser.add_argument("--of", type=_count, default=1, help=argparse.SUPPRESS)  # of how many workers this is one
-    return parser.parse_intermixed_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.on is not None and arguments.jobs > 1:
+        parser.error("--jobs does not go with --on ray, which does as many runs at a time as the cluster has cores for")
+    return arguments
+
+
+def _address(text: str) -> str:
+    """Return the address of a cluster of Ray, or "" for the one that Ray finds."""
+    name, _, address = text.partition("=")
+    if name != "ray":
+        raise argparse.ArgumentTypeError(f"{text!r} is neither ray nor ray=ADDRESS")
+    return address
 
 
 def _count(text: str) -> int:
@@ -81,11 +95,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _work(goal: Goal, of: int) -> int:
-    """Be a worker, one of ``of`` on this machine; conclude if it is the only one. Return the exit status."""
-    from rmsexp.campaign.worker import Worker
-
-    worker = Worker(goal.runs, of, lambda line: print(line, flush=True))
+def _work(goal: Goal, arguments: argparse.Namespace) -> int:
+    """Be a worker; conclude if it is the only one that this command started. Return the exit status."""
+    worker = _worker(goal, arguments)
     signum = worker.work()
     if signum is not None:
         print("saved; repeat the command to continue")
@@ -95,9 +107,21 @@ def _work(goal: Goal, of: int) -> int:
             timing.measure(worker.report)
     else:
         print(f"{len(worker.failed)} runs failed; repeat the command to try them again", file=sys.stderr)
-    if of == 1:
+    if arguments.of == 1:
         goal.conclude()
     return int(bool(worker.failed))
+
+
+def _worker(goal: Goal, arguments: argparse.Namespace) -> Worker:
+    from rmsexp.campaign.on_ray import RayWorker
+    from rmsexp.campaign.worker import Worker
+
+    def report(line: str) -> None:
+        print(line, flush=True)
+
+    if arguments.on is None:
+        return Worker(goal.runs, arguments.of, report)
+    return RayWorker(goal.runs, 1, report, address=arguments.on or None, config_dir=arguments.config_dir)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Worker:
 
         Raises: ReportedError if a run may not begin.
         """
-        self._before = {job: status for job in self.runs.left() if (status := self._failure(job)) is not None}
+        self._note_earlier_failures()
         with machine_lock.working(self.report) as pause:
             while left := self._left():
                 outcome = self._one_of(left, pause)
@@ -78,6 +78,9 @@ class Worker:
                     self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {cause}")
                     return None
         return None
+
+    def _note_earlier_failures(self) -> None:
+        self._before = {job: status for job in self.runs.left() if (status := self._failure(job)) is not None}
 
     def _failure(self, job: Named) -> dict[str, Any] | None:
         """Return the status of a run that failed; None for any other run."""
@@ -107,14 +110,18 @@ class Worker:
                 outcome = runner.execute(run, self.n_jobs, pause)
             except lock.RunLockedError:
                 continue
-            if outcome.status == "failed":
-                self._fail(job, str(outcome.error))
-            elif outcome.already:
-                self._check(job)
-            elif outcome.status != "finished":
-                self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
+            self._note(job, outcome)
             return outcome
         return None
+
+    def _note(self, job: Named, outcome: runner.Outcome) -> None:
+        """Note and report how a run ended here."""
+        if outcome.status == "failed":
+            self._fail(job, str(outcome.error))
+        elif outcome.already:
+            self._check(job)
+        elif outcome.status != "finished":
+            self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
 
     def _fail(self, job: Named, message: str) -> None:
         self.failed[job] = message

@@ -140,8 +140,21 @@ def preempted_sweep(evidence: Evidence) -> str:
     return _newest(evidence, "preempted_sweep", command, describe)
 
 
+def ray_node_lost(evidence: Evidence) -> str:
+    """How a campaign ended of which Ray lost a node."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        return (
+            f"At commit {_commit(content)}, one of {results['nodes']} nodes was removed while both trained. "
+            f"{_remained(results['errors'])} to the undisturbed campaign."
+        )
+
+    return _newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
+
+
 def _remained(errors: list[str]) -> str:
-    return f"{plural(len(errors), 'difference')} remained" if errors else "No difference remained"
+    return f"{plural(len(errors), 'difference').capitalize()} remained" if errors else "No difference remained"
 
 
 def _newest(evidence: Evidence, name: str, command: str, describe: Callable[[Mapping[str, Any]], str]) -> str:

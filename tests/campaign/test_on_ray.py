@@ -1,0 +1,114 @@
+"""The runs of a campaign as tasks of Ray: what needs no cluster. ``scripts/ray_node_lost.py`` has a cluster."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.campaign_runs import ask, write_file
+
+from rmsexp import lock
+from rmsexp.campaign import on_ray
+from rmsexp.campaign.__main__ import main
+from rmsexp.campaign.on_ray import Done, RayWorker
+from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.runner import Outcome
+from rmsexp.train import provenance
+
+SCRIPT = Path(__file__).parents[2] / "scripts/ray_node_lost.py"
+
+
+@pytest.mark.minutes
+def test_a_lost_node_changes_nothing() -> None:
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all runs equal those of the undisturbed campaign" in done.stdout
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_without_ray_a_line_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = builtins.__import__
+
+    def without_ray(name: str, *arguments: Any) -> Any:
+        if name == "ray":
+            raise ImportError(name)
+        return original(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_ray)
+    assert main(["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}", "--on", "ray"]) == 1
+    assert capsys.readouterr().err == "rmsexp: --on ray needs Ray: pip install 'rmsexp[ray]'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "slurm"], "argument --on: 'slurm' is neither ray nor ray=ADDRESS"),
+        (["--on", "ray", "--jobs", "2"], "--jobs does not go with --on ray"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["quality", *words])
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def worker(tmp_path: Path, quick_folders: None) -> RayWorker:  # noqa: ARG001
+    return RayWorker(CampaignRuns(ask(tmp_path)), 1, [].append)
+
+
+class Failure(Exception):
+    """Stands for ray.exceptions.RayError."""
+
+
+@pytest.mark.parametrize(
+    ("done", "failed"),
+    [
+        (Done(Outcome("finished", 20), "node"), []),
+        (Done(Outcome("interrupted", 3, "stopped by SIGTERM", 15), "node"), []),  # by a node that is shut down
+        (Done(None, "node"), []),  # another process has the run locked
+        (Done(Outcome("failed", 3, "no data"), "node"), ["no data"]),
+        (Failure("traceback\nthe node died"), ["the node died"]),
+    ],
+)
+def test_how_a_task_ended(done: Done | Failure, failed: list[str], worker: RayWorker) -> None:
+    def get(task: str) -> Done:  # noqa: ARG001
+        if isinstance(done, Failure):
+            raise done
+        return done
+
+    (job, *_) = worker.runs.left()
+    worker._tasks["task"] = job
+    worker._take(SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=Failure)), "task")
+    assert worker._tasks == {}
+    assert list(worker.failed.values()) == failed
+
+
+def test_a_task_waits_for_the_process_that_did_its_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def execute() -> Outcome:
+        tries.append(0)
+        if len(tries) < 3:
+            raise lock.RunLockedError("locked")
+        return Outcome("finished", 20)
+
+    monkeypatch.setattr("threading.Event.wait", lambda *_: False)
+    assert on_ray._when_unlocked(execute) == Outcome("finished", 20)
+    tries.clear()
+    monkeypatch.setattr(on_ray, "LOCKED_SECONDS", 2.0)
+    assert on_ray._when_unlocked(execute) is None
+
+
+def test_a_node_with_other_code_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(provenance, "code", lambda: "here")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="has another version of rmsexp; install the same one on all nodes"):
+        on_ray._do([], None, str(tmp_path), "there", 1)
