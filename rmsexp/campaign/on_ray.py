@@ -6,6 +6,7 @@ process dies, Ray does it again, on any node: it continues from the last checkpo
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
@@ -141,7 +142,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
     except ImportError:
         raise ReportedError("--on ray needs Ray: pip install 'rmsexp[ray]'") from None
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ReportedError(f"no cluster of Ray at {address} ({str(error).splitlines()[0]})") from None
     try:
