@@ -50,8 +50,9 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
     if not runs:
         return Part(group, None)
     setting = asked.job(runs[0]).setting_folder
-    missing = [run.folder for run in runs if not asked.has_ended(run)]
-    ended = [str(asked.results / run.folder) for run in runs if run.folder not in missing]
+    needed = runs if item.has_runs else []
+    missing = [run.folder for run in needed if not asked.has_ended(run)]
+    ended = [str(asked.results / run.folder) for run in needed if run.folder not in missing]
     records, timings = load(setting).only(ended), timing_records.load(setting)
     timing = asked.timing(item, group)
     comparison = None if timing is None else _best(timing, comparable.comparisons(timings))

@@ -75,7 +75,9 @@ def _hidden_stats(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> 
                 values = table.groupby("position")[statistic].mean()
                 for position in published["position"].unique():
                     value = float(values.get(position, float("nan")))
-                    cells[half, position.upper()] = formats.NO_VALUE if pd.isna(value) else f"{value:.2f}"
+                    cells[half, position.upper()] = (
+                        formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
+                    )
             rows.append(cells)
         numbers.append(ours.assign(row=row))
     return Drawn(

@@ -113,6 +113,8 @@ class Items:
     def runs_of(self, item: Item, group: Group) -> dict[str, list[Run]]:
         """Return the runs of a group, one per seed, by the name of the row in the paper; none if it is absent.
 
+        In a table of times alone, their training steps are timed, but the runs are not done.
+
         Raises: ConfigError if they are not of one setting.
         """
         if group.absent:
@@ -126,7 +128,7 @@ class Items:
 
     def runs(self, chosen: Sequence[Item]) -> list[Run]:
         """Return the runs of items, each once."""
-        groups = [self.runs_of(item, group) for item in chosen for group in item.groups]
+        groups = [self.runs_of(item, group) for item in chosen if item.has_runs for group in item.groups]
         return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
 
     def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:

@@ -75,6 +75,13 @@ def test_all_items_of_the_paper_are_43_runs_and_6_timings(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("quick_jobs")
+def test_a_table_of_times_needs_no_runs(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "table8")
+    assert asked.left() == []
+    assert [list(timing.jobs) for timing in asked.timings(asked.items)] == [["none", "ln", "rms", "prms"]]
+
+
+@pytest.mark.usefixtures("quick_jobs")
 def test_one_run_serves_figure_1_and_then_table_2_at_the_papers_scale(tmp_path: Path) -> None:
     """Figure 1 needs its first 10,000 steps only."""
     figure, table = (ask(tmp_path, name, "scale=paper") for name in ("figure1", "table2"))
@@ -125,20 +132,20 @@ def test_a_plan_has_states_and_costs(
 ) -> None:
     """Runs of other norms of the setting stand for a norm without finished runs."""
     monkeypatch.setattr(cost, "cost", lambda _: cost.Cost(90.0, 1.0))
-    asked = ask(tmp_path, "table8", "timing.budget=30")
+    asked = ask(tmp_path, "table4", "timing.budget=30")
     end(asked, asked.left()[0])
     item_plan.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert out[1:4] == [
-        "  finished     order_embedding/demo/none/seed0",
-        "  missing      order_embedding/demo/ln/seed0",
-        "  missing      order_embedding/demo/rms/seed0",
+        "  finished     transformer/demo/none/seed0",
+        "  missing      transformer/demo/ln/seed0",
+        "  missing      transformer/demo/rms/seed0",
     ]
     assert out[5:] == [
-        "  missing      timing of none, ln, rms, prms in order_embedding/demo",
+        "  missing      timing of none, ln, rms, prms in transformer/demo",
         "1 runs done, 3 left: 4:30, one after the other, each alone on its cores",
         "1 timings left: 0:30",
-        f"next    python -m rmsexp.campaign table8 results={tmp_path} timing.budget=30",
+        f"next    python -m rmsexp.campaign table4 results={tmp_path} timing.budget=30",
     ]
 
 
@@ -198,7 +205,7 @@ def test_an_item_from_its_first_run_to_its_table(
     assert lines[4] == "| Model | R@1, here | R@1, paper |"
     assert lines[6].startswith("| OE + LayerNorm | ")
     assert lines[6].endswith(" | 38.4 |")
-    assert "- Here: scale=demo, built-in synthetic data scenes twin, seeds 0, " in page.read_text()
+    assert "- Here: scale=demo, built-in synthetic data scenes twin, seed 0, " in page.read_text()
     numbers = pd.read_csv(page.with_suffix(".csv"))
     assert numbers["here"].between(0, 1).all()
     assert page.with_suffix(".tex").exists()
@@ -224,5 +231,6 @@ def test_items_without_runs_are_drawn_with_what_is_there(
     text = (asked.folder / "README.md").read_text()
     assert "\n## Table 1\n" in text
     assert "| RMSNorm | M | " in text
-    assert "not done yet: cifar10/demo/none/seed0, " in text
+    names = ", ".join(f"cifar10/demo/{norm}/seed0" for norm in ("none", "bn", "wn"))
+    assert f"- not done yet: {names} and 3 more\n" in text
     assert not list(asked.folder.glob("*.png"))

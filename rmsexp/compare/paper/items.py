@@ -156,6 +156,11 @@ class Item:
     columns: tuple[Column, ...]
     panels: tuple[Panel, ...]
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether the item needs runs; a table of times alone does not."""
+        return self.content.draw != "table" or any(column.quantity != TIME for column in self.columns)
+
 
 class Found(NamedTuple):
     """What the records have of a group.

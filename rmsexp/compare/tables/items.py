@@ -19,7 +19,7 @@ OURS, PAPER = "here", "paper"  # the two halves of a table
 COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]
 PRINTED_AS_DASH = "printed as a dash"  # how the note of a paper's number begins that the paper does not print
 WITH_SAVING = ("rms", "prms")  # norms whose times have the saving against LayerNorm in brackets, as in the paper
-
+LISTED = 3  # a note names at most this many runs, and then says how many more there are
 TIME_NOTE = (
     "time: LayerNorm's is the mean over processes of its median step, and that of another norm is LayerNorm's times "
     "their ratio, which was measured interleaved; ± is the standard deviation over processes; in brackets: the saving"
@@ -179,19 +179,21 @@ def _text(found: Value, column: Column, norm: str) -> str:
 
 
 def sources(scale: str, parts: Sequence[Part]) -> list[str]:
-    """Return a sentence per setting on where our values come from: scale, data, seeds, machine."""
+    """Return a sentence per setting on where our values come from: scale, data, seeds of the runs, machine."""
     found = [part.found for part in parts if part.found is not None]
     several = len({each.setting for each in found}) > 1
     lines = []
     for each in found:
         runs = each.records.runs
-        if len(runs):
-            data = ", ".join(sorted(runs["dataset"].dropna().unique()))
-            kind = "built-in synthetic data" if runs["builtin"].eq(True).any() else "data"
-            seeds = ", ".join(map(str, sorted(runs["seed"].unique())))
+        rows = runs if len(runs) or each.comparison is None else each.comparison.rows
+        if len(rows):
+            kind = "built-in synthetic data" if rows["builtin"].eq(True).any() else "real data"
+            data = " ".join([kind, *sorted(runs["dataset"].dropna().unique())])
+            seeds = sorted(runs["seed"].unique())
+            numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "no runs"
+            machines = ", ".join(sorted(rows["device"].dropna().unique()))
             place = f" ({each.setting})" if several else ""
-            machines = ", ".join(sorted(runs["device"].dropna().unique()))
-            lines.append(f"Here{place}: scale={scale}, {kind} {data}, seeds {seeds}, {machines}.")
+            lines.append(f"Here{place}: scale={scale}, {data}, {numbers}, {machines}.")
     return lines
 
 
@@ -212,7 +214,8 @@ def notes(item: Item, parts: Sequence[Part]) -> list[str]:
 def _of_part(item: Item, found: Found) -> Iterator[str]:
     records = found.records
     if found.missing:
-        yield f"not done yet: {', '.join(found.missing)}"
+        more = f" and {len(found.missing) - LISTED} more" if len(found.missing) > LISTED else ""
+        yield f"not done yet: {', '.join(found.missing[:LISTED])}{more}"
     if len(records.runs):
         if item.columns:
             yield _evaluation(records)
