@@ -1,10 +1,13 @@
 """Measure how much longer the trainer takes than a plain PyTorch loop (bare_loop.py), with equal models and batches.
 
+With task=language_model the plain loop has a model of its own, of torch's layers (bare_language_model.py).
+
 Each pair is a block of steps of the trainer and a block of the plain loop, in random order, in one process. Warm-up and
 evaluation are excluded. The trainer's time includes work that the plain loop does not do: noise that depends on the
 step, the norm of the gradient, the clock, the records and the checkpoints.
 
     python scripts/trainer_overhead.py --pairs 30 --steps 60 scale=demo norm=rms
+    python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1
 
 The ratio is also written to a record (check_record.py).
 """
@@ -17,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import bare_language_model
 import bare_loop
 import check_record
 import numpy as np
@@ -69,6 +73,9 @@ def main() -> None:
             return time.perf_counter() - began - excluded
 
     def bare_seconds() -> float:
+        if cfg.task == "language_model":
+            own = bare_language_model.Model(cfg.model, task.vocabulary, cfg.context)
+            return bare_language_model.train(own, cfg, lambda step: task.batches(step)[0], steps, WARMUP_STEPS)
         model = task.build(job.norm)
         task.initialise(model)
         return bare_loop.train(model, lambda step: task.batches(step)[0], cfg.optim.lr, steps, WARMUP_STEPS)

@@ -148,6 +148,7 @@ class Task:
     """The task ``attentive_reader``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
+    predictions = "questions"
     quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
     files: Mapping[str, str] = {}
 

@@ -111,6 +111,7 @@ class Task:
     """
 
     target = Target(split="test", metric="error", mode="min", selection="test")  # if there is no validation split
+    predictions = "images"
     quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
     notes: Mapping[str, str] = {}
     files: Mapping[str, str] = {}

@@ -98,6 +98,7 @@ class Task:
     """
 
     target = Target(split="test", metric="bits_per_byte", mode="min", selection="valid")
+    predictions = "tokens"
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bits_per_byte", "bits per byte"))
     files: Mapping[str, str] = {}
 
@@ -129,12 +130,17 @@ class Task:
         self.notes["unigram entropy"] = self._unigram_entropy()
         report(self.notes["unigram entropy"])
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return self._tokens.tokeniser.size
+
     def build(self, norm: Norm) -> nn.Module:
         if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
             raise ValueError(
                 "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted"
             )
-        return LanguageModel(norm, self._tokens.tokeniser.size, self.config.model).to(self.device)
+        return LanguageModel(norm, self.vocabulary, self.config.model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)

@@ -139,6 +139,7 @@ class Task:
     # image_recall is the mean of R@1, R@5 and R@10 of images, which the paper's Figure 6 shows. The model with the best
     # mean is the model with the best sum R@1 + R@5 + R@10.
     target = Target(split="test", metric="image_recall", mode="max", selection="valid")
+    predictions = "pairs"
     quantities = (
         loss("train", "per pair"),
         loss("valid", "per pair"),

@@ -173,6 +173,7 @@ class TranslationTask(ABC):
     """Base class of both translation tasks. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid")
+    predictions = "target tokens"
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bleu", "BLEU"))
 
     def __init__(self, config: Any, device: torch.device) -> None:

@@ -127,7 +127,7 @@ class Trainer:
         self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._pause = pause
-        self._first_step, self._first_seconds = self.state.step, self.clock.time
+        self._first_step, self._first_seconds, self._predictions = self.state.step, self.clock.time, 0
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
@@ -223,6 +223,7 @@ class Trainer:
                     raise Diverged(step)
                 self.state.pending.append([*row, result.predictions])
                 self.state.examples += result.examples
+                self._predictions += result.predictions
             self._recent.clear()
 
     def _log(self) -> None:
@@ -239,8 +240,8 @@ class Trainer:
             self._record([row])
             state.pending = []
             seconds = self.clock.time - self._first_seconds
-            steps_per_second = (state.step - self._first_step) / seconds if seconds else 0.0
-            self._display.update(row, steps_per_second)
+            done = {"steps": state.step - self._first_step, self.task.predictions: self._predictions}
+            self._display.update(row, {name: count / seconds if seconds else 0.0 for name, count in done.items()})
 
     def _evaluate(self, extents: Sequence[Extent]) -> None:
         """Evaluate the model; write a row per split and the task's files; save the model if it is the best so far."""

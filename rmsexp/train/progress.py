@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -24,12 +25,13 @@ class ProgressDisplay:
         self._console = Console(file=sys.stderr)
         self._bar = self._show(_Bar, label, steps, self._console) if self._console.is_terminal else None
 
-    def update(self, row: Row, steps_per_second: float) -> None:
-        """Show a training row."""
+    def update(self, row: Row, rates: Mapping[str, float]) -> None:
+        """Show a training row. ``rates``: numbers per second, of steps and of what else is counted, such as tokens."""
         step, loss = row["step"], row["loss"]
-        remaining = (self._steps - step) / steps_per_second if steps_per_second else 0.0
+        remaining = (self._steps - step) / rates["steps"] if rates["steps"] else 0.0
         loss_text = "not finite" if loss is None else f"{loss:.4f}"
-        text = f"loss {loss_text}  {steps_per_second:.1f} steps/s  {duration(remaining)} left"
+        speed = ", ".join(f"{rate:,.{0 if rate >= 100 else 1}f} {name}/s" for name, rate in rates.items())
+        text = f"loss {loss_text}  {speed}  {duration(remaining)} left"
         if self._bar is not None:
             self._show(self._bar.update, step, text)
         else:

@@ -86,13 +86,15 @@ class MicroBatches(list[Any]):
 class Task(Protocol):
     """Interface of tasks. A task is constructed from its config and a device, which also opens its data set.
 
-    ``quantities``: what reports draw and tabulate against steps and time, in this order. ``notes``: remarks on the
-    metrics, for the record. ``files``: texts from the last evaluation that are written to the run's folder, by file
-    name.
+    ``predictions``: what the loss is averaged over (:attr:`Objective.count`), in the plural, such as tokens; progress
+    shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order.
+    ``notes``: remarks on the metrics, for the record. ``files``: texts from the last evaluation that are written to the
+    run's folder, by file name.
     """
 
     dataset: Dataset
     target: Target
+    predictions: str
     quantities: Sequence[Quantity]
     steps_per_epoch: float
     notes: Mapping[str, str]

@@ -27,6 +27,7 @@ class Slopes:
     """A task whose objective is a linear layer's output: its gradient with respect to the weight is the batch."""
 
     dataset, target = Dataset("slopes", "", True), Target("test", "loss", "min", "test")
+    predictions = "slopes"
     quantities = (loss("test"),)
     steps_per_epoch = 1.0
     notes: Mapping[str, str] = {}
