@@ -190,10 +190,10 @@ def sources(scale: str, parts: Sequence[Part]) -> list[str]:
             kind = "built-in synthetic data" if rows["builtin"].eq(True).any() else "real data"
             data = " ".join([kind, *sorted(runs["dataset"].dropna().unique())])
             seeds = sorted(runs["seed"].unique())
-            numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "no runs"
+            numbers = f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else ""
             machines = ", ".join(sorted(rows["device"].dropna().unique()))
             place = f" ({each.setting})" if several else ""
-            lines.append(f"Here{place}: scale={scale}, {data}, {numbers}, {machines}.")
+            lines.append(f"Here{place}: scale={scale}, {data}{numbers}, {machines}.")
     return lines
 
 
