@@ -15,7 +15,9 @@ MOST_TOKENS = 1_000_000
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    _generate(_parser().parse_args(argv))
+    arguments = _parser().parse_args(argv)
+    _check(arguments)
+    _generate(arguments)
     return 0
 
 
@@ -33,10 +35,9 @@ def _parser() -> argparse.ArgumentParser:
 def _generate(arguments: argparse.Namespace) -> None:
     """Write the prompt and its continuation to standard output.
 
-    Raises: ConfigError for an invalid argument; ConfigError, CheckpointError, DataError, ValueError or OSError if the
+    Raises: ConfigError for an invalid norm class; ConfigError, CheckpointError, DataError, ValueError or OSError if the
     run cannot be loaded.
     """
-    _check(arguments)
     import torch
 
     from rmsexp import config, trained

@@ -144,8 +144,8 @@ class Task:
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)
-        streams = lambda name: stream(self.config.seed, "init", name)  # noqa: E731
-        init.initialise(model, init.lecun_normal, streams, model.initialisers())
+        seed = self.config.seed
+        init.initialise(model, init.lecun_normal, lambda name: stream(seed, "init", name), model.initialisers())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return self.config.optim.optimizer(model.parameters())

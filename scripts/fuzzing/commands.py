@@ -23,7 +23,7 @@ from fuzzing.hostile import ARGUMENTS
 from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
-from rmsexp import app, bench, prepare, published, record, report, runner, status, tasks, timing, translate
+from rmsexp import app, bench, generate, prepare, published, record, report, runner, status, tasks, timing, translate
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.data import DataError
 from rmsexp.measure import layers, steps
@@ -98,6 +98,7 @@ def without_work() -> Iterator[None]:
         mock.patch.object(report, "run", return_value=[Path("page.html")]),
         mock.patch.object(analysis, "_analyse", _refuse),
         mock.patch.object(translate, "_translate", _refuse),
+        mock.patch.object(generate, "_generate", _refuse),
         mock.patch.object(published, "import_log", return_value=Path("record")),
         mock.patch.object(published.compare, "draw", return_value=Path("curves")),
         mock.patch.object(socket, "getaddrinfo", side_effect=OSError("no network")),
@@ -125,6 +126,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "status": status.main,
     "analysis": analysis.main,
     "translate": translate.main,
+    "generate": generate.main,
     "prepare": prepare.main,
     "published": published.main,
     "rmsexp": entry.main,

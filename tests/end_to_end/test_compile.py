@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.language_models import TINY
 from helpers.sites import NORMS, close, draw, fill
 from helpers.translation_tasks import SEARCH, SIZES
 from torch import Tensor, nn
@@ -62,6 +63,11 @@ def test_compiled_training_on_batches_of_different_lengths_equals_eager_training
     text_root: Path, tmp_path: Path
 ) -> None:
     assert_same_training("transformer", "ln", text_root, tmp_path, *TEXT)
+
+
+@pytest.mark.usefixtures("aot_eager", "small_synthetic_data")
+def test_compiled_training_of_a_language_model_equals_eager_training(tmp_path: Path) -> None:
+    assert_same_training("language_model", "rms", tmp_path, tmp_path / "results", *TINY[1:])
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
