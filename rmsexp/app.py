@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(overrides, arguments.config_dir) for overrides in runs]
         if sweep is None:
             return _single_run(jobs[0])
+        if process.rank_and_size()[1] > 1:
+            raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
         launcher = _launcher(sweep, arguments.config_dir)
         if submission.executor_name(launcher):
             overrides = [list(job.overrides) for job in jobs]
@@ -170,16 +172,23 @@ def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
 def _single_run(job: config.Job) -> int:
     """Do one run and return the exit status.
 
-    Unless the run fails or is stopped, redraw the figures of its setting and suggest a next command.
+    Unless the run fails or is stopped, redraw the figures of its setting and suggest a next command. Of the processes
+    that torchrun started for the run, process 0 alone does this.
     """
-    from rmsexp import runner
+    from rmsexp import joint_runner
 
-    outcome = runner.execute(job)
-    _print_outcome(job, outcome)
+    outcome = joint_runner.execute(job)
+    rank, _ = process.rank_and_size()
+    if rank == 0:
+        _print_outcome(job, outcome)
+    elif outcome.status == "failed":
+        report(f"process {rank}: {outcome.error}")
     if outcome.signum is not None:
         return 128 + outcome.signum
     if outcome.status == "failed":
         return 1
+    if rank > 0:
+        return 0
     curves = draw(job)
     if curves is not None:
         print(f"curves  {curves}")

@@ -59,12 +59,12 @@ GROUPS = {
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
 NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
-    *("log_every", "eval_every", "checkpoint_every"),
+    *("log_every", "eval_every", "checkpoint_every", "distributed.timeout"),
     *("norm_eps", "keep_scale"),  # the options of norms that take their values from here are part of the identity
 }
 # Keys that were added later, with the value that runs without them have. With this value a run has the same identity as
 # without the key, so it continues, and the key is no part of a folder's name unless a recipe has another value.
-ADDED = {"micro_batches": 1, "model.tied": True, "model.variant": "nematus_tf"}
+ADDED = {"micro_batches": 1, "reduce": "ordered", "model.tied": True, "model.variant": "nematus_tf"}
 
 LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  # of sweeps -> the extra that has it
 

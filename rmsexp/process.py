@@ -107,6 +107,19 @@ def open_standard_streams() -> None:
             os.set_inheritable(number, True)
 
 
+# --- processes of one run
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return the number of this process among those that torchrun started for one run, and how many these are.
+
+    A process that torchrun did not start is the only one: (0, 1).
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
 # --- signals
 
 

@@ -7,23 +7,24 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 import yaml
 from torch import nn
 
 from rmsexp import atomic, config, lock, process, record, tasks
-from rmsexp.command_line import brief, memory_message
+from rmsexp.command_line import ReportedError, brief, memory_message
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.machine_lock import Pause
 from rmsexp.train import loggers, provenance
-from rmsexp.train.checkpoint import CheckpointError, Identity
+from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.distributed.group import Group
+from rmsexp.train.distributed.joint import JointContention, JointStepper, JointTrainer, share_start
 from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
@@ -32,7 +33,7 @@ from rmsexp.train.state import State
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
-EXPECTED = (DataError, CheckpointError, ValueError)  # errors that are reported by their message, without a traceback
+EXPECTED = (DataError, ReportedError, ValueError)  # errors that are reported by their message, without a traceback
 
 
 @dataclass(frozen=True)
@@ -99,20 +100,21 @@ class RunFile:
                 self.write()
 
 
-def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None) -> Outcome:
+def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None, group: Group | None = None) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
+    ``group``: the processes of the run, of which this is process 0; None: it is the only one.
 
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
-    outcome = _execute(job, n_jobs, pause)
+    outcome = _execute(job, n_jobs, pause, group)
     process.hand_on(outcome.signum)
     return outcome
 
 
-def _execute(job: config.Job, n_jobs: int, pause: Pause | None) -> Outcome:
+def _execute(job: config.Job, n_jobs: int, pause: Pause | None, group: Group | None) -> Outcome:
     folder = record.RunFolder(job.folder)
     with folder.locked():
         if job.config.force:
@@ -132,7 +134,7 @@ def _execute(job: config.Job, n_jobs: int, pause: Pause | None) -> Outcome:
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.remove_temporaries()
         with process.safe_output():
-            return _run_and_report(job, earlier, warnings, n_jobs, pause)
+            return _run_and_report(job, earlier, warnings, n_jobs, pause, group)
 
 
 def _already(earlier: Earlier) -> Outcome:
@@ -143,7 +145,12 @@ def _already(earlier: Earlier) -> Outcome:
 
 
 def _run_and_report(
-    job: config.Job, earlier: Earlier, warnings: Sequence[str], n_jobs: int, pause: Pause | None
+    job: config.Job,
+    earlier: Earlier,
+    warnings: Sequence[str],
+    n_jobs: int,
+    pause: Pause | None,
+    group: Group | None,
 ) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
@@ -151,12 +158,12 @@ def _run_and_report(
     """
     folder, before = earlier.folder, earlier.status or {}
     status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
-    interrupt = Interrupt()
+    interrupt = Interrupt() if group is None else group.interrupt
     written = folder.status_path.read_bytes() if folder.status_path.exists() else None
     try:
         with interrupt.install():
             status.write("running")
-            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs, pause)
+            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs, pause, group)
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
@@ -186,27 +193,34 @@ def _run(
     interrupt: Interrupt,
     n_jobs: int,
     pause: Pause | None,
+    group: Group | None,
 ) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, folder, failures = job.config, status.folder, Failures()
     loggers.check(cfg.logger)
     device = set_up_device(cfg, n_jobs)
-    task = tasks.make(job, device)
+    if group is not None:
+        group.announce(begins=True)
     with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures)) as display:
-        display.report(_headline(job, task))
-        for warning in warnings:
-            display.report(f"warning: {warning}")
-        earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
-        task.prepare(display.report)
+        with nullcontext() if group is None else group.turn():
+            task = tasks.make(job, device)
+            display.report(_headline(job, task))
+            for warning in warnings:
+                display.report(f"warning: {warning}")
+            earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
+            task.prepare(display.report)
         model = task.build(job.norm)
-        stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
-        identity = Identity(cfg.seed, config.digest(job.resolved), task.dataset.digest)
-        start = restore(stepper, folder, identity, status.checkpoint)
+        parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+        stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
+        start = restore(stepper, folder, identity(job, task), status.checkpoint)
+        if group is not None:
+            share_start(group, stepper, start, identity(job, task))
         compile_model(model, cfg)
         for warning in start.warnings:
             display.report(f"warning: {warning}")
-        contention = Contention(device, shared=n_jobs > 1)
-        sessions = _sessions(earlier.sessions, device, start.state.step, display.report)
+        contention = Contention(device, shared=n_jobs > 1) if group is None else JointContention(device, group)
+        session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
+        sessions = _sessions(earlier.sessions, session, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 
         def update_record() -> None:
@@ -219,7 +233,8 @@ def _run(
         atomic.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
         views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
-        trainer = Trainer(stepper, start, folder, interrupt, contention, views, display, update_record, pause)
+        parts_of_trainer = (stepper, start, folder, interrupt, contention, views, display, update_record)
+        trainer = Trainer(*parts_of_trainer, pause) if group is None else JointTrainer(*parts_of_trainer, group=group)
         try:
             return _train(trainer, views, status)
         finally:
@@ -253,15 +268,15 @@ def _headline(job: config.Job, task: Task) -> str:
 
 
 def _sessions(
-    earlier: Sequence[dict[str, Any]], device: torch.device, step: int, report: Callable[[str], None]
+    earlier: Sequence[dict[str, Any]], current: dict[str, Any], report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return the sessions of a run that continues at ``step``: the earlier ones that began before it, and this one.
+    """Return the sessions of a run: those of ``earlier`` that began before the present one, and ``current``, this one.
 
     ``comparable`` in this session is false if a key of ``provenance.DECISIVE``, such as code or threads, has changed
     since the session before. Such changes, and the step of a continued run, are reported.
     """
+    step = current["from_step"]
     sessions = [session for session in earlier if session["from_step"] < step]
-    current = provenance.session(device, step)
     changed = provenance.changed(sessions[-1], current) if sessions else []
     if changed:
         report(f"warning: changed since the run's last process: {', '.join(changed)}; savings of time exclude this run")
@@ -271,6 +286,11 @@ def _sessions(
     if step:
         report(f"continuing at step {step}")
     return [*sessions, current | {"comparable": known and not changed}]
+
+
+def identity(job: config.Job, task: Task) -> Identity:
+    """Return the identity that the checkpoints of a job's run have."""
+    return Identity(job.config.seed, config.digest(job.resolved), task.dataset.digest)
 
 
 def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:

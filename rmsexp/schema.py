@@ -16,11 +16,12 @@ from typing import Any, cast
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from rmsexp.checks import at_least, choice, nearest, not_empty
+from rmsexp.checks import at_least, choice, nearest, not_empty, positive
 from rmsexp.command_line import ReportedError
 from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
+REDUCE = ("ordered", "fast")
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
 
 
@@ -81,12 +82,23 @@ class LoggerConfig:
 
 
 @dataclass
+class DistributedConfig:
+    """Options of a run on several processes. ``timeout``: the longest time, in seconds, that one waits for another."""
+
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        positive("distributed.timeout", self.timeout)
+
+
+@dataclass
 class RunConfig:
     """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
 
     ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
     ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
     ``micro_batches``: number of parts of a step's batch, whose gradients are computed one after the other and added.
+    ``reduce``: how several processes add up gradients, one of ``REDUCE``.
 
     Raises: ValueError for invalid values.
     """
@@ -101,6 +113,7 @@ class RunConfig:
     threads: int | None = None
     precision: str = MISSING
     micro_batches: int = 1
+    reduce: str = "ordered"
     norm_eps: float = 1e-5
     keep_scale: bool | None = None
     deterministic: bool = MISSING
@@ -113,8 +126,15 @@ class RunConfig:
     checkpoint_every: int = MISSING
     data: DataConfig = field(default_factory=DataConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+
+    @property
+    def parts(self) -> tuple[str, int]:
+        """Return the key that sets the number of micro-batches per step, and this number."""
+        return "micro_batches", self.micro_batches
 
     def __post_init__(self) -> None:
+        choice("reduce", self.reduce, REDUCE)
         choice("precision", self.precision, ("float32", "bfloat16"))
         if self.evaluation is not None:
             choice("evaluation", self.evaluation, score.PLANS)

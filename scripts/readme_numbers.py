@@ -70,6 +70,7 @@ BLOCKS: Blocks = {
     "kills": checks.kills,
     "preempted-sweep": checks.preempted_sweep,
     "ray-node-lost": checks.ray_node_lost,
+    "distributed-equality": checks.distributed_equality,
     "recurrences": layers.recurrences,
 }
 

@@ -7,7 +7,7 @@ same number of captions, ``per_image``; the captions of one image are adjacent r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -19,7 +19,17 @@ CUTOFFS = (1, 5, 10)  # the K of the metrics R@K
 Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
 
 
-def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None) -> dict[str, float]:
+Metrics = dict[str, float]
+Each = Callable[[Callable[[int], Metrics], Iterable[int]], list[Metrics]]
+
+
+def _in_turn(function: Callable[[int], Metrics], items: Iterable[int]) -> list[Metrics]:
+    return [function(item) for item in items]
+
+
+def retrieval(
+    captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None, each: Each = _in_turn
+) -> dict[str, float]:
     """Return metrics of the search for images by captions (``image_…``) and for captions by images (``caption_…``).
 
     ``_r1``, ``_r5`` and ``_r10``: share of queries whose match, or best match, has rank at most 1, 5 or 10.
@@ -29,16 +39,19 @@ def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | No
         fold: number of images in a fold. Each fold is ranked by itself, with its captions, and metrics are averaged
             over folds; images that do not fill the last fold are left out. With None, or more than there are images,
             all images are one fold.
+        each: returns the results of a function for several arguments.
     """
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
-    results = []
-    for start in range(0, len(images) - size + 1, size):
+
+    def metrics(start: int) -> dict[str, float]:
         fold_captions = captions[start * per_image : (start + size) * per_image]
         fold_images = images[start : start + size]
         # No variable refers to the penalties here, so that `ranks` can free them after making its copy.
         image_ranks, caption_ranks = ranks(penalties(fold_captions, fold_images, penalty), per_image)
-        results.append(_summary("image", image_ranks) | _summary("caption", caption_ranks))
+        return _summary("image", image_ranks) | _summary("caption", caption_ranks)
+
+    results = each(metrics, range(0, len(images) - size + 1, size))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 

@@ -47,6 +47,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
 from rmsexp.rules.quantities import Quantity, error, loss
+from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
@@ -243,12 +244,16 @@ class Task:
 
     def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
         """Return mean loss and error of a split. Its examples keep their order and their entity names."""
+        words, size = np.arange(len(self._cloze.words)), self.config.batch_size
+
+        def sums(start: int) -> dict[str, float]:
+            batch = self._load(split, np.arange(start, min(start + size, len(split))), words)
+            return {name: value.item() for name, value in _sums(model(batch), batch.answer)[0].items()}
+
         totals = {"loss": 0.0, "error": 0.0}
-        words = np.arange(len(self._cloze.words))
-        for start in range(0, len(split), self.config.batch_size):
-            batch = self._load(split, np.arange(start, min(start + self.config.batch_size, len(split))), words)
-            for name, value in _sums(model(batch), batch.answer)[0].items():
-                totals[name] += value.item()
+        for batch in each(sums, range(0, len(split), size)):
+            for name, value in batch.items():
+                totals[name] += value
         return {name: total / len(split) for name, total in totals.items()}
 
     def _held_out(self) -> dict[str, Examples]:

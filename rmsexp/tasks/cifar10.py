@@ -21,6 +21,7 @@ from rmsexp.models.convpool import ConvPool
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, error, loss
+from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
@@ -184,11 +185,15 @@ class Task:
 
     def _scores(self, model: nn.Module, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """Return mean loss and error of as many images, the first ones, as there are labels."""
-        totals = {"loss": 0.0, "error": 0.0}
-        for start in range(0, len(labels), EVALUATION_BATCH):
+
+        def sums(start: int) -> dict[str, float]:
             images, truth = self._load(x, labels, np.arange(start, min(start + EVALUATION_BATCH, len(labels))))
-            for name, value in _sums(model(images), truth).items():
-                totals[name] += value.item()
+            return {name: value.item() for name, value in _sums(model(images), truth).items()}
+
+        totals = {"loss": 0.0, "error": 0.0}
+        for batch in each(sums, range(0, len(labels), EVALUATION_BATCH)):
+            for name, value in batch.items():
+                totals[name] += value
         return {name: total / len(labels) for name, total in totals.items()}
 
     def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:

@@ -23,6 +23,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import BatchNormOptions
 from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import AdamWConfig
 from rmsexp.train.randomness import drawn_index, permutation, seed_of, stream
 from rmsexp.train.schedule import Cosine
@@ -200,7 +201,13 @@ class Task:
         """Return the metrics of a split, or of its first ``sequences`` sequences. The first follows a line feed."""
         context, lengths = self.config.context, self._tokens.tokeniser.lengths
         split = split if sequences is None else split[: sequences * context]
-        nats = sum(_nats(model, batch)[0].item() for batch in self._held_out(split))
+        shifted = np.concatenate([split[:1], split])
+        shifted[0] = self._tokens.tokeniser.line_end
+
+        def sum_of(batch: tuple[np.ndarray, int]) -> float:
+            return _nats(model, self._load(shifted, *batch))[0].item()
+
+        nats = sum(each(sum_of, self._held_out(len(split))))
         mean = nats / len(split)
         return {
             "loss": mean,
@@ -208,17 +215,18 @@ class Task:
             "perplexity": math.exp(mean) if mean < 700 else math.inf,
         }
 
-    def _held_out(self, split: np.ndarray) -> Iterator[Tensor]:
-        """Yield a split as batches of successive sequences; the last has what remains."""
+    def _held_out(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield batches of the successive sequences of ``tokens`` tokens, as their starts and their common length.
+
+        Each sequence has one token before those that are predicted. The last batch has what remains.
+        """
         context = self.config.context
-        shifted = np.concatenate([split[:1], split])
-        shifted[0] = self._tokens.tokeniser.line_end
-        whole, size = len(split) // context, max(1, EVALUATED_TOKENS // context)
+        whole, size = tokens // context, max(1, EVALUATED_TOKENS // context)
         starts = np.arange(whole) * context
         for at in range(0, whole, size):
-            yield self._load(shifted, starts[at : at + size], context + 1)
-        if rest := len(split) - whole * context:
-            yield self._load(shifted, np.array([whole * context]), rest + 1)
+            yield starts[at : at + size], context + 1
+        if rest := tokens - whole * context:
+            yield np.array([whole * context]), rest + 1
 
     def _load(self, array: np.ndarray, starts: np.ndarray, length: int) -> Tensor:
         """Return rows of ``length`` tokens from ``starts`` on, on the device, ``(row, length)``."""

@@ -25,6 +25,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
@@ -224,7 +225,10 @@ class Task:
         for name, split in splits.items():
             captions, images = self._embed(model, split)
             fold = self.config.data.fold if name == "test" else None
-            results[name] = {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold)}
+            results[name] = {
+                "loss": self._loss(captions, images),
+                **retrieval(captions, images, self._penalty, fold, each),
+            }
         return results
 
     def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
@@ -234,15 +238,13 @@ class Task:
         """
         order = np.argsort(split.captions.lengths, kind="stable")
         parts = [order[start : start + ENCODED_AT_ONCE] for start in range(0, len(order), ENCODED_AT_ONCE)]
-        ordered = torch.cat([model.captions(*self._tokens(split, part)) for part in parts])
+        ordered = torch.cat(each(lambda part: model.captions(*self._tokens(split, part)), parts)).to(self.device)
         captions = torch.empty_like(ordered)
         captions[torch.from_numpy(order)] = ordered
         rows = np.arange(len(split))
-        images = [
-            model.images(self._features(split, rows[start : start + ENCODED_AT_ONCE]))
-            for start in range(0, len(rows), ENCODED_AT_ONCE)
-        ]
-        return captions.float(), torch.cat(images).float()
+        blocks = [rows[start : start + ENCODED_AT_ONCE] for start in range(0, len(rows), ENCODED_AT_ONCE)]
+        images = torch.cat(each(lambda block: model.images(self._features(split, block)), blocks)).to(self.device)
+        return captions.float(), images.float()
 
     def _loss(self, captions: Tensor, images: Tensor) -> float:
         """Return the ranking loss of a held-out split per matching pair.
@@ -250,11 +252,16 @@ class Task:
         The images are split into batches of about equal size, at most ``batch_size``. For each batch, the loss is
         computed with the first caption of each image, then with the second, and so on.
         """
+
+        def losses(rows: Tensor) -> list[float]:
+            penalties = (self._penalty(captions[PER_IMAGE * rows + i], images[rows]) for i in range(PER_IMAGE))
+            return [ranking_loss(matrix, self.config.margin).item() for matrix in penalties]
+
+        batches = torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size))
         total = 0.0
-        for rows in torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size)):
-            for caption in range(PER_IMAGE):
-                penalties = self._penalty(captions[PER_IMAGE * rows + caption], images[rows])
-                total += ranking_loss(penalties, self.config.margin).item()
+        for values in each(losses, batches):
+            for value in values:
+                total += value
         return total / len(captions)
 
     def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> tuple[Tensor, Tensor]:

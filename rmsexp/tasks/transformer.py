@@ -67,6 +67,10 @@ class Config(translation.Config):
     model: Sizes = field(default_factory=Sizes)
     schedule: WarmUp = field(default_factory=lambda: WarmUp(300_000, 4000))
 
+    @property
+    def parts(self) -> tuple[str, int]:
+        return "accumulate", self.accumulate
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("tokens", "accumulate", "pool"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.rules.score import INTERIM
+from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
@@ -260,10 +262,14 @@ class TranslationTask(ABC):
 
         These are the pairs in :attr:`rmsexp.data.translation.HeldOut.scored`.
         """
+        for indices in self._held_out_indices(held_out):
+            yield self._load(held_out.pairs, indices)
+
+    def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
+        """Return the batches of :meth:`held_out_batches`, as indices of pairs."""
         size = self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
-        for start in range(0, len(order), size):
-            yield self._load(held_out.pairs, order[start : start + size])
+        return [order[start : start + size] for start in range(0, len(order), size)]
 
     @torch.no_grad()
     def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
@@ -272,14 +278,16 @@ class TranslationTask(ABC):
         Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
         """
         decoding = self.config.decoding
-        translations: dict[int, list[int]] = {}
-        order = sorted((i for i in range(len(sources)) if len(sources[i]) > 1), key=lambda i: -len(sources[i]))
-        for start in range(0, len(order), decoding.batch_size):
+
+        def found(start: int) -> list[list[int]]:
             indices = order[start : start + decoding.batch_size]
             tokens, mask = self._pad([sources[i] for i in indices])
             limits = decoding.limits(mask.sum(1))
-            best = beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
-            translations.update(zip(indices, best, strict=True))
+            return beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
+
+        order = sorted((i for i in range(len(sources)) if len(sources[i]) > 1), key=lambda i: -len(sources[i]))
+        batches = each(found, range(0, len(order), decoding.batch_size))
+        translations = dict(zip(order, itertools.chain.from_iterable(batches), strict=True))
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Model, held_out: translation.HeldOut) -> float:
@@ -287,10 +295,15 @@ class TranslationTask(ABC):
 
         It is NaN if there are no such pairs, as may happen in an interim evaluation.
         """
+
+        def losses(indices: np.ndarray) -> tuple[float, int]:
+            batch = self._load(held_out.pairs, indices)
+            return token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item(), len(batch.real)
+
         total, tokens = 0.0, 0
-        for batch in self.held_out_batches(held_out):
-            total += token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()
-            tokens += len(batch.real)
+        for batch_total, batch_tokens in each(losses, self._held_out_indices(held_out)):
+            total += batch_total
+            tokens += batch_tokens
         return total / tokens if tokens else math.nan
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:

@@ -1,4 +1,4 @@
-"""Stopwatch, clock and date. No other module of the package reads the time."""
+"""Stopwatch, clock, spans of time and date. No other module of the package reads the time."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class Clock:
     def time(self) -> float:
         """Return the seconds in the buckets ``TIMED``, which are the time axis of every curve."""
         return sum(self.seconds[name] for name in TIMED)
+
+
+def span(seconds: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=seconds)
 
 
 def now() -> str:

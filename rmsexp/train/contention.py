@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -49,10 +49,10 @@ def _machine() -> tuple[int, int]:
     return ticks[7], sum(ticks)
 
 
-def _gpu_shared() -> bool | None:
-    """Return whether another process computes on a GPU of this machine; None if that is unknown.
+def _gpu_shared(own: Set[int]) -> bool | None:
+    """Return whether a process that is not in ``own`` computes on a GPU of this machine; None if that is unknown.
 
-    This process computes on a GPU, too. If nvidia-smi does not list it, as in a container, the answer is None.
+    The processes ``own`` compute on a GPU. If nvidia-smi does not list them, as in a container, the answer is None.
     """
     try:
         answer = subprocess.run(
@@ -64,8 +64,8 @@ def _gpu_shared() -> bool | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    pids = {word for word in answer.split() if word.isdigit()}
-    return len(pids) > 1 if str(os.getpid()) in pids else None
+    pids = {int(word) for word in answer.split() if word.isdigit()}
+    return pids > own if pids >= own else None
 
 
 class Contention:
@@ -77,6 +77,7 @@ class Contention:
 
     def __init__(self, device: torch.device, shared: bool = False) -> None:
         self._shared = shared
+        self.own_pids = {os.getpid()}  # of the run's processes on this machine
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
@@ -127,7 +128,7 @@ class Contention:
         lists the evidence behind the state. On a GPU this also asks nvidia-smi whether another process uses a GPU now.
         """
         if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
-            self._gpu_shared = _gpu_shared()
+            self._gpu_shared = _gpu_shared(self.own_pids)
         probes = self._probe_report()
         slowdown = probes["slowdown"] if probes else None
         evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]

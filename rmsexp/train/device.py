@@ -7,7 +7,7 @@ import os
 import torch
 from torch import nn
 
-from rmsexp import cores
+from rmsexp import cores, process
 from rmsexp.config import RunConfig
 from rmsexp.train import memory
 
@@ -16,7 +16,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     """Set threads, determinism on CUDA, and the reuse of memory (:mod:`.memory`); return the config's device.
 
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
-    ``threads``.
+    ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
     Raises: ValueError if the config asks for CUDA and torch sees no CUDA device.
     """
@@ -31,6 +31,9 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         # Only warn: PyTorch lists max_pool2d's backward as nondeterministic, also for windows that do not overlap.
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if name == "cuda" and process.rank_and_size()[1] > 1:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 
 

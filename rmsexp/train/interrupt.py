@@ -27,14 +27,16 @@ class Interrupted(BaseException):
 class Interrupt:
     """While installed, each stopping signal raises :class:`Interrupted`: at once, or after :meth:`deferred`.
 
-    The signals are those of :func:`rmsexp.process.stopping_signals`.
+    The signals are those of :func:`rmsexp.process.stopping_signals`. ``joint``: whether this is one of the processes of
+    a run on several. ``received``: the number of the signal that the process has got, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, joint: bool = False) -> None:
         self._deferred = 0
-        self._received: int | None = None
-        # A worker gets a signal from its terminal and again from the sweep's process, which acts on second signals.
-        self._once = parent_process() is not None
+        self.received: int | None = None
+        # A worker gets a signal from its terminal and again from the sweep's process, which acts on second signals. A
+        # process that torchrun started gets a signal again from torchrun.
+        self._once = joint or parent_process() is not None
 
     @contextmanager
     def install(self) -> Iterator[None]:
@@ -49,13 +51,13 @@ class Interrupt:
             yield
         finally:
             self._deferred -= 1
-        if self._received is not None and not self._deferred:
-            raise Interrupted(self._received)
+        if self.received is not None and not self._deferred:
+            raise Interrupted(self.received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        again = self._received is not None
+        again = self.received is not None
         if again and (self._once or signum == signal.SIGUSR2):  # nobody presses a key for SIGUSR2 to end a run at once
             return
-        self._received = signum
+        self.received = signum
         if again or not self._deferred:  # a second signal is not deferred
             raise Interrupted(signum, torn=again)

@@ -174,7 +174,7 @@ class Trainer:
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
             for _ in range(WARMUP_STEPS):
-                self._update(self.state.step, self.task.batches(self.state.step))
+                self._update(self.state.step, self._batches(self.state.step))
             synchronise(self.settings.device)
         finally:
             with self._interrupt.deferred():
@@ -191,14 +191,20 @@ class Trainer:
         with self._contention.watch():
             while state.step < edge and not (pause is not None and pause.is_due()):
                 with self._interrupt.deferred():
-                    with self.clock.bucket("data"):
-                        batches = self.task.batches(state.step)
-                    with self.clock.bucket("train"):
-                        self._recent.append(self._update(state.step, batches))
-                    state.step += 1
+                    self._step()
             with self.clock.bucket("train"):
                 synchronise(self.settings.device)
         self._collect()
+
+    def _step(self) -> None:
+        with self.clock.bucket("data"):
+            batches = self._batches(self.state.step)
+        with self.clock.bucket("train"):
+            self._recent.append(self._update(self.state.step, batches))
+        self.state.step += 1
+
+    def _batches(self, step: int) -> MicroBatches:
+        return self.task.batches(step)
 
     def _update(self, step: int, batches: MicroBatches) -> StepResult:
         result = self._stepper.take(step, batches)
@@ -221,9 +227,10 @@ class Trainer:
                     if self.state.pending:
                         self._log()
                     raise Diverged(step)
-                self.state.pending.append([*row, result.predictions])
-                self.state.examples += result.examples
-                self._predictions += result.predictions
+                predictions = int(result.predictions)
+                self.state.pending.append([*row, predictions])
+                self.state.examples += int(result.examples)
+                self._predictions += predictions
             self._recent.clear()
 
     def _log(self) -> None:
@@ -258,8 +265,7 @@ class Trainer:
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
                 self._record(rows)
-                for name, text in self.task.files.items():
-                    atomic.write_atomic(self._folder.path / name, text)
+                self._write_files()
                 for row in rows:
                     self._display.report_evaluation(row)
             self.state.evaluated = self.state.step
@@ -267,16 +273,23 @@ class Trainer:
             if target.selection in results:
                 self._save_best(results[target.selection][target.metric])
 
+    def _write_files(self) -> None:
+        for name, text in self.task.files.items():
+            atomic.write_atomic(self._folder.path / name, text)
+
     def _save_best(self, value: float) -> None:
         """Save the model if ``value``, the target's metric on the selection split, is finite and the best so far."""
         state, target = self.state, self.task.target
         sign = 1 if target.mode == "min" else -1
         if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
             state.best = value
-            with self.clock.bucket("checkpoint"):
-                best = {"identity": self._identity, "step": state.step, target.metric: value}
-                best["model"] = self.model.state_dict()
-                checkpoint.save_best(self._folder.checkpoints, best)
+            self._write_best(value)
+
+    def _write_best(self, value: float) -> None:
+        with self.clock.bucket("checkpoint"):
+            best = {"identity": self._identity, "step": self.state.step, self.task.target.metric: value}
+            best["model"] = self.model.state_dict()
+            checkpoint.save_best(self._folder.checkpoints, best)
 
     def _checkpoint(self) -> None:
         with self.clock.bucket("checkpoint"), self._interrupt.deferred():

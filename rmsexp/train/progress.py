@@ -17,12 +17,12 @@ from rmsexp.train.failures import Failures
 class ProgressDisplay:
     """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error.
 
-    If the display fails, it is switched off and its error is added to ``failures``.
+    If the display fails, it is switched off and its error is added to ``failures``. With ``quiet`` it shows nothing.
     """
 
-    def __init__(self, label: str, steps: int, failures: Failures | None = None) -> None:
+    def __init__(self, label: str, steps: int, failures: Failures | None = None, quiet: bool = False) -> None:
         self._label, self._steps, self._failures = label, steps, failures or Failures()
-        self._console = Console(file=sys.stderr)
+        self._console = Console(file=sys.stderr, quiet=quiet)
         self._bar = self._show(_Bar, label, steps, self._console) if self._console.is_terminal else None
 
     def update(self, row: Row, rates: Mapping[str, float]) -> None:

@@ -54,8 +54,10 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
 
     ``machine`` is one of them if the ids differ; a machine's speeds depend on what else it does. Older records lack it.
+    ``world_size`` is the number of processes, which sessions of one process lack.
     """
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
+    changes += ["world_size"] * (before.get("world_size", 1) != after.get("world_size", 1))
     is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]
     return changes + ["machine"] * is_other
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,12 +23,15 @@ class HoldsUpdates(Protocol):
         """Apply updates that :meth:`release_updates` returned."""
 
 
+Updates = list[list[Any]]  # of a micro-batch, by module
+
+
 class RunningStatistics:
-    """The running statistics of a model."""
+    """The running statistics of a model. ``modules``: the modules that have some."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = [module for module in model.modules() if isinstance(module, HoldsUpdates)]
-        self._updates: list[list[list[Any]]] = []  # by micro-batch and module
+        self.modules = [module for module in model.modules() if isinstance(module, HoldsUpdates)]
+        self._held: list[Updates] = []
 
     @contextmanager
     def held(self, active: bool) -> Iterator[None]:
@@ -36,16 +39,20 @@ class RunningStatistics:
         if not active:
             yield
             return
-        for module in self._modules:
+        for module in self.modules:
             module.hold_updates()
         try:
             yield
         finally:
-            self._updates.append([module.release_updates() for module in self._modules])
+            self._held.append([module.release_updates() for module in self.modules])
 
-    def update(self) -> None:
-        """Update the statistics by the micro-batches that were held since the last call, in order."""
-        for updates in self._updates:
-            for module, updates_of_module in zip(self._modules, updates, strict=True):
+    def release(self) -> list[Updates]:
+        """Return the updates of each context of :meth:`held` since the last call."""
+        released, self._held = self._held, []
+        return released
+
+    def update(self, released: Iterable[Updates]) -> None:
+        """Update the statistics by what :meth:`release` returned, in order."""
+        for updates in released:
+            for module, updates_of_module in zip(self.modules, updates, strict=True):
                 module.apply_updates(updates_of_module)
-        self._updates.clear()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from rmsexp.train.task import CoupledTask, MicroBatches, Objective, Task
 
 WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
 
+T = TypeVar("T")
 Part = Callable[[str], AbstractContextManager[object]]  # from the name of a part to a context in which the part runs
 
 
@@ -63,24 +64,31 @@ class StepResult(NamedTuple):
 
     values: Tensor
     metrics: list[str]
-    predictions: int
-    examples: int
+    predictions: int | Tensor
+    examples: int | Tensor
 
 
-@dataclass
 class Sums:
-    """Sums over micro-batches. ``values``: the loss, and each of ``metrics``; ``count``: predictions."""
+    """Sums over the micro-batches of a step, which are added in their order.
 
-    values: Tensor = field(init=False)
-    metrics: list[str] = field(default_factory=list)
-    count: int = 0
+    ``values``: the loss, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The backward
+    passes add up the gradients.
+    """
 
-    def add(self, loss: Tensor, objective: Objective) -> None:
-        """Add a micro-batch. ``loss``: its share of the step's objective."""
-        values = torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
-        self.values = self.values + values if self.metrics else values
+    values: Tensor | None = None
+    metrics: Sequence[str] = ()
+    count: int | Tensor = 0
+    examples: int | Tensor = 0
+
+    def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:  # noqa: ARG002
+        """Add micro-batch number ``micro`` after its backward pass. ``values``: its share of :attr:`values`."""
+        self.values = values if self.values is None else self.values + values
         self.metrics = list(objective.sums)
         self.count += objective.count
+        self.examples += examples
+
+    def finish(self) -> None:
+        """Complete the sums, and the gradients of the parameters, after the last micro-batch."""
 
 
 class Stepper:
@@ -105,56 +113,80 @@ class Stepper:
         is_coupled = len(batches.weights) > 1 and isinstance(self.task, CoupledTask)
         sums = self._coupled(batches, part) if is_coupled else self._separate(step, batches, part)
         with part("update"):
+            sums.finish()
+            assert sums.values is not None
+            if self._statistics.modules:
+                self._statistics.update(self._all(self._statistics.release()))
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             norm = nn.utils.get_total_norm(gradients)
             if self.settings.clip is not None:
                 CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
-        examples = sum(self.task.examples(batch) for batch in batches)
-        return StepResult(torch.cat([sums.values, norm.reshape(1)]), sums.metrics, sums.count, examples)
+        return StepResult(torch.cat([sums.values, norm.reshape(1)]), list(sums.metrics), sums.count, sums.examples)
 
     def _separate(self, step: int, batches: MicroBatches, part: Part) -> Sums:
         """Add up the gradients and the values of micro-batches, each of which has its own objective."""
-        sums, weights = Sums(), batches.weights
-        for micro, batch in enumerate(batches):
+        weights = batches.weights
+        sums = self._sums(len(weights))
+        for micro, batch in self._numbered(batches):
             with part("forward"):
-                with self._computing(), self._statistics.held(len(weights) > 1):
+                with self._computing(), self._statistics.held(self._holds(weights)):
                     objective = self.task.objective(self.model, batch, self._noise(step, micro))
                 loss = objective.loss / (sum(weights) / weights[micro])
             with part("backward"):
                 loss.backward()
-            sums.add(loss, objective)
-        self._statistics.update()
+            sums.add(micro, _values(loss, objective), objective, self.task.examples(batch))
         return sums
 
     def _coupled(self, batches: MicroBatches, part: Part) -> Sums:
         """Add up the gradients of micro-batches whose objective is that of the whole batch."""
-        task, embedded = self.task, []
+        task, embedded, sums = self.task, [], self._sums(len(batches.weights))
         assert isinstance(task, CoupledTask)
         with part("forward"):
             for batch in batches:
                 with self._computing(), self._statistics.held(True):
                     embedded.append(task.embed(self.model, batch))
-            rows = [torch.cat(column).detach().requires_grad_() for column in zip(*embedded, strict=True)]
+            rows = self._all([[tensor.detach() for tensor in tensors] for tensors in embedded])
+            joined = [torch.cat(column).requires_grad_() for column in zip(*rows, strict=True)]
             with self._computing():
-                objective = task.coupled(*rows)
+                objective = task.coupled(*joined)
         with part("backward"):
-            objective.loss.backward()
-            sizes = [len(tensors[0]) for tensors in embedded]
-            gradients = zip(*(column.grad.split(sizes) for column in rows if column.grad is not None), strict=True)
-            for tensors, gradient in zip(embedded, gradients, strict=True):
-                torch.autograd.backward(tensors, gradient)
-        self._statistics.update()
-        sums = Sums()
-        sums.add(objective.loss, objective)
+            gradients = [torch.split(g, list(batches.weights)) for g in torch.autograd.grad(objective.loss, joined)]
+            values = _values(objective.loss, objective)
+            for micro, tensors in self._numbered(embedded):
+                torch.autograd.backward(tensors, [column[micro] for column in gradients])
+                if micro > 0:  # the values are those of the whole batch
+                    values, objective = torch.zeros_like(values), dataclasses.replace(objective, count=0)
+                sums.add(micro, values, objective, batches.weights[micro])
         return sums
+
+    def _sums(self, number: int) -> Sums:  # noqa: ARG002
+        """Return the sums of a step of ``number`` micro-batches, at their beginning."""
+        return Sums()
+
+    def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
+        """Return what belongs to this process's micro-batches of a step, with their numbers in the step."""
+        return enumerate(own)
+
+    def _all(self, own: list[T]) -> list[T]:
+        """Return what belongs to all micro-batches of a step, given that of this process's micro-batches."""
+        return own
+
+    def _holds(self, weights: Sequence[int]) -> bool:
+        """Return whether updates of running statistics are held until the end of the step."""
+        return len(weights) > 1
 
     def _noise(self, step: int, micro: int) -> StreamNoise:
         return StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
 
     def _computing(self) -> AbstractContextManager[object]:
         return autocast(self.settings.precision, self.settings.device)
+
+
+def _values(loss: Tensor, objective: Objective) -> Tensor:
+    """Return the values that :class:`Sums` adds up. ``loss``: the micro-batch's share of the step's objective."""
+    return torch.stack([value.detach().float() for value in (loss, *objective.sums.values())])
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -153,6 +153,25 @@ def ray_node_lost(evidence: Evidence) -> str:
     return _newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
 
 
+def distributed_equality(evidence: Evidence) -> str:
+    """How runs on several processes ended."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        runs, sizes = results["runs"], results["sizes"]
+        errors = [line for run in runs for lines in run["errors"].values() for line in lines]
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(run["task"] for run in runs))
+        norms = " and ".join(dict.fromkeys(f"`{run['norm']}`" for run in runs))
+        return (
+            f"At commit {_commit(content)}, runs of {results['steps']} steps with {norms} were done for {names}, on "
+            f"{', '.join(map(str, sizes))} processes, and once more killed at every tenth step and continued with "
+            f"another number. {_remained(errors)} in parameters, buffers, optimiser and metrics."
+        )
+
+    command = "python scripts/distributed_equality.py --results results"
+    return _newest(evidence, "distributed_equality", command, describe)
+
+
 def _remained(errors: list[str]) -> str:
     return f"{plural(len(errors), 'difference').capitalize()} remained" if errors else "No difference remained"
 

@@ -175,7 +175,7 @@ def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process(
 ) -> None:
     fake_nvidia_smi(tmp_path, f"cat <<'END'\n{listed.format(pid=os.getpid())}\nEND")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert contention._gpu_shared() is shared
+    assert contention._gpu_shared({os.getpid()}) is shared
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo $$; exit 1", None])
@@ -185,7 +185,7 @@ def test_it_is_unknown_whether_a_gpu_is_shared_if_nvidia_smi_fails(
     if script is not None:
         fake_nvidia_smi(tmp_path, script)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert contention._gpu_shared() is None
+    assert contention._gpu_shared({os.getpid()}) is None
 
 
 def fake_nvidia_smi(folder: Path, script: str) -> None:
@@ -210,7 +210,7 @@ def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
     proc: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], state: str
 ) -> None:
     remaining = iter(answers)
-    monkeypatch.setattr(contention, "_gpu_shared", lambda: next(remaining))
+    monkeypatch.setattr(contention, "_gpu_shared", lambda _: next(remaining))
     watch = Contention(CUDA)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
@@ -220,7 +220,7 @@ def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
 
 
 def test_nvidia_smi_is_not_called_for_a_run_on_a_cpu(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "_gpu_shared", lambda: 1 / 0)
+    monkeypatch.setattr(contention, "_gpu_shared", lambda _: 1 / 0)
     watch = Contention(CPU)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
@@ -315,7 +315,7 @@ def test_the_first_probes_are_no_spikes(proc: Path, times: list[Times]) -> None:
 
 
 def test_no_probe_is_taken_on_a_gpu(times: list[Times], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "_gpu_shared", lambda: False)
+    monkeypatch.setattr(contention, "_gpu_shared", lambda _: False)
     watch = Contention(CUDA)
     assert not watch.probe()
     assert watch.report()["probes"] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -239,7 +239,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
-        "machine": (session.get("machine") or {}).get("id") or session.get("device"),
+        "machine": _machine(session),
         "threads": number(session.get("threads")),
         "torch": session.get("versions", {}).get("torch"),
         "code": session.get("code"),
@@ -264,6 +264,15 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
 def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
     """Return the quantities that a ``run.json`` names, or None, because older records name none."""
     return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
+
+
+def _machine(session: Mapping[str, Any]) -> str | None:
+    """Return the identity of a session's machine, with the number of processes if the run had several.
+
+    Times of runs with different numbers of processes are thus never compared.
+    """
+    identity, processes = (session.get("machine") or {}).get("id") or session.get("device"), session.get("world_size")
+    return f"{identity}, {processes} processes" if processes else identity
 
 
 def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:

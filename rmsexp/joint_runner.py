@@ -1,0 +1,67 @@
+"""Do one run on the processes that torchrun has started for it, or, without torchrun, in this process."""
+
+from __future__ import annotations
+
+import traceback
+
+from rmsexp import config, process, record, runner, tasks
+from rmsexp.command_line import brief
+from rmsexp.runner import Outcome
+from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.distributed.group import Group, joined
+from rmsexp.train.distributed.joint import JointContention, JointStepper, JointTrainer, share_start
+from rmsexp.train.interrupt import Interrupted
+from rmsexp.train.loop import Diverged
+from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.step import Settings
+
+
+def execute(job: config.Job) -> Outcome:
+    """Begin or continue the run of a job (:func:`rmsexp.runner.execute`), on all processes that torchrun started.
+
+    Raises: ConfigError if there are more processes than micro-batches; lock.RunLockedError.
+    """
+    (_, size), (key, number) = process.rank_and_size(), job.config.parts
+    if size > number:
+        raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
+    with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
+        if group is None or group.rank == 0:
+            return runner.execute(job, group=group)
+        return _follow(job, group)
+
+
+def _follow(job: config.Job, group: Group) -> Outcome:
+    """Take part in the run of process 0, which has the record. The outcome is "finished" if that does not begin it."""
+    try:
+        with group.interrupt.install():
+            if not group.begins():
+                return Outcome("finished", 0, already=True)
+            return _take_part(job, group)
+    except Interrupted as stop:
+        group.wait_for_end()
+        return Outcome("interrupted", 0, str(stop), stop.signum)
+    except Exception as error:
+        if not isinstance(error, runner.EXPECTED):
+            traceback.print_exc()
+        return Outcome("failed", 0, brief(error))
+
+
+def _take_part(job: config.Job, group: Group) -> Outcome:
+    cfg = job.config
+    device = set_up_device(cfg)
+    with group.turn():
+        task = tasks.make(job, device)
+        task.prepare(lambda _: None)
+    model = task.build(job.norm)
+    settings = Settings.of(cfg, device)
+    stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
+    start = share_start(group, stepper, None, runner.identity(job, task))
+    compile_model(model, cfg)
+    folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
+    contention = JointContention(device, group)
+    trainer = JointTrainer(stepper, start, folder, group.interrupt, contention, [], display, lambda: None, group=group)
+    try:
+        trainer.run()
+    except Diverged as divergence:
+        return Outcome("diverged", divergence.step, str(divergence))
+    return Outcome("finished", trainer.state.step)

@@ -1,0 +1,216 @@
+"""The processes of a run, and all communication between them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+from torch.utils._pytree import tree_map_only
+
+from rmsexp import process
+from rmsexp.command_line import ReportedError
+from rmsexp.train.clock import Stopwatch, span
+from rmsexp.train.distributed.heartbeat import Heartbeat
+from rmsexp.train.interrupt import Interrupt, Interrupted
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store  # torch.distributed does not export it to type checkers
+
+T = TypeVar("T")
+END_SECONDS = 20.0  # that process 0 has for saving after a signal; torchrun grants 30
+POLL_SECONDS = 0.2  # between two looks at what another process has announced
+
+
+class LostError(ReportedError, RuntimeError):
+    """Another process of the run has ended, or does not answer."""
+
+
+class Group:
+    """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
+
+    ``stop``: the number of the signal with which all processes stop after the present step, or None.
+    """
+
+    def __init__(self, store: Store, device: torch.device) -> None:
+        self.rank, self.size = process.rank_and_size()
+        self.device, self.backend = device, str(dist.get_backend())
+        self.interrupt = Interrupt(joint=True)
+        self.stop: int | None = None
+        self._store, self._heartbeat = store, Heartbeat(store.clone(), self.rank, self.size)
+        self.pids = self.gather((platform.node(), os.getpid()))
+        self.hosts = sorted({host for host, _ in self.pids})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what the record of the run says of its processes."""
+        return {"world_size": self.size, "backend": self.backend, "hosts": self.hosts}
+
+    @property
+    def chosen(self) -> slice:
+        """Return which ones of several items this process takes."""
+        return slice(self.rank, None, self.size)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank. Tensors arrive on the CPU."""
+        gathered: list[Any] = [None] * self.size
+        with self._waiting():
+            dist.all_gather_object(gathered, tree_map_only(Tensor, Tensor.cpu, value))
+        return gathered
+
+    def interleaved(self, own: Sequence[T], number: int) -> list[T]:
+        """Return what belongs to all of ``number`` items, in order, given what belongs to those of this process."""
+        gathered = self.gather(own)
+        return [gathered[index % self.size][index // self.size] for index in range(number)]
+
+    def share(self, value: T) -> T:
+        """Return the value of process 0."""
+        shared = [value]
+        with self._waiting():
+            dist.broadcast_object_list(shared, src=0)
+        return shared[0]
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        with self._waiting():
+            dist.send(tensor, rank)
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        with self._waiting():
+            dist.recv(tensor, rank)
+
+    def broadcast(self, tensor: Tensor, rank: int) -> None:
+        """Set the tensor to that of process ``rank``."""
+        with self._waiting():
+            dist.broadcast(tensor, rank)
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace the tensor by its sum over all processes, in an order that depends on their number."""
+        with self._waiting():
+            dist.all_reduce(tensor)
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        with self._waiting():
+            dist.barrier()
+
+    def require_equal(self, facts: Mapping[str, Any]) -> None:
+        """Raise ReportedError if one of these facts differs between the processes, with its name."""
+        for rank, others in enumerate(self.gather(facts)):
+            for name, value in facts.items():
+                if others[name] != value:
+                    values = f"{value!s:.20} in process {self.rank}, {others[name]!s:.20} in process {rank}"
+                    raise ReportedError(f"the processes of the run differ in {name} ({values}); make them equal")
+
+    @contextmanager
+    def guarded(self, on_loss: Callable[[], None]) -> Iterator[None]:
+        """Inside the context, end this process if another one does not answer (:class:`Heartbeat`)."""
+        with self._heartbeat.running(on_loss):
+            yield
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let process 0 do what is in the context first, then one process of each other host, then the others.
+
+        Data are thus prepared once if the hosts share the folder of the data, and else once on each host.
+        """
+        hosts, local = int(os.environ.get("GROUP_WORLD_SIZE", "1")), local_rank()
+        before = 0 if self.rank == 0 else 1 if local == 0 else hosts
+        while self._store.add("prepared", 0) < before:
+            Event().wait(POLL_SECONDS)
+        yield
+        if local == 0:
+            self._store.add("prepared", 1)
+
+    def announce(self, begins: bool) -> None:
+        """As process 0, say whether the run begins. Only the first announcement counts."""
+        self._store.compare_set("begins", "", str(begins))
+
+    def begins(self) -> bool:
+        """Wait until process 0 has said whether the run begins, and return it."""
+        while not self._store.check(["begins"]):
+            Event().wait(POLL_SECONDS)
+        return self._store.get("begins") == b"True"
+
+    def wait_for_end(self) -> None:
+        """Wait, for a while, until process 0 has ended the run: torchrun ends the others when one of them has ended."""
+        watch = Stopwatch()
+        while not self._store.check(["ended"]) and watch.seconds < END_SECONDS:
+            Event().wait(POLL_SECONDS)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Raise LostError in place of an error of the communication inside the context."""
+        try:
+            with self._heartbeat.waiting():
+                yield
+        except RuntimeError as error:
+            if "Timed out" in str(error):
+                reason = "no message within distributed.timeout"
+            else:
+                silent = ", ".join(map(str, self._heartbeat.silent()))
+                reason = f"process {silent} has ended" if silent else "another process has ended"
+            raise LostError(f"the run has lost a process ({reason}); repeat the command to continue") from error
+
+
+def local_rank() -> int:
+    """Return the number of this process among those of the run on this host."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+_group: Group | None = None  # the processes of the present run
+
+
+@contextmanager
+def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group | None]:
+    """Yield the group of the run's processes; None if torchrun did not start several.
+
+    ``device``: returns this process's device. ``timeout``: seconds after which waiting for a message is an error.
+    """
+    global _group
+    if process.rank_and_size()[1] == 1:
+        yield None
+        return
+    chosen = device()
+    store, rank, size = next(rendezvous("env://"))
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
+    try:
+        _group = Group(store, chosen)
+        yield _group
+    finally:
+        if _group is not None and rank == 0:
+            with suppress(RuntimeError):  # torchrun, which keeps the store, may have ended
+                _group.announce(begins=False)
+                store.set("ended", "True")
+        _group = None
+        dist.destroy_process_group()
+
+
+def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+    """Return ``function(item)`` for each item, in order; the processes of a run share the work.
+
+    Tensors in the results of several processes are on the CPU.
+
+    Raises: Interrupted if one of several processes has got a signal.
+    """
+    group = _group
+    if group is None:
+        return [function(item) for item in items]
+    items, results, stop = list(items), list[T](), None
+    for item in items[group.chosen]:
+        stop = group.interrupt.received
+        if stop is not None:
+            break
+        results.append(function(item))
+    gathered = group.gather((stop, results))
+    for signum, _ in gathered:
+        if signum is not None:
+            raise Interrupted(signum)
+    return [gathered[index % group.size][1][index // group.size] for index in range(len(items))]

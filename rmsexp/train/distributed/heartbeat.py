@@ -1,0 +1,104 @@
+"""Notice that a process of a run does not answer, for example because its host was switched off."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rmsexp.train.clock import Stopwatch
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store  # torch.distributed does not export it to type checkers
+
+BEAT_SECONDS = 1.0
+LIMIT_SECONDS = 20.0  # a process that has not beaten for so long is lost
+DONE = "done"  # the last beat of a process that has left the run in order
+
+
+class Heartbeat:
+    """A thread that writes beats to the store of the run's processes, and reads those of others.
+
+    Process 0 reads the beats of all others, which read those of process 0. If a process is lost, this one ends: if it
+    waits for a message, after a call of ``on_loss``; otherwise :meth:`waiting` raises RuntimeError when it begins.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store, self._rank = store, rank
+        self._watched = range(1, size) if rank == 0 else range(1)
+        self._beats: dict[int, tuple[str, Stopwatch]] = {}  # the last beat of each watched process, and its age
+        self._lost: str | None = None
+        self._is_waiting = False
+        self._waking = threading.Lock()  # held by the thread while it ends the process
+
+    @contextmanager
+    def running(self, on_loss: Callable[[], None]) -> Iterator[None]:
+        """Beat inside the context. ``on_loss`` is called in the thread, while the main thread waits for a message."""
+        ended = threading.Event()
+        self._beats = {rank: ("", Stopwatch()) for rank in self._watched}
+        thread = threading.Thread(target=self._run, args=(ended, on_loss), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside the context, this process waits for messages. Raises: RuntimeError if a process is lost."""
+        if self._lost is not None:
+            raise RuntimeError(self._lost)
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            with self._waking:
+                self._is_waiting = False
+
+    def silent(self) -> list[int]:
+        """Return the watched processes that have missed two beats, after waiting so long that one can tell."""
+        if not self._beats:
+            return []
+        threading.Event().wait(3 * BEAT_SECONDS)
+        return [rank for rank, (beat, age) in self._beats.items() if beat != DONE and age.seconds > 2 * BEAT_SECONDS]
+
+    def _run(self, ended: threading.Event, on_loss: Callable[[], None]) -> None:
+        number = 0
+        while not ended.wait(BEAT_SECONDS):
+            number += 1
+            lost = self._beat(str(number))
+            if lost is not None:
+                self._end(ended, lost, on_loss)
+                return
+        self._beat(DONE)
+
+    def _beat(self, beat: str) -> str | None:
+        """Write a beat and read the others'. Return a message if a process, or torchrun's store, is lost."""
+        try:
+            self._store.set(f"beat{self._rank}", beat)
+            for rank in self._watched:
+                key, (last, age) = f"beat{rank}", self._beats[rank]
+                found = self._store.get(key).decode() if self._store.check([key]) else ""
+                if found != last:
+                    self._beats[rank] = found, Stopwatch()
+                elif age.seconds > LIMIT_SECONDS and last != DONE:
+                    return f"process {rank} of the run has not answered for {LIMIT_SECONDS:.0f} seconds"
+        except RuntimeError:
+            return "the store that torchrun keeps for the processes of the run does not answer"
+        return None
+
+    def _end(self, ended: threading.Event, lost: str, on_loss: Callable[[], None]) -> None:
+        self._lost = lost
+        watch = Stopwatch()
+        while not ended.wait(0.1) and watch.seconds < LIMIT_SECONDS:
+            with self._waking:
+                if self._is_waiting:
+                    print(f"rmsexp: {lost}; repeat the command to continue the run", file=sys.stderr, flush=True)
+                    on_loss()
+                    os._exit(1)
+        if not ended.is_set():
+            os._exit(1)

@@ -1,0 +1,189 @@
+"""The training step, the trainer and the contention of a run on several processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from rmsexp import record
+from rmsexp.train import provenance
+from rmsexp.train.checkpoint import Identity
+from rmsexp.train.contention import Contention
+from rmsexp.train.distributed.group import Group, LostError
+from rmsexp.train.distributed.sums import KINDS
+from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.train.loggers import Logger
+from rmsexp.train.loop import Start, Trainer
+from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.step import Schedule, Settings, Stepper, Sums
+from rmsexp.train.task import MicroBatches, Task
+
+T = TypeVar("T")
+SEVERITY = ("clear", "unknown", "contended")
+
+
+class JointStepper(Stepper):
+    """A training step whose micro-batches are computed by all processes. ``reduce``: a key of ``KINDS``."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        settings: Settings,
+        *,
+        group: Group,
+        reduce: str,
+    ) -> None:
+        super().__init__(task, model, optimizer, schedule, settings)
+        self._group, self._joint_sums, self._number = group, KINDS[reduce](group, model), 0
+
+    def _sums(self, number: int) -> Sums:
+        self._number = number
+        return self._joint_sums.begin(number)
+
+    def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
+        return zip(range(self._number)[self._group.chosen], own, strict=True)
+
+    def _all(self, own: list[T]) -> list[T]:
+        device = self._group.device
+        gathered = self._group.interleaved(own, self._number)
+        return tree_map_only(Tensor, lambda tensor: tensor.to(device), gathered)
+
+    def _holds(self, weights: Sequence[int]) -> bool:  # noqa: ARG002
+        return True
+
+
+def share_start(group: Group, stepper: Stepper, start: Start | None, identity: Identity) -> Start:
+    """Return the start of process 0, whose model and optimiser are set on all processes.
+
+    ``start``: that of process 0; None on the others. ``identity``: that of the run, as this process has it.
+
+    Raises: ReportedError if the processes differ in the parameters, or in what results depend on.
+    """
+    facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    group.require_equal(identity._asdict() | facts)
+    model, optimizer = stepper.model, stepper.optimizer
+    states = None if start is None else tree_map_only(Tensor, Tensor.cpu, (model.state_dict(), optimizer.state_dict()))
+    states, start = group.share((states, start))
+    assert states is not None
+    assert start is not None
+    if group.rank > 0:
+        model.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+    group.require_equal({"parameters": _digest((model.state_dict(), optimizer.state_dict()))})
+    return start
+
+
+def _digest(state: Any) -> str:
+    """Return a digest of all tensors in nested values."""
+    digest = hashlib.sha256()
+    for value in tree_flatten(state)[0]:
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class JointContention(Contention):
+    """The contention of a run on several processes: that of the process that was disturbed most."""
+
+    def __init__(self, device: torch.device, group: Group) -> None:
+        super().__init__(device)
+        self._group = group
+        self.own_pids = {pid for host, pid in group.pids if host == group.pids[group.rank][0]}
+        self.exchange()
+
+    def exchange(self) -> None:
+        """Find out which process was disturbed most. All processes must call this."""
+        reports = self._group.gather(super().report())
+        self._worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of the last :meth:`exchange`."""
+        return self._worst
+
+    def probe(self) -> bool:
+        """Let process 0 take a probe, while the others wait, so that they do not disturb it."""
+        spike = super().probe() if self._group.rank == 0 else False
+        self._group.barrier()
+        return spike
+
+
+class JointTrainer(Trainer):
+    """Trains on several processes, which take the same steps. Process 0 alone writes.
+
+    A signal to any process stops all after the same step. If a process is lost, process 0 saves the last complete step.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        start: Start,
+        folder: record.RunFolder,
+        interrupt: Interrupt,
+        contention: Contention,
+        loggers: Sequence[Logger],
+        display: ProgressDisplay,
+        after_checkpoint: Callable[[], None],
+        *,
+        group: Group,
+    ) -> None:
+        super().__init__(stepper, start, folder, interrupt, contention, loggers, display, after_checkpoint)
+        assert isinstance(contention, JointContention)
+        self._group, self._joint_contention, self._can_save = group, contention, False
+
+    def run(self) -> None:
+        """Train as one process does. Raises, besides: LostError."""
+        with self._interrupt.deferred(), self._group.guarded(self._save_after_loss):
+            try:
+                super().run()
+            except LostError:
+                self._save_after_loss()
+                raise
+
+    def _warm_up(self) -> None:
+        super()._warm_up()
+        self._can_save = self._group.backend == "gloo"  # after an error of nccl the last step may be incomplete
+
+    def _batches(self, step: int) -> MicroBatches:
+        return self.task.batches(step, self._group.chosen)
+
+    def _step(self) -> None:
+        super()._step()
+        if self._group.stop is not None:
+            raise Interrupted(self._group.stop)
+
+    def _collect(self) -> None:
+        super()._collect()
+        clocks = self._group.gather((self.clock.time, dict(self.clock.seconds)))
+        self.clock.seconds = max(clocks, key=lambda clock: clock[0])[1]
+
+    def _record(self, rows: list[record.Row]) -> None:
+        if self._group.rank == 0:
+            super()._record(rows)
+
+    def _write_files(self) -> None:
+        if self._group.rank == 0:
+            super()._write_files()
+
+    def _write_best(self, value: float) -> None:
+        if self._group.rank == 0:
+            super()._write_best(value)
+
+    def _checkpoint(self) -> None:
+        self._joint_contention.exchange()
+        if self._group.rank == 0:
+            super()._checkpoint()
+
+    def _save_after_loss(self) -> None:
+        """As process 0, save the last complete step, without the help of the other processes."""
+        if self._group.rank == 0 and self._can_save:
+            Trainer._collect(self)
+            Trainer._checkpoint(self)
+            self._display.report(f"saved step {self.state.step}")

@@ -1,0 +1,118 @@
+"""Add up the gradients and the values of a step's micro-batches over the processes of a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rmsexp import process
+from rmsexp.train.distributed.group import Group
+from rmsexp.train.step import Sums
+from rmsexp.train.task import Objective
+
+READ_SIGNALS_EVERY = {"cpu": 1, "cuda": 16}  # in steps; reading makes the host wait for a GPU
+
+
+class JointSums(Sums):
+    """Sums over the micro-batches of all processes; one object is used for all steps of a run.
+
+    All that is added up is in one float32 vector: for each signal of ``STOPPING`` the number of processes that have got
+    it, the numbers of predictions and of examples, the values, and the gradients of all parameters.
+    """
+
+    def __init__(self, group: Group, model: nn.Module) -> None:
+        self._group = group
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._present = [False] * len(self._parameters)  # whether each parameter has had a gradient in this process
+        self._used: list[bool] | None = None  # whether it has one in any process, agreed upon in the first step
+        self._steps = self._last = 0
+
+    def begin(self, number: int) -> JointSums:
+        """Begin with a step of ``number`` micro-batches."""
+        self.values, self.count, self.examples = None, 0, 0
+        self._last = number - 1
+        self._steps += 1
+        return self
+
+    def finish(self) -> None:
+        if self._used is None:
+            self.metrics = self._group.share(self.metrics)
+        flat = self._total()
+        if self._used is None:
+            self._used = [any(column) for column in zip(*self._group.gather(self._present), strict=True)]
+        if any(present and not used for present, used in zip(self._present, self._used, strict=True)):
+            raise RuntimeError("a parameter that had no gradient in the first step has one now")
+        sizes = [len(process.STOPPING), 2, len(self.metrics) + 1, *(p.numel() for p in self._parameters)]
+        signals, counts, values, *gradients = flat.split(sizes)
+        for parameter, used, gradient in zip(self._parameters, self._used, gradients, strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if used else None
+        self.values, (self.count, self.examples) = values, counts.clone().unbind()
+        if self._steps % READ_SIGNALS_EVERY[flat.device.type] == 0:
+            received = [number for number, count in zip(process.STOPPING, signals.tolist(), strict=True) if count]
+            self._group.stop = received[0] if received else None
+
+    def _total(self) -> Tensor:
+        """Return the sum of all processes' vectors."""
+        raise NotImplementedError
+
+    def _vector(self, values: Tensor, count: float | Tensor, examples: float | Tensor) -> Tensor:
+        """Return the vector of this process with its present gradients, which it removes from the parameters."""
+        got = self._group.interrupt.received
+        head = values.new_tensor([*(float(number == got) for number in process.STOPPING), count, examples])
+        self._present = [was or p.grad is not None for was, p in zip(self._present, self._parameters, strict=True)]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        vector = torch.cat([head, values, *(gradient.flatten() for gradient in gradients)])
+        for parameter in self._parameters:
+            parameter.grad = None
+        return vector
+
+
+class OrderedSums(JointSums):
+    """Sums in the order of the micro-batches, so that they do not depend on the number of processes.
+
+    The process of micro-batch m receives the sums over those before it from the process of micro-batch m - 1, adds its
+    own, and sends them on. The process of the last one sends them to all. At most three gradients are in a process's
+    memory: its own as tensors, then as a vector, and the vector that it received.
+    """
+
+    _vector_of_last: Tensor | None = None
+
+    def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:
+        self.metrics = list(objective.sums)
+        own = self._vector(values, objective.count, examples)
+        if micro > 0:
+            before = torch.empty_like(own)
+            self._group.receive(before, (micro - 1) % self._group.size)
+            own = before.add_(own)
+        if micro < self._last:
+            self._group.send(own, (micro + 1) % self._group.size)
+        else:
+            self._vector_of_last = own
+
+    def _total(self) -> Tensor:
+        total, self._vector_of_last = self._vector_of_last, None
+        if total is None:
+            length = len(process.STOPPING) + 3 + len(self.metrics) + sum(p.numel() for p in self._parameters)
+            total = torch.empty(length, device=self._group.device)
+        self._group.broadcast(total, self._last % self._group.size)
+        return total
+
+
+class FastSums(JointSums):
+    """Sums that each process first computes for its own micro-batches; then one reduction adds up the processes' sums.
+
+    This is what DistributedDataParallel does, but it reduces several buckets, which it forms anew after the first step.
+    From three processes on, the order in which a number is added depends on its place in a bucket, so a continued run
+    would differ from an undisturbed one. The vector here is the same in each step.
+    """
+
+    def _total(self) -> Tensor:
+        values = self.values
+        if values is None:  # without a micro-batch in this step
+            values = torch.zeros(len(self.metrics) + 1, device=self._group.device)
+        vector = self._vector(values, self.count, self.examples)
+        self._group.sum(vector)
+        return vector
+
+
+KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": FastSums}

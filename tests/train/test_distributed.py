@@ -1,0 +1,180 @@
+"""Runs on several processes: equal to one process to the bit, signals, processes that are lost, messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rmsexp import app, config, process
+from rmsexp.compare.records.load import _machine
+from rmsexp.train.distributed import heartbeat
+from rmsexp.train.distributed.group import Group, each
+from rmsexp.train.distributed.heartbeat import Heartbeat
+from rmsexp.train.interrupt import Interrupt, Interrupted
+
+EQUALITY = Path(__file__).parents[2] / "scripts" / "distributed_equality.py"
+
+
+def equality(*words: str) -> str:
+    """Return what the script prints, which fails if a run differs from that of one process."""
+    done = subprocess.run([sys.executable, str(EQUALITY), *words], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_three_processes_give_the_bits_of_one_also_if_one_is_killed(data_root: Path) -> None:
+    """The killed run is continued by one process."""
+    options = ["--norms", "bn", "--steps", "12", "--sizes", "1,3", "--data-root", str(data_root)]
+    lines = equality("--tasks", "cifar10,order_embedding", *options).splitlines()
+    assert [line.split(";")[0] for line in lines] == ["cifar10 bn: equal", "order_embedding bn: equal"]
+
+
+@pytest.mark.minutes
+def test_any_number_of_processes_gives_the_bits_of_one(data_root: Path) -> None:
+    """The second process that is stopped gets SIGTERM, which stops all processes after the same step."""
+    lines = equality("--steps", "22", "--data-root", str(data_root)).splitlines()
+    assert len(lines) == 2 * 6
+    assert all("equal;" in line for line in lines)
+
+
+@pytest.mark.minutes
+def test_a_process_that_does_not_answer_ends_the_run_within_a_minute(data_root: Path) -> None:
+    """A stopped process does not close its connections, so the others notice it by its heartbeat."""
+    lines = equality("--hang", "--data-root", str(data_root)).splitlines()
+    assert lines[-1].startswith("a process that does not answer: ")
+
+
+@pytest.fixture
+def torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process one that torchrun has started, the first of three."""
+    for key, value in {"TORCHELASTIC_RUN_ID": "test", "RANK": "0", "WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(key, value)
+
+
+@pytest.mark.usefixtures("torchrun")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["micro_batches=2"], "3 processes need as many micro-batches per step; set micro_batches=3 or more"),
+        (["task=transformer", "accumulate=2"], "set accumulate=3 or more"),
+        (["-m", "seed=0,1"], "a sweep (-m) has several runs"),
+    ],
+)
+def test_mistakes_are_named_before_the_processes_meet(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main([*words, f"results={tmp_path}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:
+    jobs = [config.job(words) for words in ([], ["reduce=ordered"], ["distributed.timeout=5"], ["reduce=fast"])]
+    assert [job.setting for job in jobs] == ["demo", "demo", "demo", "demo+reduce=fast"]
+    assert len({config.digest(job.resolved) for job in jobs[:3]}) == 1
+
+
+def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert process.rank_and_size() == (0, 1)
+    assert each(lambda item: item + 1, range(3)) == [1, 2, 3]
+
+
+class Threads:
+    """A group whose other processes hold fixed values; ``gather`` returns them beside that of this process."""
+
+    rank, size, chosen = 1, 3, slice(1, None, 3)
+
+    def __init__(self, *others: Any) -> None:
+        self.others, self.interrupt = others, Interrupt(joint=True)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [self.others[0], value, self.others[1]]
+
+    require_equal = Group.require_equal
+    interleaved = Group.interleaved
+
+
+def test_results_of_shared_work_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = (None, ["0", "3", "6"]), (None, ["2", "5"])
+    monkeypatch.setattr("rmsexp.train.distributed.group._group", Threads(*others))
+    assert each(str, range(7)) == list("0123456")
+
+
+def test_a_signal_to_one_process_ends_the_shared_work_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmsexp.train.distributed.group._group", Threads((None, ["0"]), (15, [])))
+    with pytest.raises(Interrupted) as stopped:
+        each(str, range(3))
+    assert stopped.value.signum == 15
+
+
+def test_a_difference_between_the_processes_is_named() -> None:
+    group: Any = Threads({"torch": "2.15"}, {"torch": "2.14"})
+    with pytest.raises(Exception, match=r"differ in torch \(2.15 in process 1, 2.14 in process 2\)"):
+        group.require_equal({"torch": "2.15"})
+
+
+class Store:
+    """What torchrun's store does for the heartbeat. ``beating``: whether the other process beats."""
+
+    def __init__(self, beating: bool) -> None:
+        self.values: dict[str, bytes] = {}
+        self.beating = beating
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+        if self.beating:
+            self.values["beat1"] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+
+@pytest.mark.parametrize("beating", [True, False])
+def test_a_process_without_heartbeat_is_lost(beating: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that waits for it saves and ends; a process that computes learns of it when it next waits."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "LIMIT_SECONDS", 0.2)
+    exits: list[int] = []
+    saved: list[bool] = []
+    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(_exit=exits.append))
+    store: Any = Store(beating)
+    beats = Heartbeat(store, 0, 2)
+    with beats.running(lambda: saved.append(True)):
+        with beats.waiting():
+            torch.ones(1)
+            heartbeat.threading.Event().wait(1.0)
+        assert (exits[:1], saved[:1]) == ([], []) if beating else ([1], [True])
+        if not beating:
+            with pytest.raises(RuntimeError, match="process 1 of the run has not answered"), beats.waiting():
+                pass
+    assert store.values["beat0"] == (b"done" if beating else store.values["beat0"])
+
+
+def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:
+    """torchrun sends SIGTERM to processes that have got Ctrl-C from the terminal already."""
+    interrupt = Interrupt(joint=True)
+
+    def get_two_signals() -> None:
+        with interrupt.deferred():
+            for number in (2, 15):
+                interrupt._handle(number, None)
+
+    with pytest.raises(Interrupted) as stopped:
+        get_two_signals()
+    assert (stopped.value.signum, stopped.value.torn) == (2, False)
+
+
+def test_times_of_several_processes_are_of_another_machine() -> None:
+    session: dict[str, Any] = {"machine": {"id": "3f"}}
+    assert _machine(session) == "3f"
+    assert _machine(session | {"world_size": 2}) == "3f, 2 processes"
