@@ -102,7 +102,7 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
 def test_latex_is_escaped_and_complete(written: Path) -> None:
     text = (written / "report/tables.tex").read_text()
     tables = text.count(r"\begin{tabular}")
-    assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 6 * 3 + 1
+    assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 7 * 3 + 1
     assert r"\caption{cifar10, demo+optim.lr=0.01: Summary}" in text
     assert "%" not in text.replace(r"\%", "")
 

@@ -18,6 +18,7 @@ from helpers import measuring_work
 
 from rmsexp import config, machine_lock
 from rmsexp.compare.records import timing_records
+from rmsexp.file_lock import try_to_lock
 from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
 
@@ -146,9 +147,9 @@ def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tupl
     measured = processes.measure(jobs("ln", "rms"), TimingConfig(), lambda _: None, measuring_work.measured)
     next(measured)
     with (machine_lock.FOLDER / "measuring.lock").open() as file:
-        assert not machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+        assert not try_to_lock(file, fcntl.LOCK_SH)
         measured.close()
-        assert machine_lock._try_to_lock(file, fcntl.LOCK_SH)
+        assert try_to_lock(file, fcntl.LOCK_SH)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
