@@ -32,6 +32,7 @@ def as_many_threads_as_parts() -> None:
     torch.set_num_threads(PARTS)
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
 def test_under_the_interpreter() -> None:
     pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")

@@ -166,6 +166,7 @@ def parts_of_gradients() -> None:
         torch.set_num_threads(BATCH)
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
 def test_under_the_interpreter() -> None:
     pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")

@@ -18,6 +18,7 @@ import chaos_sweep  # noqa: E402
 SEED = "results/rnnsearch/demo/rms/seed0"
 
 
+@pytest.mark.minutes
 @pytest.mark.slow
 def test_a_disturbed_sweep_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """The sweep is copied from a process of its own, because copies of pytest's would have its threads' locks."""
