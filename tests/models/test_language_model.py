@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Mapping
@@ -22,7 +23,6 @@ from rmsexp.train.randomness import stream
 
 VOCABULARY = 13
 TOKENS = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(0))
-PLACED = pytest.mark.parametrize("placement", PLACEMENTS)
 
 
 def sizes(**other: Any) -> Sizes:
@@ -97,31 +97,30 @@ def loss_of(logits: Tensor) -> Tensor:
 
 
 @pytest.mark.slow  # importing transformers takes seconds
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])
-def test_logits_and_gradients_are_those_of_transformers(qk_norm: bool, tied: bool) -> None:
-    """RMSNorm, pre placement, four heads of queries that share two heads of keys and values.
+def test_logits_and_gradients_are_those_of_transformers() -> None:
+    """RMSNorm, pre placement, four heads of queries that share two heads of keys and values: LLaMA, and Qwen3.
 
     The norms of transformers compute in float32.
     """
     close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
-    model = make(qk_norm=qk_norm, tied=tied)
-    other = theirs(model)
-    logits, other_logits = model(TOKENS), other(TOKENS).logits
-    close(logits, other_logits)
-    loss_of(logits).backward()
-    loss_of(other_logits).backward()
-    gradients = renamed(model, lambda parameter: parameter.grad)
-    theirs_by_name = {name: parameter.grad for name, parameter in other.named_parameters()}
-    assert gradients.keys() == theirs_by_name.keys()
-    for name, gradient in gradients.items():
-        close(gradient, theirs_by_name[name])
+    for qk_norm, tied in itertools.product((False, True), repeat=2):
+        model = make(qk_norm=qk_norm, tied=tied)
+        other = theirs(model)
+        logits, other_logits = model(TOKENS), other(TOKENS).logits
+        close(logits, other_logits)
+        loss_of(logits).backward()
+        loss_of(other_logits).backward()
+        gradients = renamed(model, lambda parameter: parameter.grad)
+        theirs_by_name = {name: parameter.grad for name, parameter in other.named_parameters()}
+        assert gradients.keys() == theirs_by_name.keys()
+        for name, gradient in gradients.items():
+            close(gradient, theirs_by_name[name])
 
 
 # --- sites, sizes and initial values
 
 
-@PLACED
+@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_the_sites(placement: str, qk_norm: bool) -> None:
     sites = SiteList(name="ln")
@@ -180,27 +179,27 @@ def test_initial_values() -> None:
         assert parameter.mean().item() == pytest.approx(0, abs=std / 20), name
 
 
-@EVERY
-def test_all_norms_start_from_the_same_weights(name: str) -> None:
+def test_all_norms_start_from_the_same_weights() -> None:
     drawn = dict(initialised("none", qk_norm=True).named_parameters())
-    others = dict(initialised(name, qk_norm=True).named_parameters())
-    for key, value in drawn.items():
-        assert torch.equal(others.pop(key), value)
-    assert all((value == float(not key.endswith(".bias"))).all() for key, value in others.items())
+    for name in NORMS:
+        others = dict(initialised(name, qk_norm=True).named_parameters())
+        for key, value in drawn.items():
+            assert torch.equal(others.pop(key), value), (name, key)
+        assert all((value == float(not key.endswith(".bias"))).all() for key, value in others.items()), name
 
 
 # --- every norm
 
 
 @EVERY
-@PLACED
-def test_every_parameter_has_a_gradient(name: str, placement: str) -> None:
-    model = make(name, placement=placement, qk_norm=True)
-    loss_of(model(TOKENS)).backward()
-    unused = without_gradient(model)
-    if "bn" in name and placement == "sandwich":  # the following batch norms subtract these shifts
-        unused -= {f"layers.{i}.{part}.after.bias" for i in range(2) for part in ("attended", "fed")}
-    assert unused == set()
+def test_every_parameter_has_a_gradient(name: str) -> None:
+    for placement in PLACEMENTS:
+        model = make(name, placement=placement, qk_norm=True)
+        loss_of(model(TOKENS)).backward()
+        unused = without_gradient(model)
+        if "bn" in name and placement == "sandwich":  # the following batch norms subtract these shifts
+            unused -= {f"layers.{i}.{part}.after.bias" for i in range(2) for part in ("attended", "fed")}
+        assert unused == set(), placement
 
 
 def test_norms_are_where_the_placement_says() -> None:
@@ -245,20 +244,22 @@ def test_rotations_keep_lengths_and_leave_position_0() -> None:
 
 # --- masks and cache
 
-ALONE = [(name, training) for name in NORMS for training in (False, True) if not training or "bn" not in name]
 
-
-@pytest.mark.parametrize(("name", "training"), ALONE)
-@PLACED
-def test_a_token_never_sees_the_future(name: str, training: bool, placement: str) -> None:
-    model = make(name, placement=placement, qk_norm=True).train(training)
-    logits = model(TOKENS)
-    for last in range(TOKENS.shape[1]):
-        changed = torch.where(torch.arange(TOKENS.shape[1]) > last, (TOKENS + 1) % VOCABULARY, TOKENS)
-        others = model(changed)
-        close(others[:, : last + 1], logits[:, : last + 1])
-        if last + 1 < TOKENS.shape[1]:
-            assert not torch.isclose(others[:, last + 1 :], logits[:, last + 1 :]).all(-1).any()
+@torch.no_grad()
+@EVERY
+def test_a_token_never_sees_the_future(name: str) -> None:
+    """The tokens after each place are changed, which changes the logits after it, and none before it."""
+    length = TOKENS.shape[1]
+    places = range(length)
+    changed = [torch.where(torch.arange(length) > last, (TOKENS + 1) % VOCABULARY, TOKENS) for last in places]
+    for placement, training in itertools.product(PLACEMENTS, (False, True)):
+        if training and "bn" in name:
+            continue
+        model = make(name, placement=placement, qk_norm=True).train(training)
+        logits, *others = model(torch.cat([TOKENS, *changed])).split(len(TOKENS))
+        for last, other in zip(places, others, strict=True):
+            close(other[:, : last + 1], logits[:, : last + 1])
+            assert not torch.isclose(other[:, last + 1 :], logits[:, last + 1 :]).all(-1).any(), (placement, last)
 
 
 @pytest.mark.parametrize("name", ["bn", "mean_only_bn"])
@@ -271,19 +272,16 @@ def test_the_statistics_of_batch_norms_see_the_future_in_training(name: str) -> 
 
 @torch.no_grad()
 @EVERY
-@PLACED
-@pytest.mark.parametrize("lengths", [(1,) * 7, (4, 1, 2), (3, 4)], ids=str)
-def test_cached_logits_are_those_without_a_cache(name: str, placement: str, lengths: tuple[int, ...]) -> None:
-    for model, tolerance in (
-        (make(name, placement=placement, qk_norm=True), 1e-10),
-        (initialised(name, placement=placement, qk_norm=True), 1e-5),  # in float32
-    ):
-        cache = Cache()
-        expected = model.eval()(TOKENS)
-        cached = torch.cat([model(part, cache) for part in TOKENS.split(lengths, 1)], 1)
-        assert (cached - expected).abs().max() < tolerance * expected.abs().max()
-        assert cache.tokens == 7
-        assert [key.shape for key, _ in cache.layers] == [(3, 2, 7, 4)] * 2
+def test_cached_logits_are_those_without_a_cache(name: str) -> None:
+    for placement, (build, tolerance) in itertools.product(PLACEMENTS, ((make, 1e-10), (initialised, 1e-5))):
+        model = build(name, placement=placement, qk_norm=True).eval()  # in float64, and with other weights in float32
+        expected = model(TOKENS)
+        for lengths in (1,) * 7, (4, 1, 2), (3, 4):
+            cache = Cache()
+            cached = torch.cat([model(part, cache) for part in TOKENS.split(lengths, 1)], 1)
+            assert (cached - expected).abs().max() < tolerance * expected.abs().max(), (placement, lengths)
+            assert cache.tokens == 7
+            assert [key.shape for key, _ in cache.layers] == [(3, 2, 7, 4)] * 2
 
 
 @torch.no_grad()
@@ -302,16 +300,14 @@ def test_a_shortened_cache_forgets_the_oldest_tokens_and_keeps_positions() -> No
 
 @pytest.mark.usefixtures("fused_kernels")
 @pytest.mark.parametrize("norm", [norms.RMS, norms.LN, norms.PRMS])
-@PLACED
-def test_fused_norms_give_the_same_logits_and_gradients(norm: Any, placement: str) -> None:
-    models = [
-        fill(LanguageModel(norm(name="n", impl=impl), VOCABULARY, sizes(placement=placement, qk_norm=True)))
-        for impl in ("eager", "fused")
-    ]
-    results = []
-    for model in models:
-        logits = model(TOKENS)
-        loss_of(logits).backward()
-        results.append([logits, *(parameter.grad for parameter in model.parameters())])
-    for eager, fused in zip(*results, strict=True):
-        torch.testing.assert_close(fused, eager, rtol=1e-8, atol=1e-8)
+def test_fused_norms_give_the_same_logits_and_gradients(norm: Any) -> None:
+    for placement in PLACEMENTS:
+        results = []
+        for impl in ("eager", "fused"):
+            size = sizes(placement=placement, qk_norm=True)
+            model = fill(LanguageModel(norm(name="n", impl=impl), VOCABULARY, size))
+            logits = model(TOKENS)
+            loss_of(logits).backward()
+            results.append([logits, *(parameter.grad for parameter in model.parameters())])
+        for eager, fused in zip(*results, strict=True):
+            torch.testing.assert_close(fused, eager, rtol=1e-8, atol=1e-8)

@@ -28,11 +28,10 @@ def equality(*words: str) -> str:
     return done.stdout
 
 
-def test_three_processes_give_the_bits_of_one_also_if_one_is_killed(data_root: Path) -> None:
-    """The killed run is continued by one process."""
-    options = ["--norms", "bn", "--steps", "12", "--sizes", "1,3", "--data-root", str(data_root)]
-    lines = equality("--tasks", "cifar10,order_embedding", *options).splitlines()
-    assert [line.split(";")[0] for line in lines] == ["cifar10 bn: equal", "order_embedding bn: equal"]
+def test_three_processes_give_the_bits_of_one_also_if_one_is_killed() -> None:
+    """The killed run is continued by one process. This task's runs start fastest."""
+    lines = equality("--tasks", "language_model", "--norms", "bn", "--steps", "12", "--sizes", "1,3").splitlines()
+    assert [line.split(";")[0] for line in lines] == ["language_model bn: equal"]
 
 
 @pytest.mark.minutes
