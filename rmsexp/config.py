@@ -64,7 +64,14 @@ NOT_IDENTITY = {
 }
 # Keys that were added later, with the value that runs without them have. With this value a run has the same identity as
 # without the key, so it continues, and the key is no part of a folder's name unless a recipe has another value.
-ADDED = {"micro_batches": 1, "reduce": "ordered", "model.tied": True, "model.variant": "nematus_tf"}
+ADDED = {
+    "micro_batches": 1,
+    "reduce": "ordered",
+    "model.tied": True,
+    "model.variant": "nematus_tf",
+    "norm.gain": True,
+    "norm.weight_offset": False,
+}
 
 LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  # of sweeps -> the extra that has it
 

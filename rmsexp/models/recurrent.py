@@ -260,9 +260,9 @@ def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tenso
 
     ``like``: a tensor with the dtype and device of these ones and zeros.
     """
-    gain = like.new_ones(features) if norm.weight is None else norm.weight
+    gain = norm.effective_gain
     shift = like.new_zeros(features) if norm.bias is None else norm.bias
-    return gain, shift
+    return like.new_ones(features) if gain is None else gain, shift
 
 
 def affine(*sides: Sequence[Linear]) -> Tensor:

@@ -77,12 +77,13 @@ class Normaliser(nn.Module):
         gain: Whether there is a gain, the parameter ``weight``.
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
-        initial_gain: Initial value of the gain.
+        initial_gain: Initial value of the parameter ``weight``.
         device: Device of gain and shift.
         dtype: Dtype of gain and shift.
     """
 
     fuses_leaky_relu = False  # whether `forward` takes a `slope` and applies a leaky ReLU within its fused operator
+    gain_offset = 0.0  # the gain is this number plus the parameter `weight`
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -105,6 +106,13 @@ class Normaliser(nn.Module):
         gains = torch.full(self.shape, self.initial_gain, device=device, dtype=dtype)
         self.weight = nn.Parameter(gains) if gain else None
         self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
+
+    @property
+    def effective_gain(self) -> Tensor | None:
+        """The gain: ``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
+        if self.weight is None or not self.gain_offset:
+            return self.weight
+        return self.weight.to(compute_dtype(self.weight.dtype)) + self.gain_offset
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -279,11 +287,12 @@ class Linear(nn.Module):
 
         Raises: ValueError if there is no gain.
         """
-        gain = self.norm.weight if self.reparametrisation is None else self.reparametrisation.gain
+        weight = self.norm.weight if self.reparametrisation is None else self.reparametrisation.gain
         shift = self.norm.bias if self.norm.bias is not None else self.bias
-        if not isinstance(gain, Tensor):
+        if not isinstance(weight, Tensor):
             raise ValueError(f"{self.site.name}: initialising from data needs a norm with a gain")
-        gain.div_(std)
+        offset = self.norm.gain_offset if self.reparametrisation is None else 0.0
+        weight.add_(offset).div_(std).sub_(offset)
         if shift is not None:
             shift.copy_(-mean / std)
 

@@ -37,6 +37,7 @@ class PerExampleNorm(Normaliser):
             set later, too.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
+        initial_gain: Initial value of ``weight``.
         device: Device of ``weight`` and ``bias``.
         dtype: Dtype of ``weight`` and ``bias``.
 
@@ -56,6 +57,7 @@ class PerExampleNorm(Normaliser):
         shift: bool,
         impl: str = "eager",
         axes: Sequence[int] | None = None,
+        initial_gain: float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -66,7 +68,10 @@ class PerExampleNorm(Normaliser):
             raise ValueError(f"axes must be (2, 3) (per channel) or (1, 2, 3) (per example), got {tuple(axes)}")
         if axes is not None and len(shape) != 1:
             raise ValueError(f"with axes, normalized_shape must be the number of channels, got {shape}")
-        super().__init__(shape, gain=gain, shift=shift, maps=axes is not None, device=device, dtype=dtype)
+        maps = axes is not None
+        super().__init__(
+            shape, gain=gain, shift=shift, maps=maps, initial_gain=initial_gain, device=device, dtype=dtype
+        )
         self.normalized_shape = shape
         self.eps = eps
         self.dims = len(shape if axes is None else axes)  # number of normalised axes
@@ -117,7 +122,7 @@ class PerExampleNorm(Normaliser):
             return self._fused(x, slope)
         wide = x.to(compute_dtype(x.dtype))
         value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(x.dtype))
-        gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
+        gain, shift = self.broadcast(self.effective_gain), self.broadcast(self.bias)
         y = affine(value, scale, gain, shift, fold=self.maps)
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
@@ -134,8 +139,10 @@ class PerExampleNorm(Normaliser):
     def _fused(self, x: Tensor, slope: float) -> Tensor:
         form = self.form(self.units(x), x.dtype)
         if self.maps or self.dims == 1:
-            return kernels.normalise(x, self.weight, self.bias, form, maps=self.maps, slope=slope)
-        gain, shift = (None if v is None else v.flatten() for v in map(self.broadcast, (self.weight, self.bias)))
+            return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
+        gain, shift = (
+            None if v is None else v.flatten() for v in map(self.broadcast, (self.effective_gain, self.bias))
+        )
         return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:

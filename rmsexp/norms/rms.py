@@ -50,6 +50,7 @@ class RMSNorm(PerExampleNorm):
             does.
         k_rounding: How ``n * p`` is rounded to k (at least 1): "ceil", as in the paper, or "floor", as in the authors'
             code.
+        weight_offset: Whether the gain is ``1 + weight``, and ``weight`` starts at 0, as in Gemma (Gemma Team 2024).
 
     See :class:`PerExampleNorm` for the other arguments.
 
@@ -68,6 +69,7 @@ class RMSNorm(PerExampleNorm):
         p: float = 1.0,
         eps_inside: bool = True,
         k_rounding: str = "ceil",
+        weight_offset: bool = False,
         impl: str = "eager",
         axes: Sequence[int] | None = None,
         device: torch.device | str | None = None,
@@ -75,8 +77,17 @@ class RMSNorm(PerExampleNorm):
     ) -> None:
         checks.choice("k_rounding", k_rounding, ROUNDING)
         super().__init__(
-            normalized_shape, eps, gain=elementwise_affine, shift=bias, impl=impl, axes=axes, device=device, dtype=dtype
+            normalized_shape,
+            eps,
+            gain=elementwise_affine,
+            shift=bias,
+            impl=impl,
+            axes=axes,
+            initial_gain=0.0 if weight_offset else 1.0,
+            device=device,
+            dtype=dtype,
         )
+        self.gain_offset = float(weight_offset)
         self.p, self.eps_inside, self.k_rounding = p, eps_inside, k_rounding
 
     @property
@@ -124,7 +135,8 @@ class RMSNorm(PerExampleNorm):
         return x, 1.0 / (root + eps)
 
     def options(self) -> dict[str, object]:
-        return {"p": self.p, "eps_inside": self.eps_inside, "k_rounding": self.k_rounding}
+        offset = bool(self.gain_offset)
+        return {"p": self.p, "eps_inside": self.eps_inside, "k_rounding": self.k_rounding, "weight_offset": offset}
 
 
 class L2Norm(RMSNorm):
@@ -145,13 +157,24 @@ class RMS(PerExampleNormOptions):
 
     Attributes:
         eps_inside: True adds ``eps`` inside the root, False outside it (see :class:`RMSNorm`).
+        gain: Whether the norm has a gain.
+        weight_offset: Whether the gain is 1 plus the trained parameter, which starts at 0 (see :class:`RMSNorm`).
         bias: Whether the norm has a shift. None: only at the sites where the model asks for one (:attr:`Site.shift`).
 
     See :class:`PerExampleNormOptions` for the other options.
+
+    Raises: ValueError for ``weight_offset`` without ``gain``; see also :class:`PerExampleNormOptions`.
     """
 
     eps_inside: bool = True
+    gain: bool = True
+    weight_offset: bool = False
     bias: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_offset and not self.gain:
+            raise ValueError("norm.weight_offset=true needs a gain: set norm.gain=true, or leave weight_offset out")
 
     def normaliser(self, site: Site) -> RMSNorm:
         return self._layer(site, RMSNorm)
@@ -160,10 +183,12 @@ class RMS(PerExampleNormOptions):
         return layer(
             site.features,
             self.eps,
+            elementwise_affine=self.gain,
             bias=bool(site.shift) if self.bias is None else self.bias,
             p=p,
             eps_inside=self.eps_inside,
             k_rounding=k_rounding,
+            weight_offset=self.weight_offset,
             impl=self.impl,
             axes=self.axes_of(site),
         )

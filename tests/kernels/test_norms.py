@@ -29,6 +29,7 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "rms, gain and bias": partial(norms.RMSNorm, bias=True),
     "rms, bias": partial(norms.RMSNorm, elementwise_affine=False, bias=True),
     "rms, outside": partial(norms.RMSNorm, eps_inside=False),
+    "rms, weight offset": partial(norms.RMSNorm, weight_offset=True),
     "prms": partial(norms.RMSNorm, p=0.3, bias=True),
     "prms, outside": partial(norms.RMSNorm, p=0.3, eps_inside=False),
     "l2": norms.L2Norm,

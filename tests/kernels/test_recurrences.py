@@ -32,6 +32,8 @@ NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it 
     "nonparametric_ln": norms.NonparametricLN(name="nonparametric_ln", eps=1e-2),
     "rms": norms.RMS(name="rms", eps=1e-2),
     "rms, outside, with bias": norms.RMS(name="rms", eps=1e-2, eps_inside=False, bias=True),
+    "rms, no gain": norms.RMS(name="rms", eps=1e-2, gain=False),
+    "rms, weight offset": norms.RMS(name="rms", eps=1e-2, weight_offset=True),
     "prms": norms.PRMS(name="prms", p=0.3, eps=1e-2),
     "l2": norms.L2(name="l2", eps=1e-2),
 }

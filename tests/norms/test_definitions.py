@@ -81,6 +81,18 @@ def test_layernorm_equals_torch_layernorm(
         torch.testing.assert_close(actual, expected, **close)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weight_offset_is_the_formula_of_gemma(dtype: torch.dtype) -> None:
+    layer = norms.RMSNorm(7, 1e-6, weight_offset=True, dtype=dtype)
+    assert torch.equal(layer.weight, torch.zeros(7, dtype=dtype))
+    torch.testing.assert_close(layer(x := draw(5, 7, dtype=dtype)), norms.RMSNorm(7, 1e-6, dtype=dtype)(x))
+    perturb(layer)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    a, weight = x.to(wide), layer.weight.to(wide)  # 1 + weight is not rounded to the dtype of a half-precision weight
+    expected = a * torch.rsqrt(a.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + weight)
+    torch.testing.assert_close(layer(x), expected.to(dtype), rtol=1e-6, atol=1e-6)
+
+
 def test_nonparametric_ln_equals_functional_layer_norm() -> None:
     layer = norms.NonparametricLN(name="nonparametric_ln").value("x", 6)
     x = 1 + draw(4, 3, 6)

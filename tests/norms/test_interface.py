@@ -184,6 +184,13 @@ def test_bias_of_rms_overrides_the_shift_of_the_site(family: type[norms.RMS], bi
     assert [n.bias is not None for n in normalisers] == [bias] * 4
 
 
+def test_gain_of_rms_can_be_left_out() -> None:
+    site = fill(norms.RMS(name="rms", gain=False).linear("a", EMBED, HIDDEN, shift=True))
+    assert {n for n, _ in site.named_parameters()} == {"weight", "bias", "norm.bias"}
+    a = site.map(x := draw(BATCH, EMBED), site.weight)
+    close(site(x), FORMULAS["rms"](a) + site.norm.bias)
+
+
 @EVERY
 def test_weights_are_nan_until_initialised(name: str) -> None:
     for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):
@@ -198,10 +205,14 @@ def test_no_norm_has_a_fixed_gain_only_with_initialisation_from_data() -> None:
     assert NORMS["none"].linear("a", 3, 4).reparametrisation is None
 
 
-@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn", "ln", "rms"])
+@pytest.mark.parametrize("name", ["none", "wn", "mean_only_bn", "ln", "rms", "rms, weight offset"])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
 def test_standardise_makes_outputs_standard(name: str, kernel_size: int | None) -> None:
-    site = NORMS[name].linear("a", 3, 4, shift=True, kernel_size=kernel_size, data_init=True).double()
+    site = (
+        {**NORMS, "rms, weight offset": norms.RMS(name="rms", weight_offset=True)}[name]
+        .linear("a", 3, 4, shift=True, kernel_size=kernel_size, data_init=True)
+        .double()
+    )
     site.weight.data = draw(*site.weight.shape)
     x, axes = (2 + draw(50, 3), 0) if kernel_size is None else (2 + draw(6, 3, 5, 5), (0, 2, 3))
     y = site(x).detach()
@@ -219,6 +230,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "impl": (lambda: norms.RMS(name="rms", impl="eagr"), r"norm.impl=eagr is not known; did you mean eager\?"),
     "impl of a layer": (lambda: norms.RMSNorm(4, impl="quick"), "impl=quick is not known"),
     "k_rounding": (lambda: norms.PRMS(name="prms", k_rounding="round"), "norm.k_rounding=round .*one of ceil, floor"),
+    "weight_offset": (
+        lambda: norms.RMS(name="rms", gain=False, weight_offset=True),
+        "norm.weight_offset=true needs a gain",
+    ),
     "padding": (lambda: norms.BN(name="bn", padding="exlude"), "norm.padding=exlude .*did you mean exclude"),
     "eval": (lambda: norms.MeanOnlyBN(name="mean_only_bn", eval="population"), "norm.eval=population is not known"),
     "momentum": (lambda: norms.BN(name="bn", momentum=0.0), r"norm.momentum must lie in \(0, 1\]"),

@@ -21,6 +21,7 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "rms": partial(norms.RMSNorm, 4, bias=True),
     "rms, no gain": partial(norms.RMSNorm, (3, 4), 1e-3, elementwise_affine=False),
     "prms": partial(norms.RMSNorm, 4, 0.0, p=0.3, eps_inside=False, k_rounding="floor"),
+    "rms, weight offset": partial(norms.RMSNorm, 4, weight_offset=True),
     "rms, maps": partial(norms.RMSNorm, 4, p=0.5, axes=(2, 3)),
     "l2": partial(norms.L2Norm, 4, axes=[1, 2, 3]),
     "ln": partial(norms.LayerNorm, [2, 4]),
@@ -62,7 +63,7 @@ def test_the_representation_lists_every_option(impl: str) -> None:
     layer = norms.RMSNorm(4, 1e-3, False, True, p=0.5, eps_inside=False, k_rounding="floor", impl=impl, axes=(2, 3))
     assert repr(layer) == (
         "RMSNorm((4,), eps=0.001, elementwise_affine=False, bias=True, p=0.5, eps_inside=False, k_rounding='floor', "
-        f"impl='{impl}', axes=(2, 3))"
+        f"weight_offset=False, impl='{impl}', axes=(2, 3))"
     )
 
 
