@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from rmsexp import record
 from rmsexp.readers import read_json
 from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
@@ -119,7 +120,7 @@ class CampaignFile:
 
 def find(root: Path) -> Iterator[Path]:
     """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
-    yield from sorted(root.rglob(f"campaigns/*/{FILE}"))
+    yield from record.find(root, f"campaigns/*/{FILE}")
 
 
 def fields(path: Path) -> dict[str, Any]:

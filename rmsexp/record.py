@@ -32,6 +32,7 @@ ENDED = ("finished", "diverged")  # the statuses of runs that are not continued,
 Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
+REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
 BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
 TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
@@ -327,12 +328,18 @@ def read(folder: Path) -> Record:
     return Record(folder, read_json(files.run_path), files.read_status(), rows)
 
 
+def find(root: Path, pattern: str) -> list[Path]:
+    """Return the paths below ``root`` that match, sorted, without the committed records in ``<root>/reference``."""
+    return sorted(path for path in root.rglob(pattern) if path.relative_to(root).parts[0] != REFERENCE)
+
+
 def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:
     """Yield the folder of every run below ``root``, sorted, except hidden folders and runs that were moved aside.
 
+    Runs in ``<root>/reference`` are left out, too (see :func:`find`).
     ``files``: a folder that has one of these files is a run. A run that failed early has only a ``status.json``.
     """
-    for folder in sorted({path.parent for name in files for path in root.rglob(name)}):
+    for folder in sorted({path.parent for name in files for path in find(root, name)}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
             yield folder
 

@@ -1,6 +1,7 @@
 """``python -m rmsexp.report RESULTS``: statistics, tables and figures of all runs below a folder, from records alone.
 
-Writes a folder comparison in the folder of each setting, and RESULTS/report with one page of all settings.
+Writes only into the folder of the report: one page of all settings, and a folder of figures and tables for each of
+them. Committed records (RESULTS/reference) are left out, unless RESULTS is their folder.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from rmsexp.compare.records import campaigns, timing_records
 from rmsexp.compare.records.load import Records
 
 OVERVIEW = "report"
+COMMITTED = ("results", record.REFERENCE)  # the end of the path of committed records
 FEW_RUNS = 100  # up to this many runs, one thread is faster than several processes, which take time to start
 
 
-def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Write a report for each setting below ``results``, and the overview in ``results/report``.
+def run(results: Path, task: str | None = None, setting: str | None = None, out: Path | None = None) -> list[Path]:
+    """Write a report of each setting below ``results``, and the overview, into ``out`` (:func:`report_folder`).
 
     Settings that have only pilot and tuning runs of campaigns have no report, unless ``setting`` is given.
 
@@ -37,14 +39,34 @@ def run(results: Path, task: str | None, setting: str | None) -> list[Path]:
     if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
         results = results.absolute()
     print(f"reading {results}", flush=True)
+    if (reference := results / record.REFERENCE).is_dir():
+        print(f"left out: the committed records; for them: python -m rmsexp.report {reference}", flush=True)
     pool = _pool(sum(1 for _ in record.find_runs(results)))
     try:
-        return _run(results, task, setting, pool)
+        return _run(results, task, setting, out or report_folder(results), pool)
     finally:
         pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, do not draw the figures that have not been begun
 
 
-def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -> list[Path]:
+def report_folder(results: Path) -> Path:
+    """Return the folder of the report of ``results``: ``<results>/report``.
+
+    Committed files are not replaced: the report of ``<results>/reference``, or of a folder below it, is in
+    ``<results>/report/reference``.
+    """
+    for folder in (results, *results.parents, *results.absolute().parents):
+        if folder.parts[-2:] == COMMITTED:
+            return folder.parent / OVERVIEW / record.REFERENCE
+    return results / OVERVIEW
+
+
+def _place(folder: Path, results: Path, out: Path) -> Path:
+    """Return the folder of a setting's report: ``out``, then the names by which ``folder`` lies below ``results``."""
+    root = folder.parents[1]
+    return out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name / folder.name
+
+
+def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
     problems: list[str] = []
     records, timings = compare.load(results, pool), timing_records.load(results, problems)
     if records.runs.empty:
@@ -55,11 +77,13 @@ def _run(results: Path, task: str | None, setting: str | None, pool: Executor) -
     tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
-    written = [setting_report.write(folder, settings, timings, pool) for folder in selected]
+    written = [
+        setting_report.write(folder, settings, timings, pool, _place(folder, results, out)) for folder in selected
+    ]
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
-    verdicts = campaign_report.write(states, records, timings, len(tuning), results / OVERVIEW) if states else None
-    paths = overview.write(reports, verdicts, timings, problems, results / OVERVIEW)
+    verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None
+    paths = overview.write(reports, verdicts, timings, problems, out)
     for number, (report, drawing) in enumerate(written, 1):
         if drawing:
             drawing.result()
@@ -108,8 +132,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
     )
+    parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
     arguments = parser.parse_args(argv)
-    paths = run(config.expanded(arguments.results), arguments.task, arguments.setting)
+    out = config.expanded(arguments.out) if arguments.out else None
+    paths = run(config.expanded(arguments.results), arguments.task, arguments.setting, out)
     for path in paths:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")

@@ -30,4 +30,4 @@ def draw(results: Path, task: str, setting: str) -> Path:
     from rmsexp.compare import comparison
 
     folder = results / task / setting
-    return comparison.draw(load(folder).select(task, setting), folder)
+    return comparison.draw(load(folder).select(task, setting), folder / "comparison")

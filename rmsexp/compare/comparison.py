@@ -16,32 +16,28 @@ from rmsexp.compare.tables import summary as summary_table
 
 
 def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
-    """Write the summary and the curves of one setting to ``<folder>/comparison`` and return that folder.
+    """Write the summary and the curves of one setting into ``folder``, which is made if it is missing; return it.
 
     Args:
         records: the records of the setting.
-        folder: the folder of the setting.
+        folder: the folder of the figures.
         summary: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
 
     Raises:
         ValueError: no run has any metrics, or no ``run.json`` names a target metric.
     """
-    check(records, folder)
-    comparison = folder / "comparison"
-    comparison.mkdir(exist_ok=True)
+    check(records)
+    folder.mkdir(parents=True, exist_ok=True)
     table = summary_table.table(records, *records.names) if summary is None else summary
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
-    atomic.write_atomic(comparison / "summary.csv", markup.csv(table))
-    atomic.write_atomic(comparison / "summary.md", text)
-    setting_curves.save(records, comparison)
-    return comparison
+    atomic.write_atomic(folder / "summary.csv", markup.csv(table))
+    atomic.write_atomic(folder / "summary.md", text)
+    setting_curves.save(records, folder)
+    return folder
 
 
-def check(records: Records, folder: Path) -> None:
-    """Raise ValueError if the records of a setting have no metrics, or if none of its runs names a target metric.
-
-    ``folder``: the folder of the setting, for the message.
-    """
+def check(records: Records) -> None:
+    """Raise ValueError if the records of a setting have no metrics, or if none of its runs names a target metric."""
     if records.metrics.empty:
-        raise ValueError(f"{folder}: no run has any metrics yet, so there is nothing to draw")
+        raise ValueError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

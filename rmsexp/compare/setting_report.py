@@ -57,8 +57,10 @@ class Part(NamedTuple):
     caption: tuple[str, ...] = ()
 
 
-def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor) -> WrittenReport:
-    """Write the report of one setting into ``<folder>/comparison``.
+def write(
+    folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor, to: Path
+) -> WrittenReport:
+    """Write the report of one setting into the folder ``to``.
 
     A line for each missing config file, and for each timing record of another setting, is added to the ``problems`` of
     the setting's records. If these records cannot be compared (see :func:`rmsexp.compare.comparison.check`), nothing is
@@ -70,16 +72,17 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
             to compare learning rates.
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
         pool: the executor that writes the figures and the summary, perhaps after this function has returned.
+        to: the folder of the report, which is made if it is missing.
     """
     records = settings[folder]
     records.problems.extend(_missing_configs(records))
-    report = SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), records)
+    report = SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), to, records)
     try:
-        comparison.check(records, folder)
+        comparison.check(records)
     except ValueError as error:
         records.problems.append(str(error))
         return WrittenReport(report, None)
-    report.folder.mkdir(exist_ok=True)
+    to.mkdir(parents=True, exist_ok=True)
     timings = _timings_of(folder, records, timings)
     parts = list(_parts(folder, settings, timings))
     titles = {"curves": "Curves"} | {part.name: part.title for part in parts}
@@ -90,13 +93,13 @@ def write(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, po
         tables={part.title: part.readable for part in parts},
         sentences=findings.figure_1(records),
         notes=caveats(records),
-        figures={titles[name]: str(report.folder / f"{name}.png") for name in figures},
+        figures={titles[name]: str(to / f"{name}.png") for name in figures},
     )
     for part in parts:
-        atomic.write_atomic(report.folder / f"{part.name}.csv", markup.csv(part.numbers))
-    atomic.write_atomic(report.folder / "report.md", markdown.setting(report, report.folder))
-    atomic.write_atomic(report.folder / "tables.tex", markdown.latex(report))
-    return WrittenReport(report, pool.submit(_draw, records, parts, folder))
+        atomic.write_atomic(to / f"{part.name}.csv", markup.csv(part.numbers))
+    atomic.write_atomic(to / "report.md", markdown.setting(report, to))
+    atomic.write_atomic(to / "tables.tex", markdown.latex(report))
+    return WrittenReport(report, pool.submit(_draw, records, parts, to))
 
 
 def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.DataFrame:
@@ -114,14 +117,14 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     return timings[is_own]
 
 
-def _draw(records: Records, parts: list[Part], folder: Path) -> None:
-    """Write the figures and the summary of a setting, which takes most of the time of a report.
+def _draw(records: Records, parts: list[Part], to: Path) -> None:
+    """Write the figures and the summary of a setting into a folder, which takes most of the time of a report.
 
-    ``parts``: its tables, of which the summary is the first. ``folder``: the folder of the setting.
+    ``parts``: its tables, of which the summary is the first.
     """
-    figures_folder = comparison.draw(records, folder, parts[0].numbers)
+    comparison.draw(records, to, parts[0].numbers)
     for name, draw in _figures(records, parts).items():
-        canvas.write(draw(), figures_folder / name)
+        canvas.write(draw(), to / name)
 
 
 def _missing_configs(records: Records) -> list[str]:
@@ -178,7 +181,7 @@ def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[P
     for other in sorted(settings, key=lambda path: (len(path.name), path)):
         if learning_rates.family(other) == learning_rates.family(folder):
             with suppress(ValueError):
-                comparison.check(settings[other], other)
+                comparison.check(settings[other])
                 family[other] = settings[other]
     return family
 

@@ -65,12 +65,12 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
 
 
 def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
-    names = {path.name for path in (written / "first/cifar10/demo/comparison").iterdir()}
+    names = {path.name for path in (written / "report/first/cifar10/demo").iterdir() if path.is_file()}
     drawn = {f"{name}.{kind}" for name in ("curves", "saving", "p", "test_error") for kind in ("png", "svg")}
     tables = {f"{name}.csv" for name in ("summary", "paired", "paper", "saving", "target", "p")}
     assert drawn | tables | {"summary.md", "report.md", "tables.tex"} <= names
     assert "rates.csv" not in names
-    assert (written / "second/cifar10/demo/comparison/rates.csv").exists()
+    assert (written / "report/second/cifar10/demo/rates.csv").exists()
 
 
 def test_settings_of_two_machines_are_kept_apart(written: Path) -> None:
@@ -118,7 +118,7 @@ def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages
     report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")
     (page,) = pages
     assert (page.task, page.setting, page.root) == ("cifar10", "demo+optim.lr=0.01", str(tmp_path / "second"))
-    assert not (tmp_path / "first/cifar10/demo/comparison").exists()
+    assert not (tmp_path / "report/first").exists()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,35 @@ def test_an_unknown_task_or_setting_is_an_error_with_a_suggestion(
     with pytest.raises(ValueError, match="has no") as error:
         report.run(results, task, setting)
     assert message in str(error.value)
+
+
+def test_a_report_changes_no_file_outside_its_folder(tmp_path: Path, pages: list[SettingReport]) -> None:
+    write_run(tmp_path, "rms")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    report.run(tmp_path, out=tmp_path / "elsewhere")
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: time for path, time in after.items() if "elsewhere" not in path.parts} == before
+    assert pages[0].folder == tmp_path / "elsewhere/cifar10/demo"
+
+
+def test_committed_records_are_left_out_unless_they_are_asked_for(
+    tmp_path: Path, pages: list[SettingReport], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, reference = tmp_path / "results", tmp_path / "results/reference"
+    for root in (results, reference / "machine"):
+        write_run(root, "rms")
+        write_timing(root, {"ln": 1.0, "rms": 0.8})
+    first, *_ = report.run(results)
+    assert [page.root for page in pages] == [str(results)]
+    assert f"left out: the committed records; for them: python -m rmsexp.report {reference}" in capsys.readouterr().out
+    assert first == results / "report/report.html"
+    first, *_ = report.run(reference)
+    assert [page.root for page in pages[1:]] == [str(reference / "machine")]
+    assert first == results / "report/reference/report.html"
+    assert (results / "report/reference/machine/cifar10/demo/curves.png").exists()
+    assert {path.name for path in reference.iterdir()} == {"machine"}
+    assert report.report_folder(reference / "machine") == results / "report/reference"
+    assert report.report_folder(tmp_path / "reference") == tmp_path / "reference/report"
 
 
 def test_without_runs_the_error_shows_a_command_that_trains_some(
@@ -197,7 +226,7 @@ def test_timing_records_of_another_setting_are_listed_and_not_used(tmp_path: Pat
     report.run(tmp_path, None, None)
     (page,) = pages
     assert page.records.problems == [f"{copied}: timing record ignored: it is of cifar10, other"]
-    saving = pd.read_csv(tmp_path / "cifar10/demo/comparison/saving.csv").set_index("series")["saving"]
+    saving = pd.read_csv(tmp_path / "report/cifar10/demo/saving.csv").set_index("series")["saving"]
     assert saving["rms"] == pytest.approx(0.2, abs=1e-3)
 
 
@@ -236,7 +265,7 @@ def test_many_settings_are_drawn_by_processes(
     write_run(tmp_path, "rms")
     report.run(tmp_path, None, None)
     assert len(pages) == 1
-    assert (tmp_path / "cifar10/demo/comparison/curves.svg").exists()
+    assert (tmp_path / "report/cifar10/demo/curves.svg").exists()
 
 
 def test_the_report_command_does_not_import_torch() -> None:

@@ -61,7 +61,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     assert 'data-name="small+evaluation=validation' not in page
     assert 'data-name="small+evaluation=scored' in page
     assert "pilot or tuning runs of campaigns: 12" in page
-    assert not (reported / "cifar10/small+evaluation=validation+optim.lr=0.004/comparison").exists()
+    assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 
 
 def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     setting = "small+evaluation=validation+optim.lr=0.004"
     write_run(tmp_path, "prms", setting=setting)
     report.run(tmp_path, None, None)
-    assert (tmp_path / "cifar10" / setting / "comparison/report.md").exists()
+    assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
 def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"
     report.run(tmp_path, None, setting)
-    assert (tmp_path / "cifar10" / setting / "comparison/report.md").exists()
+    assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def setting(root: Path) -> Records:
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
-    return SettingReport(task, setting, str(root), load(root).select(task, setting), **more)
+    return SettingReport(task, setting, str(root), root / "report", load(root).select(task, setting), **more)
 
 
 def named(folder: Path, series: str) -> None:

@@ -19,6 +19,7 @@ class SettingReport:
         task: the task, which is the name of a folder in ``root``.
         setting: the setting, which is the name of a folder in the task's folder.
         root: the folder that contains the task's folder; results of two machines have different roots.
+        folder: the folder to which the setting's figures and tables are written.
         records: the records of this setting; their ``problems`` list what could not be read or compared.
         tables: readable tables (all cells are text) by title; their first column is the norm.
         sentences: the findings in words (:mod:`rmsexp.compare.tables.findings`).
@@ -30,17 +31,13 @@ class SettingReport:
     task: str
     setting: str
     root: str
+    folder: Path
     records: Records
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
     summary: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-    @property
-    def folder(self) -> Path:
-        """The folder to which the setting's figures and tables are written."""
-        return Path(self.root, self.task, self.setting, "comparison")
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,14 @@ def target(records: Records) -> Target:
     plans = set(records.runs["evaluation"].dropna())
     targets = records.runs[[f"target_{field}" for field in Target._fields[:-1]]].dropna()
     if targets.empty:
-        folder = Path(records.runs["folder"].iloc[0]).parents[1] if len(records.runs) else "no runs"
-        raise ValueError(f"{folder}: no run.json of this setting has a target metric")
+        raise ValueError(f"{folder(records)}: no run.json of this setting has a target metric")
     found = Target(*targets.iloc[0])._replace(scored=bool(plans))
     return found._replace(split=found.selection) if plans == {"validation"} else found
+
+
+def folder(records: Records) -> str:
+    """Return the folder of the setting, for messages."""
+    return str(Path(records.runs["folder"].iloc[0]).parents[1]) if len(records.runs) else "no runs"
 
 
 def headline(reported: Target) -> Literal["final", "best"]:

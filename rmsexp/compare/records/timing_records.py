@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import atomic, config, readers
+from rmsexp import atomic, config, readers, record
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import label, norm_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
@@ -66,7 +66,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
     loaded: list[dict[str, Any]] = []
-    for path in sorted(Path(root).rglob(f"timing/*/{FILE}")):
+    for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
             loaded += rows(readers.read_json(path), str(path.parent))
         except DAMAGE as error:
