@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [config.expand_home(word) for word in (sys.argv[1:] if argv is None else argv)]
     arguments = parse(words)
     if arguments.help:
-        print(help_text())
+        print(help_text(arguments.config_dir))
         return 0
     folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
     if arguments.cfg or arguments.info or arguments.hydra_help or arguments.shell_completion:

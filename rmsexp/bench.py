@@ -83,6 +83,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         )
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
+        command.add_config_dir("a folder of your own configs, whose norms are timed, too")
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
     commands.choices["recurrences"].set_defaults(dtype="float32")
     arguments = parser.parse_args(words)
@@ -121,13 +122,22 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)
     dtype, measured = getattr(torch, arguments.dtype), []
-    for stored in layers.measure(arguments.what, arguments.shapes, dtype, arguments.seconds, device, _report):
+    own = _own_norms(arguments.config_dir)
+    for stored in layers.measure(arguments.what, arguments.shapes, dtype, arguments.seconds, device, _report, own):
         measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
         _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
     folder = new_folder(results, arguments.what)
     folder.mkdir()
     _write(folder, content, measured)
     return folder
+
+
+def _own_norms(config_dir: str | None) -> list[Any]:
+    """Return the norms in a folder of configs, with their default options; none if it is None."""
+    if config_dir is None:
+        return []
+    names = sorted({*config.options("norm", config_dir)} - {*config.options("norm")})
+    return [config.job([f"norm={name}"], config_dir).norm for name in names]
 
 
 def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:

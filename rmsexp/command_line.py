@@ -33,6 +33,12 @@ class ReportedError(Exception):
     longest = LONGEST_MESSAGE
 
 
+class ConfigError(ReportedError, ValueError):
+    """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
+
+    exit_status = 2
+
+
 REPORTED = (ReportedError, ValueError, OSError)  # errors that are reported by their message, and not by a traceback
 
 
@@ -43,9 +49,12 @@ class Parser(argparse.ArgumentParser):
         report(message)
         self.exit(2)
 
+    def add_config_dir(self, help: str = "a folder of your own configs, such as norms and tasks") -> None:
+        self.add_argument("-cd", "--config-dir", metavar="DIR", help=help)
 
-def add_model_arguments(parser: argparse.ArgumentParser, example: str) -> None:
-    """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and norm class."""
+
+def add_model_arguments(parser: Parser, example: str) -> None:
+    """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and own classes."""
     parser.add_argument("run", type=Path, help=f"the run's folder, such as {example}")
     parser.add_argument(
         "--checkpoint",
@@ -54,9 +63,13 @@ def add_model_arguments(parser: argparse.ArgumentParser, example: str) -> None:
         help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the run, if you trust its code"
-    )
+    add_own_classes(parser)
+
+
+def add_own_classes(parser: Parser) -> None:
+    """Add the arguments that name classes which recorded configs may use (:func:`rmsexp.classes.load_own`)."""
+    parser.add_config_dir("import the norms and tasks whose configs are in this folder, if you trust their code")
+    parser.add_argument("--norm-class", metavar="MODULE.CLASS", help="import only this class, the norm of the run")
 
 
 def entry_point(main: Main) -> Main:

@@ -24,6 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp.checks import nearest
+from rmsexp.classes import imported, loaded, make_importable
+from rmsexp.classes import norm_class as norm_class
 from rmsexp.readers import read_yaml
 from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.schema import MOST_THREADS as MOST_THREADS
@@ -34,12 +36,9 @@ from rmsexp.schema import RunConfig as RunConfig
 from rmsexp.schema import check_missing, fit, instances, normalised
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
-from rmsexp.schema import loaded_norm_class as loaded_norm_class
-from rmsexp.schema import norm_class as norm_class
 from rmsexp.schema import norm_from as norm_from
 from rmsexp.schema import plain_values as plain_values
 from rmsexp.schema import respelled as respelled
-from rmsexp.schema import task_module as task_module
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
@@ -114,11 +113,13 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
         if is_for_sweeps(word):
             raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
     composed = plain_values(compose(overrides, config_dir))
-    config, norm = instances(composed, norm_class)
-    resolved = normalised(composed, norm_class)
+    if config_dir is not None:
+        make_importable(config_dir)
+    config, norm = instances(composed, imported)
+    resolved = normalised(composed, imported)
     chosen = plain_values(compose(_choices(overrides), config_dir))
     chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
-    setting, series = _names(resolved, normalised(chosen, norm_class))
+    setting, series = _names(resolved, normalised(chosen, imported))
     older_setting, older_series = _names(composed, chosen)
     folder = expanded(config.results) / config.task
     setting = older_setting if (folder / older_setting).is_dir() else setting
@@ -147,13 +148,13 @@ def is_for_sweeps(word: str) -> bool:
 def read(path: Path) -> tuple[Any, Any]:
     """Return the task's config and the norm of a recorded run from its ``config.yaml``.
 
-    The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm must be
-    a class that is loaded already, which all norms of the package are (see :func:`loaded_norm_class`).
+    The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm and its
+    task must be classes that are loaded already, as all norms of the package are (:func:`rmsexp.classes.loaded`).
 
     Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
     """
     try:
-        return instances(read_yaml(path), loaded_norm_class)
+        return instances(read_yaml(path), loaded)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name the folder of a run") from None
     except ConfigError as error:
@@ -190,8 +191,9 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
         failure = str(error).partition("\n")[0] or type(error).__name__
         if missing := re.search(r"Could not find 'recipe/(\w+)/(\w+)'", failure):
-            scales = ", ".join(options(f"recipe/{missing[1]}", config_dir))
-            failure = f"task={missing[1]} has no scale={missing[2]} (its scales are {scales})"
+            task, scale, scales = *missing.groups(), ", ".join(options(f"recipe/{missing[1]}", config_dir))
+            known = f"its scales are {scales}" if scales else f"write recipe/{task}/{scale}.yaml beside its config"
+            failure = f"task={task} has no scale={scale} ({known})"
     finally:
         Singleton.set_state(outer)
     parsed = parse(overrides)

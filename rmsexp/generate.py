@@ -35,17 +35,16 @@ def _parser() -> argparse.ArgumentParser:
 def _generate(arguments: argparse.Namespace) -> None:
     """Write the prompt and its continuation to standard output.
 
-    Raises: ConfigError for an invalid norm class; ConfigError, CheckpointError, DataError, ValueError or OSError if the
+    Raises: ConfigError for an invalid class; ConfigError, CheckpointError, DataError, ValueError or OSError if the
     run cannot be loaded.
     """
     import torch
 
-    from rmsexp import config, trained
+    from rmsexp import classes, trained
     from rmsexp.tasks.language_model import Task
     from rmsexp.train.step import autocast
 
-    if arguments.norm_class:
-        config.norm_class(arguments.norm_class)  # once loaded, the recorded config may name it
+    classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, Task, device, _report, which=arguments.checkpoint)
     _report(f"generating {arguments.tokens} tokens with the model of step {step}")

@@ -1,7 +1,6 @@
 """``python -m rmsexp.prepare task=cifar10 scale=small``: download, verify and preprocess the data set of a run.
 
-It takes the GROUP=CHOICE and KEY=VALUE arguments of one run, without ``-m`` and ``--config-dir``. A run with the same
-arguments then uses the prepared data and needs no network.
+It takes the arguments of one run. A run with the same arguments then uses the prepared data and needs no network.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp import config
-from rmsexp.command_line import documentation, entry_point
+from rmsexp.command_line import Parser, documentation, entry_point
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
-    if {"-h", "--help"} & set(words):
-        print(documentation(__file__))
-        return 0
+    parser = Parser(prog="python -m rmsexp.prepare", description=documentation(__file__))
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="a choice or value of a run's config")
+    parser.add_config_dir()
+    arguments = parser.parse_intermixed_args(argv)
     import torch
 
     from rmsexp import tasks
 
-    job = config.job([config.expand_home(word) for word in words])
+    job = config.job([config.expand_home(word) for word in arguments.words], arguments.config_dir)
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)
     print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")

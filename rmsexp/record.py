@@ -7,7 +7,7 @@ The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides
 - ``metrics.jsonl``: one row per line (see :meth:`RunFolder.append`);
 - ``status.json``: status and step (see :meth:`RunFolder.write_status`), replaced atomically;
 - ``checkpoints/``;
-- ``traceback.txt``: the traceback of an unexpected error, if there was one.
+- ``traceback.txt``: the traceback of an unexpected error, if one ended the last process of the run.
 
 What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and of the metrics.
 """
@@ -64,6 +64,10 @@ class RunFolder:
     @property
     def status_path(self) -> Path:
         return self.path / STATUS
+
+    @property
+    def traceback_path(self) -> Path:
+        return self.path / "traceback.txt"
 
     @property
     def checkpoints(self) -> Path:

@@ -176,6 +176,8 @@ def _run_and_report(
         return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder))
+    if outcome.status in record.ENDED:
+        folder.traceback_path.unlink(missing_ok=True)  # of an earlier process of the run
     try:
         status.write(outcome.status, outcome.error)
     except OSError as error:  # a full disk must not hide how the run ended
@@ -332,6 +334,5 @@ def _message(error: Exception, folder: record.RunFolder) -> str:
         return message
     if isinstance(error, EXPECTED):
         return brief(error)
-    path = folder.path / "traceback.txt"
-    atomic.write_atomic(path, traceback.format_exc())
-    return brief(f"{type(error).__name__}: {error} (traceback in {path})")
+    atomic.write_atomic(folder.traceback_path, traceback.format_exc())
+    return brief(f"{type(error).__name__}: {error} (traceback in {folder.traceback_path})")

@@ -5,30 +5,22 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty, positive
-from rmsexp.command_line import ReportedError
+from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
+from rmsexp.command_line import ConfigError as ConfigError
 from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
-
-
-class ConfigError(ReportedError, ValueError):
-    """A mistake in a config or on the command line; the message names the mistake and, where possible, valid values."""
-
-    exit_status = 2
 
 
 def expanded(path: str | Path) -> Path:
@@ -95,6 +87,7 @@ class DistributedConfig:
 class RunConfig:
     """The keys of every task's config; a task's ``Config`` adds its own. ``*_every``: intervals in steps.
 
+    ``_target_``: the class of the task, such as ``spirals.Task``; None: ``Task`` of the module ``rmsexp.tasks.<task>``.
     ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
     ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
     ``micro_batches``: number of parts of a step's batch, whose gradients are computed one after the other and added.
@@ -104,6 +97,7 @@ class RunConfig:
     """
 
     task: str = MISSING
+    _target_: str | None = None
     scale: str = MISSING
     norm: Any = MISSING
     schedule: Any = MISSING
@@ -151,89 +145,36 @@ class RunConfig:
             at_least("threads", self.threads, 1, MOST_THREADS)
 
 
-def instances(resolved: dict[str, Any], find_class: Callable[[str], type]) -> tuple[Any, Any]:
+def instances(resolved: dict[str, Any], find: Find) -> tuple[Any, Any]:
     """Return a resolved config as an instance of its task's schema, and the norm that the config describes.
 
-    ``find_class``: returns the norm's class for its ``_target_``. Raises: ConfigError.
+    ``find``: returns the class that a ``_target_`` names. Raises: ConfigError.
     """
     try:
         content = OmegaConf.create(resolved)
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
     check_missing(content)
-    return fit(task_module(content.get("task")).Config, content, ""), norm_from(content.get("norm"), find_class)
+    return fit(_schema(content, find), content, ""), norm_from(content.get("norm"), find)
 
 
-def task_module(name: object) -> ModuleType:
-    """Return the module of a task, ``rmsexp.tasks.<name>``. It is imported only when needed, because it imports torch.
-
-    Raises: ConfigError if there is no such task.
-    """
-    module = f"rmsexp.tasks.{name}"
-    try:
-        found = importlib.import_module(module) if str(name).isidentifier() else None
-    except ModuleNotFoundError as error:
-        if error.name != module:  # the task's module exists, but something that it imports does not
-            raise
-        found = None
-    if not hasattr(found, "Task"):
-        raise ConfigError(f"task={name} has no module {module} with a class Task")
-    return cast("ModuleType", found)
+def _schema(content: Any, find: Find) -> type:
+    """Return the schema of a config: that of its task. Raises: ConfigError if there is no such task."""
+    if isinstance(content.get("task"), DictConfig):
+        raise ConfigError("the task's file must begin with the line '# @package _global_', and have task: <its name>")
+    return config_class(task_class(content.get("task"), content.get("_target_"), find))
 
 
-def norm_from(content: Any, find_class: Callable[[str], type]) -> Any:
-    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options.
-
-    ``find_class``: returns the class for its ``_target_``. Raises: ConfigError.
-    """
+def norm_from(content: Any, find: Find) -> Any:
+    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options. Raises: ConfigError."""
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
     values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
     try:
-        options_class = find_class(str(content["_target_"]))
+        options_class = norm_class(str(content["_target_"]), find)
     except ConfigError as error:
         raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
     return fit(options_class, values, "norm.")
-
-
-def norm_class(target: str) -> type:
-    """Return the class of a norm by its path, such as ``rmsexp.norms.RMS``, after importing its module.
-
-    Importing a module runs its code, so ``target`` must come from the user's command line or own configs.
-
-    Raises: ConfigError if there is no such class, or if it is not a norm's.
-    """
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module of a norm is any program
-        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise ConfigError(f"{target} cannot be imported ({kind}{error})") from None
-    if not _is_norm_class(found):
-        raise ConfigError(f"{target} is not a dataclass derived from rmsexp.norms.Norm")
-    return cast("type", found)
-
-
-def loaded_norm_class(target: str) -> type:
-    """Return the class of a norm by its path without importing anything but the package's own norms.
-
-    A norm that is not of this package is found if the process has imported its module already.
-
-    Raises: ConfigError if no such class is loaded.
-    """
-    importlib.import_module("rmsexp.norms")
-    module, _, name = target.rpartition(".")
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # getattr might import a module
-    if not _is_norm_class(found):
-        raise ConfigError(
-            f"{target} is not a class of rmsexp.norms, and a recorded config may not import others; "
-            "if you trust this class, name it with --norm-class"
-        )
-    return cast("type", found)
-
-
-def _is_norm_class(value: object) -> bool:
-    return isinstance(value, type) and is_dataclass(value) and hasattr(value, "linear")
 
 
 def check_missing(content: DictConfig) -> None:
@@ -242,7 +183,7 @@ def check_missing(content: DictConfig) -> None:
         raise ConfigError(f"{missing[0]} has no value (??? stands for a missing one)")
 
 
-def normalised(content: dict[str, Any], find_class: Callable[[str], type]) -> dict[str, Any]:
+def normalised(content: dict[str, Any], find: Find) -> dict[str, Any]:
     """Return a resolved config with its values as the schemas of its task and norm have them.
 
     Different spellings of a value thus become one: on is True, 1 is 1.0 if the schema has a float, and -0.0 is 0.0.
@@ -250,15 +191,15 @@ def normalised(content: dict[str, Any], find_class: Callable[[str], type]) -> di
     Raises: ConfigError for unknown keys and for values of another type.
     """
     options = {key: value for key, value in content["norm"].items() if key != "_target_"}
-    norm = _merge(find_class(content["norm"]["_target_"]), OmegaConf.create(options), "norm.")
-    typed = _merge(task_module(content["task"]).Config, OmegaConf.create(content), "")
+    norm = _merge(norm_class(content["norm"]["_target_"], find), OmegaConf.create(options), "norm.")
+    typed = _merge(_schema(content, find), OmegaConf.create(content), "")
     return _values_of(content, _container(typed) | {"norm": content["norm"] | _container(norm)})
 
 
 def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
     """Return a recorded config with its values normalised, or unchanged if it does not fit today's schemas."""
     try:
-        return normalised(recorded, loaded_norm_class)
+        return normalised(recorded, loaded)
     except (ConfigError, OmegaConfBaseException, LookupError, AttributeError, TypeError):
         return recorded
 

@@ -82,7 +82,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder of your own configs, such as norms")
+    parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
     options: Options = config.from_words(Options, [word for word in arguments.words if OPTION.match(word)])

@@ -38,7 +38,7 @@ def load(
         raise ValueError("torch sees no CUDA device here; use --device cpu")
     files = record.RunFolder(folder)
     cfg, norm = config.read(files.config_path)
-    task_class = tasks.task_class(cfg.task)
+    task_class = tasks.task_class(cfg.task, cfg._target_)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
     digest = _data_digest(files.run_path)

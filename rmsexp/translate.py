@@ -27,12 +27,12 @@ def _parser() -> argparse.ArgumentParser:
 def _translate(arguments: argparse.Namespace) -> None:
     """Translate the lines of standard input, and write one line for each to standard output.
 
-    Raises: ConfigError for an invalid beam size or norm class; ConfigError, CheckpointError, DataError, ValueError or
+    Raises: ConfigError for an invalid beam size or class; ConfigError, CheckpointError, DataError, ValueError or
     OSError if the run cannot be loaded; ValueError or OSError if the text cannot be read or written.
     """
     import torch
 
-    from rmsexp import config, process, trained
+    from rmsexp import classes, config, process, trained
     from rmsexp.tasks.translation import TranslationTask
     from rmsexp.train.step import autocast
 
@@ -40,8 +40,7 @@ def _translate(arguments: argparse.Namespace) -> None:
         raise OSError("standard input or output is closed; use python -m rmsexp.translate RUN < text > translations")
     if arguments.beam is not None and not 1 <= arguments.beam <= LARGEST_BEAM:
         raise config.ConfigError(f"--beam must be from 1 to {LARGEST_BEAM}, got {arguments.beam}")
-    if arguments.norm_class:
-        config.norm_class(arguments.norm_class)  # once loaded, the recorded config may name it
+    classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, _report, which=arguments.checkpoint)
     lines = _lines()

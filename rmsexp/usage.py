@@ -42,21 +42,27 @@ KEYS = (
 )
 
 
-def help_text() -> str:
-    """Return the help: commands, groups with their choices, keys that every task has, and examples."""
+def help_text(config_dir: str | None = None) -> str:
+    """Return the help: commands, groups with their choices, keys that every task has, and examples.
+
+    The choices include those in ``config_dir``, the folder of ``--config-dir``. Raises: ConfigError if it is none.
+    """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise config.ConfigError(f"--config-dir {config_dir} is not a folder")
     lines = [
         "rmsexp trains one of the paper's tasks with any normaliser, and draws loss against steps and against time.",
         "",
         "usage: rmsexp [-m] [--config-dir DIR] [GROUP=CHOICE ...] [KEY=VALUE ...]",
         "       rmsexp COMMAND ...",
         "  rmsexp is short for python -m rmsexp. -m does a run for every combination of comma-separated values.",
-        "  --config-dir adds a folder of your own configs.",
+        "  --config-dir adds a folder of your own configs: norms, tasks with their recipes, campaigns.",
+        "  Every command takes it, and --help lists its choices.",
         "",
         "commands (rmsexp COMMAND --help explains each; python -m rmsexp.COMMAND does the same):",
         *(f"  {name:20}{meaning}" for name, meaning in COMMANDS.items()),
         "",
         "groups:",
-        *_groups(),
+        *_groups(config_dir),
         "",
         "keys that every task has (rmsexp task=cifar10 --cfg job prints all keys, with their values):",
         *(f"  {key:28}{meaning}" for key, meaning in KEYS),
@@ -67,13 +73,13 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _groups() -> Iterator[str]:
+def _groups(config_dir: str | None) -> Iterator[str]:
     """Yield a line of help for each config group and, except for recipe and pair, for each choice of the group."""
     for group, meaning in config.GROUPS.items():
         yield f"  {group}: {meaning}"
         if group not in ("recipe", "pair"):  # these follow from task, scale and norm
-            for name in config.options(group):
-                yield f"    {name:18}{_first_comment(config.CONFIGS / group / f'{name}.yaml')}"
+            for name in config.options(group, config_dir):
+                yield f"    {name:18}{_first_comment(config.file(group, name, config_dir))}"
 
 
 def _first_comment(path: Path) -> str:

@@ -217,7 +217,7 @@ def test_a_recorded_config_runs_no_code_unless_the_user_imported_it(
 def test_a_recorded_config_names_a_norm(target: Any, tmp_path: Path) -> None:
     norm = config.job(["norm=rms"]).resolved["norm"]
     path = recorded(tmp_path, norm=norm | {"_target_": target})
-    with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ .*is not a class of rmsexp.norms"):
+    with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ .*is not a (class|dataclass) "):
         config.read(path)
 
 

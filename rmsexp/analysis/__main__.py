@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, add_own_classes, documentation, entry_point
 
 OUT = Path("results/analysis")
 
@@ -45,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
     hidden_stats = commands.add_parser("hidden_stats")
     hidden_stats.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
-    hidden_stats.add_argument(
-        "--norm-class", metavar="MODULE.CLASS", help="import this class, the norm of the runs, if you trust its code"
-    )
+    add_own_classes(hidden_stats)
     for name, command in commands.choices.items():
         single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
         files = "the figure; each table is written to its run's folder" if single else "tables and figures"
@@ -75,11 +73,10 @@ def _analyse(arguments: argparse.Namespace) -> Finding:
 
             return init_center.analyse(arguments.results)
         case _:
-            from rmsexp import config
+            from rmsexp import classes
             from rmsexp.analysis import hidden_stats
 
-            if arguments.norm_class:
-                config.norm_class(arguments.norm_class)  # once loaded, the recorded configs may name it
+            classes.load_own(arguments.config_dir, arguments.norm_class)
             return hidden_stats.analyse(arguments.runs)
 
 

@@ -70,7 +70,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     known = ", ".join([*config.options("campaign"), *sorted(config.options("item"), key=len), "paper"])
     parser.add_argument("name", metavar="NAME", help=f"one of {known}, or your own campaign")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
-    parser.add_argument("-cd", "--config-dir", metavar="DIR", help="a folder of your own configs")
+    parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start here")
     parser.add_argument("--on", type=_address, metavar="ray[=ADDRESS]", help="do the runs as tasks of a cluster of Ray")

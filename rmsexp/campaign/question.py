@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp import config
+from rmsexp import classes, config
 from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
 from rmsexp.readers import read_yaml
@@ -94,9 +94,8 @@ class Question:
     @cached_property
     def target(self) -> Any:
         """The target of the task."""
-        from rmsexp import tasks  # imports torch
-
-        return tasks.task_class(self.recipe.config.task).target
+        recipe = self.recipe.config
+        return classes.task_class(recipe.task, recipe._target_).target
 
     @property
     def tuned_by(self) -> Metric:

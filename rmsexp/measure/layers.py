@@ -17,6 +17,7 @@ from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
+from rmsexp.norms.base import Identity
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.randomness import standard_normal, stream
 from rmsexp.train.step import Part
@@ -69,17 +70,18 @@ def measure(
     budget: float,
     device: torch.device,
     report: Callable[[str], None],
+    own: Sequence[norms.Norm] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package.
     """
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
-            for case in CASES[what](shape, dtype, device):
+            for case in CASES[what](shape, dtype, device, own):
                 report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
                 yield {"shape": shape, **_measure_case(case, budget, device)}
 
@@ -113,10 +115,11 @@ def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
     return rounds
 
 
-def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
+def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()) -> list[Case]:
     """Return two cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, and the forward pass alone.
 
-    The statistics are over the features. The forward pass is also compared with a copy of the input.
+    The statistics are over the features. The forward pass is also compared with a copy of the input. Of the norms
+    ``own``, those that act on weights only have no layer.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -126,6 +129,8 @@ def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Cas
         layers[f"prms {impl}"] = norms.RMSNorm(features, p=0.0625, impl=impl)
     layers["l2 fused"] = norms.L2Norm(features, impl="fused")
     layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
+    normalisers = {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
+    layers |= {name: layer for name, layer in normalisers.items() if not isinstance(layer, Identity)}
     x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)
     both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
@@ -133,7 +138,9 @@ def norm_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Cas
     return [Case(BOTH, x.numel(), "nn.LayerNorm", both), Case(FORWARD, x.numel(), "copy", forward)]
 
 
-def recurrence_cases(shape: str, dtype: torch.dtype, device: torch.device) -> list[Case]:
+def recurrence_cases(
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()
+) -> list[Case]:
     """Return the case of a GRU or LSTM over whole sequences, with several norms.
 
     ``shape``: ``CELL-TIMExBATCHxINxHIDDEN``.
@@ -147,10 +154,11 @@ def recurrence_cases(shape: str, dtype: torch.dtype, device: torch.device) -> li
     layers = {"torch.nn": LayerPass(lambda x: torch_layer(x)[0], x, gradient, torch_layer.parameters())}
     unit = recurrent.GRU if cell == "gru" else recurrent.LSTM
     options = {"none": norms.NoNorm, "ln": norms.LN, "rms": norms.RMS, "prms": norms.PRMS, "wn": norms.WN}
-    for impl, (name, norm) in itertools.product(IMPLS, options.items()):
-        layer = unit(norm(name=name, impl=impl), cell, n_in, hidden)
+    timed = [norm(name=name, impl=impl) for impl, (name, norm) in itertools.product(IMPLS, options.items())]
+    for norm in (*timed, *own):
+        layer = unit(norm, cell, n_in, hidden)
         initialise(layer, uniform(hidden**-0.5), partial(stream, 0))
-        layers[f"{name} {impl}"] = LayerPass(layer, x, gradient, layer.to(device, dtype).parameters())
+        layers[f"{norm.name} {norm.impl}"] = LayerPass(layer, x, gradient, layer.to(device, dtype).parameters())
     return [Case(BOTH, x.numel(), "torch.nn", layers)]
 
 

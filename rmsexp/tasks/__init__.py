@@ -1,36 +1,45 @@
 """One module per task, named after the task: its config schema, data, model, objective, metrics and target.
 
-The schema is the class ``Config``, whose field ``schedule`` is the learning rate's schedule. The task is the class
-``Task``, which follows :class:`rmsexp.train.task.Task` and is constructed from the task's config and a device. The
-module ``translation`` is not a task; it has what ``rnnsearch`` and ``transformer`` share.
+The schema is the class ``Config``. The task is the class ``Task``, which follows the protocol :class:`Task` of this
+package and is constructed from the task's config and a device. The module ``translation`` is not a task; it has what
+``rnnsearch`` and ``transformer`` share. A task outside of this package is a module of the same form, whose class the
+task's config names under ``_target_`` (docs/extending.md).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rmsexp import config
+from rmsexp.classes import task_class as task_class
+from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
 
-if TYPE_CHECKING:
-    import torch
+__all__ = [
+    "ALL",
+    "WHOLE",
+    "Dataset",
+    "Extent",
+    "MicroBatches",
+    "Objective",
+    "Target",
+    "Task",
+    "make",
+    "task_class",
+]
 
-    from rmsexp.train.task import Task
 
-
-def task_class(name: str) -> Any:
-    """Return the class ``Task`` of the task with this name.
-
-    Raises: ConfigError if there is no such task.
-    """
-    return config.task_module(name).Task
-
-
-def make(job: config.Job, device: torch.device) -> Task:
+def make(job: config.Job, device: torch.device) -> Any:
     """Return the task of a job, with its data set opened or downloaded.
 
-    :meth:`rmsexp.train.task.Task.prepare`, which the caller must call next, preprocesses the data.
+    :meth:`Task.prepare`, which the caller must call next, preprocesses the data.
 
-    Raises: DataError if the data set is missing or damaged; ValueError if the config does not fit the data set.
+    Raises: DataError if the data set is missing or damaged; ValueError if the config does not fit the data set;
+    ConfigError if the task's class or config lacks a member of the protocol.
     """
-    task: Task = task_class(job.config.task)(job.config, device)
+    task = task_class(job.config.task, job.config._target_)(job.config, device)
+    missing = lacking(task, job.config)
+    if missing is not None:
+        raise config.ConfigError(f"task={job.config.task}: {missing}; rmsexp.tasks.Task describes it")
     return task

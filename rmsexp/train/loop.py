@@ -20,7 +20,7 @@ from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
-from rmsexp.train.task import Extent, MicroBatches
+from rmsexp.train.task import Extent, MicroBatches, checked, target_value
 
 
 class Diverged(Exception):
@@ -204,7 +204,7 @@ class Trainer:
         self.state.step += 1
 
     def _batches(self, step: int) -> MicroBatches:
-        return self.task.batches(step)
+        return checked(self.task.batches(step), MicroBatches, "batches")
 
     def _update(self, step: int, batches: MicroBatches) -> StepResult:
         result = self._stepper.take(step, batches)
@@ -269,9 +269,9 @@ class Trainer:
                 for row in rows:
                     self._display.report_evaluation(row)
             self.state.evaluated = self.state.step
-            target = self.task.target
-            if target.selection in results:
-                self._save_best(results[target.selection][target.metric])
+            value = target_value(results, self.task.target)
+            if value is not None:
+                self._save_best(value)
 
     def _write_files(self) -> None:
         for name, text in self.task.files.items():

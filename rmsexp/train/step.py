@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,12 @@ from rmsexp.train.evaluations import Evaluations
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.running import RunningStatistics
-from rmsexp.train.task import CoupledTask, MicroBatches, Objective, Task
+from rmsexp.train.task import CoupledTask, MicroBatches, Objective, Schedule, Task, checked
 
 WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
 
 T = TypeVar("T")
 Part = Callable[[str], AbstractContextManager[object]]  # from the name of a part to a context in which the part runs
-
-
-class Schedule(Protocol):
-    def at(self, step: int) -> dict[str, float]:
-        """Return by name the values of the optimiser's groups at a step (from 0); ``lr`` is a factor on the rate."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +128,7 @@ class Stepper:
             with part("forward"):
                 with self._computing(), self._statistics.held(self._holds(weights)):
                     objective = self.task.objective(self.model, batch, self._noise(step, micro))
+                checked(objective, Objective, "objective")
                 loss = objective.loss / (sum(weights) / weights[micro])
             with part("backward"):
                 loss.backward()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from rmsexp.models.noise import Noise
 from rmsexp.rules import score
 from rmsexp.rules.quantities import Quantity
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,41 @@ class MicroBatches(list[Any]):
         self.weights = weights
 
 
+class Schedule(Protocol):
+    """The schedule of the learning rate: the value of a task's ``config.schedule``. It has a field ``steps``, too."""
+
+    def at(self, step: int) -> dict[str, float]:
+        """Return by name the values of the optimiser's groups at a step (from 0); ``lr`` is a factor on the rate."""
+
+
+class Optim(Protocol):
+    """Options of the optimiser: the value of a task's ``config.optim``, such as :class:`rmsexp.train.optim.AdamConfig`.
+
+    ``lr``: the learning rate, which the schedule's factor multiplies. ``clip``: the limit for clipping of gradients;
+    None: no clipping. ``clipping``: how they are clipped, a key of :data:`rmsexp.train.optim.CLIPPING`.
+    """
+
+    lr: float
+    clip: float | None
+    clipping: str
+
+
 class Task(Protocol):
     """Interface of tasks. A task is constructed from its config and a device, which also opens its data set.
 
+    The config is of the class ``Config`` in the module of the task's class, a dataclass derived from
+    :class:`rmsexp.config.RunConfig`. It has the keys ``optim`` (:class:`Optim`) and ``schedule`` (:class:`Schedule`,
+    with the number of ``steps``); all others are the task's own.
+
+    A class may derive from this one: then ``notes`` and ``files`` are empty, and :meth:`prepare` does nothing, unless
+    it defines them.
+
+    ``dataset``: the data set; a continued run must have the same digest. ``target``: the metric that compares runs.
     ``predictions``: what the loss is averaged over (:attr:`Objective.count`), in the plural, such as tokens; progress
-    shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order.
-    ``notes``: remarks on the metrics, for the record. ``files``: texts from the last evaluation that are written to the
-    run's folder, by file name.
+    shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order;
+    :mod:`rmsexp.rules.quantities` has functions for losses and errors. ``steps_per_epoch``: number of steps in which
+    training sees as many examples as the training set has. ``notes``: remarks on the metrics, for the record.
+    ``files``: texts from the last evaluation that are written to the run's folder, by file name.
     """
 
     dataset: Dataset
@@ -97,32 +128,89 @@ class Task(Protocol):
     predictions: str
     quantities: Sequence[Quantity]
     steps_per_epoch: float
-    notes: Mapping[str, str]
-    files: Mapping[str, str]
+    notes: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
 
     def prepare(self, report: Callable[[str], None]) -> None:
         """Preprocess the data or load them from the cache. ``report`` prints a line. Call this before other methods."""
 
     def build(self, norm: Any) -> nn.Module:
-        """Return the model, on the device; :meth:`initialise` draws its weights."""
+        """Return the model, on the device; :meth:`initialise` draws its weights.
+
+        ``norm``: a :class:`rmsexp.norms.Norm`, which the model asks for its layers. ``norm.linear("hidden1", 2, 64)``
+        is a normalised linear layer from 2 to 64 features; messages show its name, which is the task's choice.
+        """
 
     def initialise(self, model: nn.Module) -> None:
-        """Draw the initial weights, and compute those that are initialised from data. Called only before step 0."""
+        """Draw the initial weights, and compute those that are initialised from data. Called only before step 0.
+
+        :func:`rmsexp.models.init.initialise` draws each weight from a random stream of its own, which depends on the
+        seed and on the weight's name in the model, and so not on the norm.
+        """
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimiser that the task's config describes."""
 
     def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        """Return the ``chosen`` micro-batches of a training step (from 0), a function of the seed and the step."""
+        """Return the ``chosen`` micro-batches of a training step (from 0), a function of the seed and the step.
+
+        The step's batch is cut into ``config.micro_batches`` parts, by default 1. An interrupted run continues bit for
+        bit because nothing else decides the batches; :mod:`rmsexp.train.randomness` has random numbers of that kind.
+        """
 
     def examples(self, batch: Any) -> int:
         """Return the number of examples in a micro-batch."""
 
     def objective(self, model: nn.Module, batch: Any, noise: Noise) -> Objective:
-        """Return the objective of a micro-batch."""
+        """Return the objective of a micro-batch. ``noise``: the random numbers of the step, such as for dropout."""
 
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
-        """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode."""
+        """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode.
+
+        The splits of ``target`` are among them, and their metrics have ``target.metric``. ``extent.valid`` is the name
+        of the validation split, whose first ``extent.examples`` examples are evaluated.
+        """
+
+
+OPTIONAL = ("notes", "files", "prepare")  # members of Task that a derived class need not define
+
+
+def lacking(task: Task, config: Any) -> str | None:
+    """Return what a task lacks of :class:`Task`, or its config of :class:`Optim` and :class:`Schedule`; or None."""
+    for name in (name for name in _members(Task) if name not in OPTIONAL or not hasattr(task, name)):
+        inherited = getattr(type(task), name, None) is vars(Task).get(name, task)
+        if inherited or not hasattr(task, name):
+            return f"{type(task).__module__}.{type(task).__name__} lacks {name}"
+    for key, names in (("optim", _members(Optim)), ("schedule", ["steps", *_members(Schedule)])):
+        missing = [name for name in names if not hasattr(getattr(config, key, None), name)]
+        if missing:
+            return f"its Config lacks {key}.{missing[0]}"
+    return None
+
+
+def _members(protocol: type) -> list[str]:
+    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"]
+    return [*protocol.__annotations__, *methods]
+
+
+def checked(value: T, kind: type[T], member: str) -> T:
+    """Return what a method of a task returned. Raises: ValueError if it is of another type than ``kind``."""
+    if not isinstance(value, kind):
+        returned = f"{type(value).__name__}; rmsexp.tasks.Task describes it"
+        raise ValueError(f"the task's {member} must return {kind.__name__}, but returned {returned}")
+    return value
+
+
+def target_value(results: Mapping[str, Mapping[str, float]], target: Target) -> float | None:
+    """Return the target's metric on the selection split; None if this split was not evaluated.
+
+    Raises: ValueError if the split lacks the metric.
+    """
+    metrics = results.get(target.selection)
+    if metrics is not None and target.metric not in metrics:
+        found = f"has {', '.join(metrics)}"
+        raise ValueError(f"the task's target is {target.metric}, but its evaluate of {target.selection} {found}")
+    return None if metrics is None else metrics[target.metric]
 
 
 @runtime_checkable

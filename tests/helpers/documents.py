@@ -63,6 +63,15 @@ def commands(path: Path) -> Iterator[str]:
             yield command
 
 
+def write_spirals(folder: Path) -> None:
+    """Write the task of docs/extending.md: ``spirals.py`` and its configs in ``my``, to a folder."""
+    page = ROOT / "docs/extending.md"
+    (folder / "spirals.py").write_text(*(block for block in blocks(page, "python") if "def spirals" in block))
+    for file, content in zip(("task/spirals.yaml", "recipe/spirals/demo.yaml"), blocks(page, "yaml"), strict=True):
+        (folder / "my" / file).parent.mkdir(parents=True)
+        (folder / "my" / file).write_text(content)
+
+
 def write_dyt(folder: Path) -> None:
     """Write the norm of the README's example, ``my_dyt.py`` and ``my/norm/dyt.yaml``, to a folder."""
     readme = ROOT / "README.md"

@@ -20,8 +20,8 @@ from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.loop import Start, Trainer
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import Schedule, Settings, Stepper, Sums
-from rmsexp.train.task import MicroBatches, Task
+from rmsexp.train.step import Settings, Stepper, Sums
+from rmsexp.train.task import MicroBatches, Schedule, Task
 
 T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")

@@ -1,0 +1,126 @@
+"""The classes of norms and tasks, which configs name by their path (``_target_``). Torch is imported when needed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
+
+from rmsexp.command_line import ConfigError
+
+Find = Callable[[str], Any]  # returns what a path such as package.module.Class names; raises ConfigError
+
+
+def imported(path: str) -> Any:
+    """Return what a path names, after importing its module.
+
+    Importing a module runs its code, so ``path`` must come from the user's command line or own configs.
+
+    Raises: ConfigError if there is no such module or name.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # the module of a norm or task is any program
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise ConfigError(f"{path} cannot be imported ({kind}{error})") from None
+
+
+def loaded(path: str) -> Any:
+    """Return what a path names, without importing anything but the package's own norms.
+
+    What is not of this package is found if the process has imported its module already.
+
+    Raises: ConfigError if it is not found.
+    """
+    importlib.import_module("rmsexp.norms")
+    module, _, name = path.rpartition(".")
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None  # getattr might import a module
+    if found is None:
+        raise ConfigError(
+            f"{path} is not a class of rmsexp.norms or rmsexp.tasks, and a recorded config may not import others; "
+            "if you trust it, name the folder of its config with --config-dir"
+        )
+    return found
+
+
+def norm_class(target: str, find: Find = imported) -> type:
+    """Return the class of a norm by its path, such as ``rmsexp.norms.RMS``. Raises: ConfigError."""
+    found = find(target)
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "linear")):
+        raise ConfigError(f"{target} is not a dataclass derived from rmsexp.norms.Norm")
+    return found
+
+
+def task_class(name: object, target: object = None, find: Find = imported) -> Any:
+    """Return the class of a task: the one that ``target`` names, or ``Task`` of ``rmsexp.tasks.<name>``.
+
+    Its module also has the schema of its config, the class ``Config`` (:func:`config_class`).
+
+    Raises: ConfigError if there is no such class, or no ``Config`` beside it.
+    """
+    if target is None:
+        found = _task_of_package(name)
+    else:
+        try:
+            found = find(str(target))
+        except ConfigError as error:
+            raise ConfigError(f"task={name}: _target_ {error}") from None
+    if not isinstance(found, type):
+        where = f"no module rmsexp.tasks.{name} with a class Task" if target is None else f"no class {target}"
+        raise ConfigError(f"task={name} has {where}; a task of your own names its class under _target_ in its config")
+    config_class(found)
+    return found
+
+
+def config_class(task: type) -> type:
+    """Return the schema of a task's config: the class ``Config`` in the task's module. Raises: ConfigError."""
+    found = vars(sys.modules[task.__module__]).get("Config")
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise ConfigError(f"{task.__module__} has no dataclass Config beside its class {task.__name__}")
+    return found
+
+
+def _task_of_package(name: object) -> Any:
+    module = f"rmsexp.tasks.{name}"
+    try:
+        found = importlib.import_module(module) if str(name).isidentifier() else None
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the task's module exists, but something that it imports does not
+            raise
+        found = None
+    return getattr(found, "Task", None)
+
+
+def make_importable(config_dir: str) -> None:
+    """Let modules be imported from the current folder, as by ``python -m``, and from that of ``--config-dir``."""
+    for folder in (Path.cwd(), Path(config_dir).absolute()):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
+def load_own(config_dir: str | None, norm: str | None = None) -> None:
+    """Import the classes that the norms and tasks in a folder of configs name, and a ``norm``, for :func:`loaded`.
+
+    Raises: ConfigError if there is no such folder, a file is no YAML, or a class cannot be imported.
+    """
+    if norm is not None:
+        norm_class(norm)
+    if config_dir is None:
+        return
+    if not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir} is not a folder")
+    make_importable(config_dir)
+    for path in sorted(file for group in ("norm", "task") for file in Path(config_dir, group).rglob("*.yaml")):
+        try:
+            content = OmegaConf.load(path)
+        except YAMLError as error:
+            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+        if isinstance(content, DictConfig) and "_target_" in content:
+            imported(str(content["_target_"]))

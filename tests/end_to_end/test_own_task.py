@@ -1,0 +1,136 @@
+"""A task from outside the package: the example of docs/extending.md, and what is answered if it lacks something."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import documents
+from helpers.tasks import Main
+
+from rmsexp import compare, config, generate, prepare, record, runner, timing
+
+SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write the example to a folder, and change to it. Its module is forgotten after the test."""
+    documents.write_spirals(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "spirals", raising=False)
+    config._compose.cache_clear()
+    yield tmp_path
+    sys.modules.pop("spirals", None)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path, main: Main) -> None:
+    own = ("--config-dir", "my", *SHORT)
+    done = main("-m", *own, "norm=ln,rms", "micro_batches=2", curves=True)
+    assert done.status == 0
+    assert all(word in done.out for word in ("LayerNorm", "RMSNorm", "curves.png"))
+    records = compare.load(folder / "results")
+    assert set(records.runs["task"]) == {"spirals"}
+    assert {"train", "valid", "test"} == set(records.metrics["split"])
+    assert main(*own, "norm=ln", "micro_batches=2", "max_steps=25").status == 0
+    status = record.RunFolder(folder / "results/spirals/demo+micro_batches=2/ln/seed0").read_status()
+    assert (status["status"], status["step"]) == ("finished", 25)
+
+
+def test_the_example_learns(folder: Path) -> None:
+    job = config.job(["task=spirals", "max_steps=300", f"results={folder}", "threads=1"], "my")
+    assert runner.execute(job).status == "finished"
+    assert record.read(job.folder).metrics[-1]["error"] < 0.1
+
+
+def test_other_commands_take_the_task_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\n    spirals           two interleaved spirals\n" in main("--config-dir", "my", "--help").out
+    assert prepare.main(["--config-dir", "my", "task=spirals"]) == 0
+    assert "ready: two spirals" in capsys.readouterr().out
+    _, jobs = timing.parse(["--config-dir", "my", "task=spirals", "norms=[ln,rms]"])
+    assert {type(job.config).__module__ for job in jobs.values()} == {"spirals"}
+    monkeypatch.chdir("my")  # the module may also be in the folder of the configs
+    (folder / "spirals.py").rename(folder / "my/spirals.py")
+    assert config.job(["task=spirals"], str(folder / "my")).config.hidden == 64
+
+
+def test_the_record_of_such_a_run_is_read_if_its_class_is_trusted(folder: Path, main: Main) -> None:
+    assert main("--config-dir", "my", *SHORT, "max_steps=2").status == 0
+    path, _ = folder / "results/spirals/demo/rms/seed0/config.yaml", sys.modules.pop("spirals")
+    with pytest.raises(ValueError, match="name the folder of its config with --config-dir"):
+        config.read(path)
+    assert generate.main([str(path.parent), "--config-dir", "my"]) == 2  # no language model
+    assert config.read(path)[0].hidden == 64
+
+
+LACKING = [
+    ("    def examples(", "    def count(", "spirals.Task lacks examples; rmsexp.tasks.Task describes it"),
+    ("    target = ", "    goal = ", "spirals.Task lacks target; rmsexp.tasks.Task describes it"),
+    ("self.steps_per_epoch", "self.epoch", "spirals.Task lacks steps_per_epoch;"),
+    ("optim: AdamConfig = MISSING", "optim: dict[str, float | str | None] = MISSING", "its Config lacks optim.lr;"),
+    ("class Config(RunConfig):", "class Options(RunConfig):", "spirals has no dataclass Config beside its class Task"),
+    ("return tasks.MicroBatches(", "print(", "the task's batches must return MicroBatches, but returned NoneType;"),
+    ("return tasks.Objective(", "return (", "the task's objective must return Objective, but returned tuple;"),
+    (
+        '"error": (logits',
+        '"mistakes": (logits',
+        "the task's target is error, but its evaluate of valid has loss, mistakes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), LACKING)
+def test_what_a_task_lacks_is_named_in_one_line(old: str, new: str, message: str, folder: Path, main: Main) -> None:
+    edit(folder / "spirals.py", old, new)
+    done = main("--config-dir", "my", *SHORT)
+    assert done.status in (1, 2)
+    (line,) = [line for line in done.err.splitlines() if line.startswith("rmsexp: ")]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda my: (my / "recipe/spirals/demo.yaml").unlink(), "write recipe/spirals/demo.yaml beside its config"),
+        (
+            lambda my: edit(my / "task/spirals.yaml", "# @package _global_\n", ""),
+            "must begin with the line '# @package",
+        ),
+        (
+            lambda my: edit(my / "task/spirals.yaml", "spirals.Task", "spiral.Task"),
+            "task=spirals: _target_ spiral.Task ca",
+        ),
+        (
+            lambda my: edit(my / "task/spirals.yaml", "spirals.Task", "spirals.loss"),
+            "task=spirals has no class spirals.l",
+        ),
+        (lambda my: edit(my / "task/spirals.yaml", "_target_: spirals.Task", ""), "names its class under _target_"),
+    ],
+)
+def test_a_mistake_in_its_configs_is_named(
+    change: Callable[[Path], None], message: str, folder: Path, main: Main
+) -> None:
+    change(folder / "my")
+    done = main("--config-dir", "my", *SHORT)
+    done.assert_refused(message)
+
+
+def test_the_traceback_of_an_earlier_process_is_removed_after_success(folder: Path, main: Main) -> None:
+    edit(folder / "spirals.py", "return len(batch[1])", "return 1 / 0")
+    assert main("--config-dir", "my", *SHORT).status == 1
+    path = folder / "results/spirals/demo/rms/seed0/traceback.txt"
+    assert "ZeroDivisionError" in path.read_text()
+    del sys.modules["spirals"]
+    edit(folder / "spirals.py", "return 1 / 0", "return len(batch[1])")
+    assert main("--config-dir", "my", *SHORT).status == 0
+    assert not path.exists()
