@@ -83,8 +83,9 @@ def write_text(folder: Path) -> None:
     from rmsexp.data.synthetic import phrases
 
     folder.mkdir()
-    for split, read in phrases.phrases(200, 6, 6).splits.items():
-        for language, lines in zip(("en", "de"), read(), strict=True):
+    corpus = phrases.phrases(200, 6, 6)
+    for split in corpus.splits:
+        for language, lines in zip(("en", "de"), corpus.text(split), strict=True):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
 
 

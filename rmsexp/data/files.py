@@ -61,16 +61,16 @@ def digest_of(paths: Iterable[Path]) -> str:
     return hashlib.sha256(repr(digests).encode()).hexdigest()
 
 
-def write_float32(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-    """Write an array of this ``shape`` to a .npy file, as float32. ``blocks`` yields its rows, a block at a time.
+def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
+    """Write an array of this type and ``shape`` to a .npy file. ``blocks`` yields its rows, a block at a time.
 
     The file is not memory-mapped: on a full disk, a write raises OSError, but filling a mapped page kills the process.
     """
     with path.open("wb") as file:
-        header = {"descr": FLOAT32.str, "fortran_order": False, "shape": shape}
+        header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
-            file.write(np.ascontiguousarray(block, dtype=FLOAT32).data)
+            file.write(np.ascontiguousarray(block, dtype=dtype).data)
 
 
 def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> DataError:

@@ -33,7 +33,7 @@ import numpy as np
 from rmsexp import atomic, checks, readers
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report, cache
-from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_float32
+from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -85,7 +85,7 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             shards = target.with_suffix(".shards") / digest[:16]
             progress = partial(_report_progress, report, kind, target.stem, len(images))
             rows = _shards(images, extractor, shards, progress, report)
-            write_float32(temporary / target.name, (len(images), SIZE), rows)
+            write_array(temporary / target.name, FLOAT32, (len(images), SIZE), rows)
             content = cache.content_digest([temporary / target.name])
             cache.sync(temporary)
             cache.remove(target.with_suffix(".json"))  # so that the old origin never describes new features

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 import shutil
-import zlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -16,9 +15,8 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import not_utf8, read_bytes, sha256_of, unreadable
-
-Pairs = tuple[list[str], list[str]]  # source lines and target lines, without line ends
+from rmsexp.data.files import read_bytes, sha256_of
+from rmsexp.data.pairs import Pair, Pairs, in_chunks, read_pairs
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
@@ -47,9 +45,9 @@ class Corpus:
     """Parallel text in two languages.
 
     ``source`` and ``target`` are language codes such as "en". ``splits`` maps train, valid, test and further test sets
-    such as test2017 to functions that return (source lines, target lines). If the text is in files, each call reads and
-    checks the files, and raises DataError if they are damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies
-    the content and the direction of translation. ``builtin`` is true if this package generates the text.
+    such as test2017 to functions that return an iterator over (source line, target line). If the text is in files, it
+    reads and checks the files, and raises DataError if they are damaged. ``digest`` is a SHA-256, in hexadecimal, that
+    identifies the content and the direction of translation. ``builtin`` is true if this package generates the text.
     """
 
     name: str
@@ -57,7 +55,11 @@ class Corpus:
     builtin: bool
     source: str
     target: str
-    splits: Mapping[str, Callable[[], Pairs]]
+    splits: Mapping[str, Callable[[], Iterator[Pair]]]
+
+    def text(self, split: str) -> Pairs:
+        """Return all lines of a split: those of the source, and those of the target."""
+        return next(in_chunks(self.splits[split](), sys.maxsize), ([], []))
 
 
 def multi30k(root: Path, source: str, target: str) -> Corpus:
@@ -113,39 +115,6 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
     """
     paths = {split: Path(prefix) for split, prefix in prefixes.items()}
     return _corpus(paths["train"].name, paths, source, target)
-
-
-def read_pairs(source: Path, target: Path) -> Pairs:
-    """Return the lines of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
-
-    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
-    Unicode. A byte order mark is dropped.
-
-    Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
-    """
-    pairs = _lines(source), _lines(target)
-    source_lines, target_lines = map(len, pairs)
-    if source_lines != target_lines:
-        raise DataError(
-            f"{source} has {source_lines:,} lines and {target} has {target_lines:,}.\n"
-            "Parallel text has a sentence and its translation on the same line of both; repair or replace the files."
-        )
-    if not source_lines:
-        raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
-    return pairs
-
-
-def _lines(path: Path) -> list[str]:
-    lines: list[str] = []
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if lines else "utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, len(lines) + 1, error.start + 1, error) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, error) from None
-    return lines
 
 
 def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:

@@ -10,6 +10,10 @@ from typing import SupportsIndex
 
 import numpy as np
 
+from rmsexp.data.files import write_array
+
+TOKEN = np.dtype("<i4")  # little-endian on every machine
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -56,6 +60,14 @@ class Sequences:
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, int64 of shape (sequence,)."""
         return np.diff(self.offsets)
+
+
+def join(parts: Sequence[Path], folder: Path, name: str) -> None:
+    """Join what :meth:`Sequences.save` wrote to the folders ``parts`` into one file each for tokens and offsets."""
+    starts = offsets(np.concatenate([np.diff(np.load(part / f"{name}_offsets.npy")) for part in parts]))
+    blocks = (np.load(part / f"{name}_tokens.npy") for part in parts)
+    write_array(folder / f"{name}_tokens.npy", TOKEN, (int(starts[-1]),), blocks)
+    np.save(folder / f"{name}_offsets.npy", starts)
 
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:

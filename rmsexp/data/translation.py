@@ -6,22 +6,26 @@ Held-out splits are the validation and test sets.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from rmsexp import checks
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.codec import EOS, UNK, Codec
+from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
-from rmsexp.data.sequences import Sequences, offsets
-from rmsexp.data.subwords import EOS, UNK, Codec, SubwordOptions, codecs, fingerprint
+from rmsexp.data.parts import processes, stored
+from rmsexp.data.sequences import Sequences
+from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint
 
-CHUNK = 100_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
-SIDES = ("source", "target")
+CHUNK = 50_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,13 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
     scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.codecs`.
     """
     folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
+    work = folder.with_name(f".{folder.name}.parts")
     with storing(f"The subwords and encoded text of {corpus.name}", cache):
         source, target = codecs(corpus, options, cache, report)
         train, counts = cached(
-            folder, _read, lambda path: _write(path, corpus, source, target, options, report), report
+            folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report
         )
+        shutil.rmtree(work, ignore_errors=True)
     report(_summary(corpus, counts, options))
     held_out = {split: _held_out(corpus, split, source, target, options) for split in corpus.splits if split != "train"}
     return Translation(source, target, train, held_out, counts)
@@ -126,52 +132,57 @@ def _read(folder: Path) -> tuple[Encoded, dict[str, int]]:
     return Encoded(*sides), json.loads((folder / "counts.json").read_text(encoding="utf-8"))
 
 
-def _write(folder: Path, corpus: Corpus, source: Codec, target: Codec, options: TextOptions, report: Report) -> None:
-    """Encode the training text in chunks, and store it with its counts in ``folder``.
+def _write(
+    folder: Path, corpus: Corpus, codecs: tuple[Codec, Codec], options: TextOptions, work: Path, report: Report
+) -> None:
+    """Encode the training text in parts, which are stored in ``work``, and store it with its counts in ``folder``.
 
     Raises: DataError if the text cannot be read or no pair is left; OSError if the result cannot be stored.
     """
-    sources, targets = corpus.splits["train"]()
-    report(f"encoding {len(sources):,} training pairs (once)")
-    counts, chunks = Counter(read=len(sources), kept=0, empty=0, overlong=0), []
-    for start in range(0, len(sources), CHUNK):
-        if start:
-            report(f"encoded {start:,} of {len(sources):,} pairs")
-        chunk = slice(start, start + CHUNK)
-        chunks.append(_chunk(source.encode(sources[chunk]), target.encode(targets[chunk]), options, counts))
+    pairs = sum(1 for _ in corpus.splits["train"]())
+    report(f"encoding {pairs:,} training pairs (once)")
+    chunks, counts = in_chunks(corpus.splits["train"](), CHUNK), Counter[str]()
+    parallel = 1 if codecs[0].threaded else processes(-(-pairs // CHUNK))
+    parts = []
+    for part in stored(work, partial(_encode, codecs, options), chunks, parallel, report):
+        parts.append(part)
+        counts.update(json.loads((part / "counts.json").read_text()))
+        if len(parts) * CHUNK < pairs:
+            report(f"encoded {len(parts) * CHUNK:,} of {pairs:,} pairs")
     if not counts["kept"]:
         raise DataError(
             f"No training pair of {corpus.name} is left: of {counts['read']:,}, {counts['empty']:,} have an empty side "
             f"and {counts['overlong']:,} are longer than data.max_length={options.max_length}.\n"
             "Raise data.max_length, or repair the text."
         )
-    for number, side in enumerate(SIDES):
-        tokens = np.concatenate([chunk[number].tokens for chunk in chunks])
-        lengths = np.concatenate([chunk[number].lengths for chunk in chunks])
-        counts[f"{side}_unknown"] = int((tokens == UNK).sum())
-        Sequences(tokens, offsets(lengths)).save(folder, side)
+    for side in SIDES:
+        sequences.join(parts, folder, side)
     (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
-def _chunk(
-    sources: list[list[int]], targets: list[list[int]], options: TextOptions, counts: Counter[str]
-) -> tuple[Sequences, Sequences]:
-    """Return the source and the target sequences of a chunk of pairs, and update ``counts``.
+def _encode(codecs: tuple[Codec, Codec], options: TextOptions, pairs: Pairs, folder: Path) -> None:
+    """Store the source and the target sequences of some pairs, and their counts (see :class:`Translation`).
 
     Pairs with an empty side are left out. Overlong pairs are dropped or cut, as ``options.overlong`` says.
     """
-    pairs: list[tuple[list[int], list[int]]] = []
-    for source, target in zip(sources, targets, strict=True):
-        if not source or not target:
+    counts = {"read": len(pairs[0]), "kept": 0, "empty": 0, "overlong": 0}
+    kept: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for encoded in zip(*(codec.encode(lines) for codec, lines in zip(codecs, pairs, strict=True)), strict=True):
+        if not all(encoded):
             counts["empty"] += 1
             continue
-        if max(len(source), len(target)) > options.max_length:
+        if max(map(len, encoded)) > options.max_length:
             counts["overlong"] += 1
             if options.overlong == "drop":
                 continue
-        pairs.append((source[: options.max_length], target[: options.max_length]))
-    counts["kept"] += len(pairs)
-    return _sequences([source for source, _ in pairs]), _sequences([target for _, target in pairs])
+        for ids, side in zip(encoded, kept, strict=True):
+            side.append(ids[: options.max_length])
+    counts["kept"] = len(kept[0])
+    for name, lines in zip(SIDES, kept, strict=True):
+        found = _sequences(lines)
+        counts[f"{name}_unknown"] = int((found.tokens == UNK).sum())
+        found.save(folder, name)
+    (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
 def _sequences(lines: list[list[int]]) -> Sequences:
@@ -180,7 +191,7 @@ def _sequences(lines: list[list[int]]) -> Sequences:
 
 
 def _held_out(corpus: Corpus, split: str, source: Codec, target: Codec, options: TextOptions) -> HeldOut:
-    sources, references = corpus.splits[split]()
+    sources, references = corpus.text(split)
     pairs = Encoded(_sequences(source.encode(sources)), _sequences(target.encode(references)))
     lengths = np.stack([pairs.source.lengths, pairs.target.lengths]) - 1  # (side, pair), without EOS
     scored = (lengths > 0).all(axis=0)

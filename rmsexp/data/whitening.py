@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from rmsexp.data import Images, Report, cache
-from rmsexp.data.files import FLOAT32, write_float32
+from rmsexp.data.files import FLOAT32, write_array
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 
@@ -99,7 +99,7 @@ def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
     report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
     mean, matrix = fit(images.train_x, eps)
     for name, pixels in images.pixels.items():
-        write_float32(folder / f"{name}.npy", pixels.shape, _whiten(pixels, mean, matrix))
+        write_array(folder / f"{name}.npy", FLOAT32, pixels.shape, _whiten(pixels, mean, matrix))
 
 
 def _whiten(pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> Iterator[np.ndarray]:

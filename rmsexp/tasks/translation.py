@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rmsexp import checks, config
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
-from rmsexp.data.subwords import EOS, PAD
+from rmsexp.data.codec import EOS, PAD
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search

@@ -46,7 +46,7 @@ def make_text(folder: Path) -> None:
 def read_text(folder: Path) -> object:
     prefixes = {"train": "train", "valid": "valid", "test": "test", "test2": "packed"}
     corpus = parallel.files({split: str(folder / prefix) for split, prefix in prefixes.items()}, "en", "de")
-    return [read() for read in corpus.splits.values()]
+    return [corpus.text(split) for split in corpus.splits]
 
 
 # Captions

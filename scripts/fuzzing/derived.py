@@ -115,7 +115,8 @@ def load_multi30k(folder: Path) -> object:
         for number, name in enumerate(parallel.MULTI30K_SHA256)
     }
     with mock.patch.object(parallel, "MULTI30K_SHA256", digests):
-        return [read() for read in parallel.multi30k(folder, "en", "de").splits.values()]
+        corpus = parallel.multi30k(folder, "en", "de")
+        return [corpus.text(split) for split in corpus.splits]
 
 
 def prepare_translation(kind: str) -> Callable[[Path], object]:

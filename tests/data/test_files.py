@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.files import digest_of, read_lines, write_float32
+from rmsexp.data.files import FLOAT32, digest_of, read_lines, write_array
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:
 
 def test_blocks_of_rows_become_one_array(tmp_path: Path) -> None:
     rows = np.arange(12.0).reshape(6, 2)
-    write_float32(tmp_path / "a.npy", rows.shape, (rows[:4], np.asfortranarray(rows[4:])))
+    write_array(tmp_path / "a.npy", FLOAT32, rows.shape, (rows[:4], np.asfortranarray(rows[4:])))
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert array.dtype == np.float32
     assert np.array_equal(array, rows)

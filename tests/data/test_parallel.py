@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmsexp.data import DataError, parallel
-from rmsexp.data.parallel import files, multi30k, read_pairs, wmt14
+from rmsexp.data.parallel import files, multi30k, wmt14
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -19,64 +19,6 @@ def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     return path
-
-
-def refusal(source: Path, target: Path) -> str:
-    with pytest.raises(DataError) as error:
-        read_pairs(source, target)
-    message = str(error.value)
-    assert message.count("\n") == 1
-    return message
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
-    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
-    source = write(tmp_path / f"a.en{ending}", "\n".join(lines))
-    target = write(tmp_path / f"a.de{ending}", "\ufeff" + "\r\n".join(lines) + "\r\n")
-    assert read_pairs(source, target) == (lines, lines)
-
-
-def test_byte_order_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "\ufeffone\n\ufefftwo\n")
-    assert read_pairs(path, path)[0] == ["one", "\ufefftwo"]
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    existing = write(tmp_path / "a.en", "one\n")
-    for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
-        assert f"{absent} cannot be read (No such file" in refusal(existing, absent)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
-def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
-    content = path.read_bytes()
-    broken = {
-        "truncated": content[:-20],
-        "checksum": content[:-8] + bytes(8),
-        "body": content[:40] + b"\xff" * 40 + content[80:],
-        "not gzip": b"line 1\n",
-    }
-    path.write_bytes(broken[damage])
-    assert f"{path} cannot be read (" in refusal(path, write(tmp_path / "a.de", "line\n" * 500))
-
-
-@pytest.mark.parametrize("bad", [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc3"])
-def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.de.gz", b"one\ntwo\n" + bad + b"\nfour\n")
-    message = refusal(write(tmp_path / "a.en", "1\n2\n3\n4\n"), path)
-    assert f"{path}, line 3: not UTF-8" in message
-
-
-def test_different_lengths_are_named_with_both_counts(tmp_path: Path) -> None:
-    source, target = write(tmp_path / "a.en", "x\n" * 1001), write(tmp_path / "a.de", "x\n" * 1000)
-    message = refusal(source, target)
-    assert f"{source} has 1,001 lines and {target} has 1,000" in message
-
-
-def test_files_without_lines_are_refused(tmp_path: Path) -> None:
-    assert "are empty" in refusal(write(tmp_path / "a.en", ""), write(tmp_path / "a.de", ""))
 
 
 @pytest.fixture
@@ -95,8 +37,8 @@ def test_files_of_any_name(prefixes: dict[str, str]) -> None:
     corpus = files(prefixes, "en", "de")
     assert (corpus.name, corpus.source, corpus.target, corpus.builtin) == ("news.train en-de", "en", "de", False)
     for split in ("train", "valid", "test"):
-        assert corpus.splits[split]() == ([f"{split} en"], [f"{split} de"])
-        assert corpus.splits[split]() == corpus.splits[split]()
+        assert corpus.text(split) == ([f"{split} en"], [f"{split} de"])
+        assert corpus.text(split) == corpus.text(split)
 
 
 def test_all_missing_files_are_named(prefixes: dict[str, str], tmp_path: Path) -> None:
@@ -146,7 +88,7 @@ def test_multi30k_is_downloaded_once(upstream: Path, tmp_path: Path, monkeypatch
     corpus = multi30k(tmp_path, "de", "en")
     assert (corpus.name, corpus.digest) == ("Multi30k de-en", fetched.digest)
     assert multi30k(tmp_path, "en", "de").digest != corpus.digest
-    assert {split: read()[1] for split, read in corpus.splits.items()} == {
+    assert {split: corpus.text(split)[1] for split in corpus.splits} == {
         "train": ["a line of train.en.gz"],
         "valid": ["a line of val.en.gz"],
         "test": ["a line of test_2016_flickr.en.gz"],
@@ -225,17 +167,17 @@ def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, mo
     assert [line.split()[0] for line in reports] == ["downloading", "2", "4"]
     names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.startswith("."))
     assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
-    assert written.splits["train"]() == (
+    assert written.text("train") == (
         ["A dog.", "Two lines here", " three ", ""],
         ["Ein Hund.", "Zwei\u2028Zeilen", "drei", ""],
     )
-    assert written.splits["valid"]() == (["wmt13 en 0", "wmt13 en 1"], ["wmt13 de 0", "wmt13 de 1"])
-    assert [len(written.splits[split]()[0]) for split in ("test", "test2017")] == [3, 4]
+    assert written.text("valid") == (["wmt13 en 0", "wmt13 en 1"], ["wmt13 de 0", "wmt13 de 1"])
+    assert [len(written.text(split)[0]) for split in ("test", "test2017")] == [3, 4]
     libraries.rename(tmp_path / "gone")
     monkeypatch.setattr(parallel, "WMT14_TRAIN", "unused")
     again = wmt14(tmp_path, "de", "en", reports.append)
     assert len(reports) == 3
-    assert again.splits["train"]() == written.splits["train"]()[::-1]
+    assert again.text("train") == written.text("train")[::-1]
     assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
     assert wmt14(tmp_path, "en", "de", reports.append).digest == written.digest
 
@@ -264,7 +206,7 @@ def test_wmt14_uses_existing_files(tmp_path: Path) -> None:
     write(tmp_path / "wmt14" / "train.en.gz", "a line\n")
     write(tmp_path / "wmt14" / "train.de", "eine Zeile\n")
     reports: list[str] = []
-    assert wmt14(tmp_path, "en", "de", reports.append).splits["train"]() == (["a line"], ["eine Zeile"])
+    assert wmt14(tmp_path, "en", "de", reports.append).text("train") == (["a line"], ["eine Zeile"])
     assert reports == []
 
 

@@ -13,8 +13,9 @@ import pytest
 from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import DataError
-from rmsexp.data.parallel import Pairs
-from rmsexp.data.subwords import EOS, PAD, UNK, Codec, SubwordOptions, codecs
+from rmsexp.data.codec import EOS, PAD, UNK, Codec
+from rmsexp.data.pairs import Pairs
+from rmsexp.data.subwords import SubwordOptions, codecs
 
 KINDS = [
     SubwordOptions("sentencepiece", 120, 0),

@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rmsexp.data.parallel import Corpus, Pairs
+from rmsexp.data.pairs import Pairs
+from rmsexp.data.parallel import Corpus
 from rmsexp.data.synthetic import lexicon
 from rmsexp.data.synthetic.phrases import Phrase, Predicate, Sentence, phrases, render_source, render_target
 
@@ -180,7 +181,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture(scope="module")
 def text(corpus: Corpus) -> dict[str, Pairs]:
-    return {name: corpus.splits[name]() for name in SPLITS}
+    return {name: corpus.text(name) for name in SPLITS}
 
 
 def compounds(lines: list[str]) -> set[tuple[str, str]]:
@@ -224,7 +225,7 @@ def test_text_depends_on_the_seed_only(corpus: Corpus) -> None:
     assert small.digest == phrases(n_train=30, n_valid=10, n_test=10).digest
     assert small.digest != corpus.digest
     assert small.digest != phrases(n_train=30, n_valid=10, n_test=10, seed=1).digest
-    assert small.splits["valid"]() == tuple(lines[:10] for lines in corpus.splits["valid"]())
+    assert small.text("valid") == tuple(lines[:10] for lines in corpus.text("valid"))
 
 
 def test_text_is_the_same_everywhere(corpus: Corpus) -> None:
@@ -295,5 +296,5 @@ def test_lengths_of_source_and_target_differ(text: dict[str, Pairs]) -> None:
 
 def test_held_out_text_does_not_depend_on_the_amount_of_training_text() -> None:
     few, many = phrases(n_train=5), phrases(n_train=50)
-    assert few.splits["test"]() == many.splits["test"]()
-    assert few.splits["train"]()[0] == many.splits["train"]()[0][:5]
+    assert few.text("test") == many.text("test")
+    assert few.text("train")[0] == many.text("train")[0][:5]

@@ -12,9 +12,10 @@ import pytest
 from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import DataError, translation
-from rmsexp.data.parallel import Corpus, Pairs
+from rmsexp.data.codec import EOS
+from rmsexp.data.pairs import Pairs
+from rmsexp.data.parallel import Corpus
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.subwords import EOS
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
 LIMIT = 17  # largest number of subwords of a side; some of the phrases have more

@@ -136,8 +136,8 @@ def user_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Write files with 42 training pairs, one with an empty side and one too long; return overrides that use them."""
     corpus = phrases.phrases(40, 6, 6)
     monkeypatch.chdir(tmp_path)
-    for split, read in corpus.splits.items():
-        sources, targets = read()
+    for split in corpus.splits:
+        sources, targets = corpus.text(split)
         if split == "train":
             sources, targets = [*sources, "", " ".join(sources)], [*targets, targets[0], " ".join(targets)]
         write(tmp_path / split, sources, targets)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 
-from rmsexp.data.parallel import Corpus, Pairs
+from rmsexp.data.pairs import Pairs
+from rmsexp.data.parallel import Corpus
 
 ADJECTIVES = ["old:alte", "young:junge", "small:kleine", "red:rote", "quiet:stille"]
 NOUNS = ["sailor:Seefahrt", "gate:Gartentür", "street:Straße", "night:Nacht", "bridge:Brücke"]
@@ -26,5 +28,5 @@ def phrases() -> Pairs:
 
 
 def corpus(splits: Mapping[str, Pairs], digest: str = "a") -> Corpus:
-    readers = {split: (lambda pairs=pairs: pairs) for split, pairs in splits.items()}
+    readers = {split: partial(zip, *pairs) for split, pairs in splits.items()}
     return Corpus("phrases en-de", digest, True, "en", "de", readers)

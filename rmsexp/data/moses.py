@@ -1,0 +1,260 @@
+"""Subwords as in the paper: Moses' tokenisation and truecasing, then byte-pair encoding (Sennrich et al. 2016).
+
+Training text is read in parts, which several processes tokenise and count. What each of them found is stored, so a
+killed computation goes on after the stored parts. Truecasing has an entry for each word of the training text; it is
+kept in a file (SQLite) and not in memory, because every process needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rmsexp.data import Report
+from rmsexp.data.cache import cached
+from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
+from rmsexp.data.pairs import SIDES, Pairs, in_chunks
+from rmsexp.data.parallel import Corpus
+from rmsexp.data.parts import processes, stored
+
+CHUNK = 50_000  # pairs that a process tokenises at a time
+MOST_CACHED = 100_000  # words of which a process keeps the truecased forms, and the subwords
+
+
+def learn(
+    corpus: Corpus, pairs: int, vocabulary: int, threshold: int, work: Path, folder: Path, report: Report
+) -> None:
+    """Write ``model`` and a file with the casing of each side to ``folder``.
+
+    ``pairs`` is the number of training pairs, ``vocabulary`` that of merges. A subword that occurs fewer than
+    ``threshold`` times in its language's training text is split into shorter ones. ``work`` is the folder for parts.
+
+    Raises: ValueError if the text gives fewer merges, or if no subword occurs ``threshold`` times.
+    """
+    languages = corpus.source, corpus.target
+    chunks, parallel = in_chunks(corpus.splits["train"](), CHUNK), processes(-(-pairs // CHUNK))
+    tokenised = []
+    for part in stored(work / "tokenised", partial(_tokenise, languages), chunks, parallel, report):
+        tokenised.append(part)
+        report(f"tokenised {min(len(tokenised) * CHUNK, pairs):,} of {pairs:,} pairs")
+    counted = {}
+    for side in SIDES:
+        forms = [part / f"{side}_forms.json" for part in tokenised]
+        casing = cached(work / f"{side}_casing", Path, partial(_write_casing, forms), report) / "casing"
+        shutil.copyfile(casing, folder / f"{side}_casing")
+        parts = stored(work / f"{side}_words", partial(_count, casing, side), tokenised, parallel, report)
+        counted[side] = [part / "words.json" for part in parts]
+    report(f"learning {vocabulary:,} merges")
+    make = partial(_write_merges, list(chain.from_iterable(counted.values())), vocabulary, corpus.name)
+    merges = cached(work / f"{vocabulary}_merges", _read_merges, make, report)
+    sides = []
+    for side, language in zip(SIDES, languages, strict=True):
+        words, frequent = _summed(counted[side]), list[str]()
+        if threshold:
+            counts = _token_counts(words, _bpe(merges, frequent))
+            frequent = sorted(token for token, count in counts.items() if count >= threshold)
+            if not frequent:
+                raise ValueError(
+                    f"data.threshold={threshold}: no subword of the {language} training text of "
+                    f"{corpus.name} occurs so often; lower it"
+                )
+        counts = _token_counts(words, _bpe(merges, frequent))
+        sides.append({"frequent": frequent, "vocabulary": sorted(counts, key=lambda token: (-counts[token], token))})
+    _write_json(folder / "model", {"merges": merges, "sides": sides})
+
+
+def _tokenise(languages: tuple[str, str], pairs: Pairs, folder: Path) -> None:
+    """Store the tokenised lines of each side, and how often each form of a word occurs inside a sentence."""
+    from sacremoses import MosesTruecaser
+
+    truecaser = MosesTruecaser()
+    for side, lines, language in zip(SIDES, pairs, languages, strict=True):
+        tokenised = list(map(_tokeniser(language), lines))
+        weights = (truecaser.learn_truecase_weights(line.split()) for line in tokenised)
+        forms = Counter(form for line in weights for _, form, _ in line)  # each weight is 1
+        _write_json(folder / f"{side}.json", tokenised)
+        _write_json(folder / f"{side}_forms.json", forms)
+
+
+@lru_cache
+def _tokeniser(language: str) -> Callable[[str], str]:
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normaliser, tokeniser = MosesPunctNormalizer(language), MosesTokenizer(language)
+
+    def tokenise(line: str) -> str:
+        return tokeniser.tokenize(normaliser.normalize(line), aggressive_dash_splits=True, return_str=True)
+
+    return tokenise
+
+
+def _write_casing(files: Sequence[Path], folder: Path) -> None:
+    """Write a table of the words that occur inside a sentence: in lower case, and their forms, the most frequent first.
+
+    ``files`` have the numbers of occurrences of the forms, in the order in which they occur.
+    """
+    counts, forms = _summed(files), dict[str, list[str]]()
+    for form in counts:
+        forms.setdefault(form.lower(), []).append(form)
+    rows = ((word, json.dumps(sorted(forms[word], key=counts.__getitem__, reverse=True))) for word in sorted(forms))
+    with contextlib.closing(sqlite3.connect(folder / "casing")) as table:
+        table.execute("CREATE TABLE casing (word TEXT PRIMARY KEY, forms TEXT) WITHOUT ROWID")
+        table.executemany("INSERT INTO casing VALUES (?, ?)", rows)
+        table.commit()
+
+
+class _Casing:
+    """Both mappings of sacremoses' truecaser, best and known, from a table that :func:`_write_casing` wrote."""
+
+    def __init__(self, path: Path) -> None:
+        address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self._table = sqlite3.connect(address, uri=True, check_same_thread=False)
+        self._forms = lru_cache(MOST_CACHED)(self._read)
+
+    def get(self, word: str, default: str | None = None) -> str | None:
+        forms = self._forms(word)
+        return forms[0] if forms else default
+
+    def __contains__(self, form: str) -> bool:
+        return form in self._forms(form.lower())
+
+    def _read(self, word: str) -> list[str]:
+        row = self._table.execute("SELECT forms FROM casing WHERE word = ?", (word,)).fetchone()
+        return json.loads(row[0]) if row else []
+
+
+@lru_cache(maxsize=2)
+def _truecaser(path: Path) -> Callable[[str], list[str]]:
+    from sacremoses import MosesTruecaser
+
+    truecaser, casing = MosesTruecaser(), _Casing(path)
+    truecaser.model = {"best": casing, "known": casing}
+
+    def truecase(line: str) -> list[str]:
+        # use_known, as in Moses' script: inside a sentence, a form that occurred in training text is not changed
+        return truecaser.truecase(line, use_known=True)
+
+    return truecase
+
+
+def _count(casing: Path, side: str, tokenised: Path, folder: Path) -> None:
+    """Store the number of occurrences of each truecased word of a part."""
+    lines = _read_json(tokenised / f"{side}.json")
+    _write_json(folder / "words.json", Counter(chain.from_iterable(map(_truecaser(casing), lines))))
+
+
+def _write_merges(files: Sequence[Path], vocabulary: int, name: str, folder: Path) -> None:
+    """Write the merges as subword-nmt does: a line with the version, then one line per merge.
+
+    ``files`` have the numbers of occurrences of the words. ``name`` is the corpus.
+
+    Raises: ValueError if these words give fewer merges than ``vocabulary``.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    words, merges = _summed(files), io.StringIO()
+    if any(len(word) > 1 for word in words):  # learn_bpe fails if all words have one letter
+        with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bar
+            learn_bpe(_emptied(words), merges, vocabulary, is_dict=True)
+    count = max(0, merges.getvalue().count("\n") - 1)
+    if count < vocabulary:
+        raise ValueError(
+            f"data.vocabulary={vocabulary} is more than the {count:,} merges that the training text of "
+            f"{name} gives; lower it"
+        )
+    (folder / "merges").write_text(merges.getvalue(), encoding="utf-8", newline="\n")
+
+
+def _emptied(words: Counter[str]) -> Iterator[str]:
+    """Yield a line for each word, and remove it, because learning merges takes the memory."""
+    while words:
+        word, count = words.popitem()
+        yield f"{word} {count}"
+
+
+def _read_merges(folder: Path) -> str:
+    with (folder / "merges").open(encoding="utf-8", newline="\n") as file:
+        return file.read()
+
+
+def _bpe(merges: str, frequent: list[str]) -> Any:
+    from subword_nmt.apply_bpe import BPE
+
+    return BPE(io.StringIO(merges), vocab=set(frequent) or None)
+
+
+def _segmented(words: Iterable[str], bpe: Any) -> list[str]:
+    if len(bpe.cache) > MOST_CACHED:
+        bpe.cache.clear()
+    return bpe.segment_tokens(words)
+
+
+def _token_counts(words: Counter[str], bpe: Any) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for token in _segmented([word], bpe):
+            counts[token] += count
+    return counts
+
+
+def _summed(files: Iterable[Path]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for path in files:
+        total.update(_read_json(path))
+    return total
+
+
+def _write_json(path: Path, value: object) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False)
+
+
+def _read_json(path: Path) -> Any:
+    with path.open(encoding="utf-8") as file:
+        return json.load(file)
+
+
+class MosesBPE:
+    """The codec of a language. ``side`` is one of SIDES; ``folder`` has what :func:`learn` wrote."""
+
+    threaded = False
+
+    def __init__(self, folder: Path, side: str, language: str) -> None:
+        from sacremoses import MosesDetokenizer, MosesDetruecaser
+
+        self._place = folder, side, language
+        model = _read_json(folder / "model")
+        content: Mapping[str, list[str]] = model["sides"][SIDES.index(side)]
+        self._bpe = _bpe(model["merges"], content["frequent"])
+        self._tokenise, self._truecase = _tokeniser(language), _truecaser(folder / f"{side}_casing")
+        self._detruecase, self._detokenise = MosesDetruecaser().detruecase, MosesDetokenizer(language).detokenize
+        self._tokens = ["", UNKNOWN, "", *content["vocabulary"]]
+        self._ids = {token: i for i, token in enumerate(content["vocabulary"], FIRST_SUBWORD)}
+        self.size = len(self._tokens)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return loaded, self._place  # another process reads the model once
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        tokens = (_segmented(self._truecase(self._tokenise(line)), self._bpe) for line in lines)
+        return [[self._ids.get(token, UNK) for token in line] for line in tokens]
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        return [self._join([self._tokens[i] for i in ids if i not in (PAD, EOS)]) for ids in sequences]
+
+    def _join(self, tokens: list[str]) -> str:
+        words = re.sub(r"@@( |$)", "", " ".join(tokens))
+        return self._detokenise(self._detruecase(words))
+
+
+loaded = lru_cache(maxsize=2)(MosesBPE)
