@@ -257,4 +257,6 @@ class MosesBPE:
         return self._detokenise(self._detruecase(words))
 
 
-loaded = lru_cache(maxsize=2)(MosesBPE)
+@lru_cache(maxsize=2)
+def loaded(folder: Path, side: str, language: str) -> MosesBPE:
+    return MosesBPE(folder, side, language)
