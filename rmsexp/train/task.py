@@ -177,9 +177,11 @@ OPTIONAL = ("notes", "files", "prepare")  # members of Task that a derived class
 
 def lacking(task: Task, config: Any) -> str | None:
     """Return what a task lacks of :class:`Task`, or its config of :class:`Optim` and :class:`Schedule`; or None."""
-    for name in (name for name in _members(Task) if name not in OPTIONAL or not hasattr(task, name)):
-        inherited = getattr(type(task), name, None) is vars(Task).get(name, task)
-        if inherited or not hasattr(task, name):
+    for name in _members(Task):
+        # not getattr, because a property such as steps_per_epoch may need what ``prepare`` reads
+        found = inspect.getattr_static(task, name, None)
+        inherited = name not in OPTIONAL and found is vars(Task).get(name, task)
+        if found is None or inherited:
             return f"{type(task).__module__}.{type(task).__name__} lacks {name}"
     for key, names in (("optim", _members(Optim)), ("schedule", ["steps", *_members(Schedule)])):
         missing = [name for name in names if not hasattr(getattr(config, key, None), name)]
