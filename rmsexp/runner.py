@@ -307,6 +307,7 @@ def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "setting": job.setting,
         "series": job.series,
         "impl": job.norm.effective_impl,
+        "precision": cfg.precision,
         "recipe_steps": cfg.schedule.steps,
         "evaluation": cfg.evaluation,
         "target": asdict(task.target),

@@ -20,6 +20,7 @@ from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
+PRECISIONS = ("float32", "bfloat16", "float16")
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
 
 
@@ -91,7 +92,7 @@ class RunConfig:
     ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
     ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
     ``micro_batches``: number of parts of a step's batch, whose gradients are computed one after the other and added.
-    ``reduce``: how several processes add up gradients, one of ``REDUCE``.
+    ``reduce``: how several processes add up gradients, one of ``REDUCE``. ``precision``: one of ``PRECISIONS``.
 
     Raises: ValueError for invalid values.
     """
@@ -129,7 +130,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         choice("reduce", self.reduce, REDUCE)
-        choice("precision", self.precision, ("float32", "bfloat16"))
+        choice("precision", self.precision, PRECISIONS)
         if self.evaluation is not None:
             choice("evaluation", self.evaluation, score.PLANS)
             score.steps(self.schedule.steps)

@@ -22,12 +22,17 @@ from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
 from rmsexp.train.task import Extent, MicroBatches, checked, target_value
 
+SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: no gradient overflows because of a scale this small
+
 
 class Diverged(Exception):
-    """The training objective is not finite. ``step``: the first step, counted from 0, in which this happened."""
+    """The training objective is not finite, or with float16 a gradient, however small the loss is scaled.
 
-    def __init__(self, step: int) -> None:
-        super().__init__(f"the training objective of step {step} is not finite")
+    ``step``: the first step, counted from 0, in which this happened. ``what``: what is not finite.
+    """
+
+    def __init__(self, step: int, what: str) -> None:
+        super().__init__(f"{what} of step {step} is not finite")
         self.step = step
 
 
@@ -64,6 +69,7 @@ def restore(
         state, clock = State.of(payload["state"]), Clock(_seconds(payload["clock"]))
         stepper.model.load_state_dict(payload["model"])
         stepper.optimizer.load_state_dict(payload["optimizer"])
+        stepper.scaler.load_state_dict(payload.get("scaler", {}))  # older checkpoints lack it
         try:
             folder.cut_metrics(state.metrics_bytes, state.metrics_digest)
         except ValueError as error:
@@ -128,6 +134,7 @@ class Trainer:
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._pause = pause
         self._first_step, self._first_seconds, self._predictions = self.state.step, self.clock.time, 0
+        self._scale = stepper.scaler.get_scale()  # after the last step whose values were fetched
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
@@ -171,7 +178,7 @@ class Trainer:
         if self.state.step >= self.settings.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
-        optimizer = copy.deepcopy(self.optimizer.state_dict())
+        optimizer, scaler = copy.deepcopy(self.optimizer.state_dict()), self._stepper.scaler.state_dict()
         try:
             for _ in range(WARMUP_STEPS):
                 self._update(self.state.step, self._batches(self.state.step))
@@ -181,6 +188,7 @@ class Trainer:
                 self.model.load_state_dict(model)
                 self.optimizer.load_state_dict(optimizer)
                 self.optimizer.zero_grad()
+                self._stepper.scaler.load_state_dict(scaler)
 
     def _train_to(self, edge: int) -> None:
         """Train up to step ``edge``, or up to a pause; then fetch the values of these steps.
@@ -214,7 +222,8 @@ class Trainer:
     def _collect(self) -> None:
         """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
 
-        Raises: Diverged at the first step whose objective is not finite, after logging the steps before it.
+        Raises: Diverged at the first step whose objective, or with float16 gradient, is not finite, after logging the
+        steps before it.
         """
         if not self._recent:
             return
@@ -222,11 +231,13 @@ class Trainer:
         first = self.state.step - len(values)
         with self._interrupt.deferred():
             for step, (row, result) in enumerate(zip(values, self._recent, strict=True), first):
-                if not math.isfinite(row[0]):
+                if not math.isfinite(row[0]) or result.scale < SMALLEST_SCALE:
                     self.state.step = step
                     if self.state.pending:
                         self._log()
-                    raise Diverged(step)
+                    raise Diverged(step, "a gradient" if math.isfinite(row[0]) else "the training objective")
+                self.state.skipped += result.skipped
+                self._scale = result.scale
                 predictions = int(result.predictions)
                 self.state.pending.append([*row, predictions])
                 self.state.examples += int(result.examples)
@@ -243,7 +254,9 @@ class Trainer:
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
             rate = self.optimizer.param_groups[0]["lr"]
             means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps}
-            row = self._row("train", metrics | means)
+            is_scaled = self._stepper.scaler.is_enabled()
+            scaling = {"loss_scale": self._scale, "skipped_steps": state.skipped} if is_scaled else {}
+            row = self._row("train", metrics | means | scaling)
             self._record([row])
             state.pending = []
             seconds = self.clock.time - self._first_seconds
@@ -299,6 +312,7 @@ class Trainer:
                 "identity": self._identity,
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
+                "scaler": self._stepper.scaler.state_dict(),
                 "clock": dict(self.clock.seconds),
                 "state": dataclasses.asdict(self.state),
             }

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+ADDED = {"metrics_digest", "skipped"}  # values that checkpoints of older versions lack
+
 
 @dataclass
 class State:
@@ -25,15 +27,16 @@ class State:
     metrics: list[str] = field(default_factory=list)
     metrics_bytes: int = 0
     metrics_digest: str = ""
+    skipped: int = 0  # number of steps that changed no parameter (precision=float16)
 
     @classmethod
     def of(cls, values: Any) -> State:
-        """Return the state with the values of a checkpoint; those of older versions have no ``metrics_digest``.
+        """Return the state with the values of a checkpoint; those of older versions lack values of ``ADDED``.
 
         Raises: ValueError, with the name of the value, for a value that no run can have.
         """
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or values.keys() | {"metrics_digest"} != names:
+        if not isinstance(values, dict) or values.keys() | ADDED != names:
             raise ValueError(f"its state does not have the values {', '.join(sorted(names))}")
         state = cls(**values)
         for name, valid in state._validity():
@@ -54,6 +57,7 @@ class State:
             yield "pending", isinstance(row, list) and len(row) == columns and all(map(_is_number, row))
         yield "metrics_bytes", _is_integer(self.metrics_bytes, 0)
         yield "metrics_digest", isinstance(self.metrics_digest, str)
+        yield "skipped", _is_integer(self.skipped, 0) and self.skipped <= self.step
 
 
 def _is_integer(value: object, least: int) -> bool:

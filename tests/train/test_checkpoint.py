@@ -152,13 +152,15 @@ STATE = PROGRESS | {
     "pending": [[1.0, 2.0, 0.5, 8]],
     "metrics_bytes": 9,
     "metrics_digest": "digest",
+    "skipped": 1,
 }
 
 
 def test_the_state_of_a_checkpoint_is_read_as_it_was_saved() -> None:
     assert dataclasses.asdict(State.of(STATE)) == STATE
-    older = {key: value for key, value in STATE.items() if key != "metrics_digest"}
-    assert dataclasses.asdict(State.of(older)) == STATE | {"metrics_digest": ""}
+    added = {"metrics_digest": "", "skipped": 0}
+    older = {key: value for key, value in STATE.items() if key not in added}
+    assert dataclasses.asdict(State.of(older)) == STATE | added
     assert State.of(dataclasses.asdict(State())) == State()
 
 
@@ -173,6 +175,7 @@ def test_the_state_of_a_checkpoint_is_read_as_it_was_saved() -> None:
         *(("pending", value) for value in ("x", None, [1.0], [[1.0]], [["x"] * 4], [[1.0] * 4] * 5)),
         *(("metrics_bytes", value) for value in (-1, 1.5)),
         *(("metrics_digest", value) for value in (None, 1)),
+        *(("skipped", value) for value in (None, -1, 1.0, 5)),
     ],
 )
 def test_a_state_that_no_run_can_have_is_refused_by_name(key: str, value: Any) -> None:

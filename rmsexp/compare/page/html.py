@@ -43,6 +43,7 @@ RUN_COLUMNS = {
     "time_state": "time",
     "device": "device",
     "threads": "threads",
+    "precision": "precision",
     "torch": "torch",
     "parameters": "parameters",
     "folder": "folder",
@@ -119,7 +120,8 @@ def _warnings(records: Records) -> list[str]:
     states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
     short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
-    values = {column: runs[column].dropna().unique() for column in ("impl", "device", "threads", "torch", "dataset")}
+    columns = ("impl", "device", "threads", "precision", "torch", "dataset")
+    values = {column: runs[column].dropna().unique() for column in columns}
     return [
         *(["built-in data"] if runs["builtin"].eq(True).any() else []),
         *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),

@@ -10,15 +10,15 @@ from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.names import in_order, label, without_impl
 
 OFFSET = 0.2  # distance between the marks of two machines in one row, relative to the distance between rows
-CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per machine and number of threads
+CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per CLOCK
 PAPER = "D"  # matplotlib marker of the paper's savings
-CLOCK = ("machine", "processor", "threads")
+CLOCK = ("machine", "processor", "threads", "precision")
 
 
 def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     """Return the savings in the figure of an implementation, of which LayerNorm has the same.
 
-    For each task, setting, machine and number of threads, they are those of the comparison with the highest
+    For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
@@ -57,9 +57,9 @@ def draw(timings: pd.DataFrame, impl: str) -> Figure:
         first = line.iloc[0]
         if impl == "eager":
             marks.paper_savings(axes, str(first["task"]), [(str(first["series"]), y - OFFSET * len(clocks))], PAPER)
-    for place, (machine, processor, threads) in enumerate(clocks):
+    for place, (machine, processor, threads, precision) in enumerate(clocks):
         identity = "" if machine == processor else f", machine {machine}"
-        name = f"{processor}\n{comparable.threads(threads)}{identity}"
+        name = f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
         axes.plot([], [], CLOCKS[place % len(CLOCKS)], color="black", label=name)
     if impl == "eager":
         axes.plot([], [], PAPER, color=style.GREY, markersize=5, label="paper, each framework")

@@ -72,8 +72,10 @@ def _data(runs: pd.DataFrame) -> str:
 
 def _machine(runs: pd.DataFrame) -> str:
     threads = ", ".join(f"{float(count):.0f}" for count in _distinct(runs["threads"]))
+    precisions = _distinct(runs["precision"])
     parts = {
         "impl": ", ".join(_distinct(runs["impl"])),
+        **({} if precisions == [names.FLOAT32] else {"precision": ", ".join(precisions)}),
         "device": ", ".join(_devices(runs)),
         "threads": threads,
         "torch": ", ".join(_distinct(runs["torch"])),

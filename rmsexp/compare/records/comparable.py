@@ -3,7 +3,7 @@
 All tables and figures of times ask this module, so they follow the same rules:
 
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
-  version of torch, and the implementation of the norms.
+  precision, the version of torch, and the implementation of the norms.
 - Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
   rounds, or whose time is not clear, are used only if there are no others. If their probes found different speeds of
   the machine (:func:`rmsexp.machine.same`), only those with the speeds of the newest are pooled.
@@ -28,7 +28,7 @@ from rmsexp.compare.records import names, ratios, timing_records
 from rmsexp.compare.records.ratios import Interval
 
 FEWEST_ROUNDS = 20  # of a process, unless its budget is spent before; intervals from fewer rounds are unreliable
-CLOCK = ("task", "setting", "kind", "machine", "threads", "torch")
+CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")
 OTHER_CODE = "made by other code"
 OTHER_SPEED = "at another speed of the machine"
 
@@ -227,7 +227,12 @@ def clock(comparison: Comparison) -> str:
     row = comparison.rows.iloc[0].to_dict()
     impls = " and ".join(comparison.rows["impl"].unique())
     software = f"{threads(row['threads'])}, {machine(row)}, torch {row['torch']}"
-    return f"interleaved, {impls}, {software}, {replication(comparison)}"
+    return f"interleaved, {impls}{precision(row['precision'])}, {software}, {replication(comparison)}"
+
+
+def precision(name: object) -> str:
+    """Return the precision to be added to a heading, such as ", float16"; "" for float32."""
+    return "" if name == names.FLOAT32 else f", {name}"
 
 
 def threads(number: float) -> str:

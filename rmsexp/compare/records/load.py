@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from rmsexp import readers, record
-from rmsexp.compare.records.names import norm_of
+from rmsexp.compare.records.names import FLOAT32, PRECISION, norm_of, precision_of
 from rmsexp.compare.records.time_states import time_state
 from rmsexp.rules import quantities, score
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
-    *("builtin", "dataset", "device", "machine", "threads", "torch", "code", "commits", "dirty", "started"),
-    "time_state",
+    *("builtin", "dataset", "device", "machine", "threads", "precision", "torch", "code", "commits", "dirty"),
+    *("started", "time_state"),
     *("recipe_steps", "evaluation"),
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "quantities"),
     "parameters",
@@ -45,7 +45,9 @@ class Records:
         runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, or the name of its
             processor in older records. ``code``: the digest of the code. ``commits``: the commits that trained the run.
             ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
-            ``quantities``: those that the task names, a tuple, or None in older records.
+            ``quantities``: those that the task names, a tuple, or None in older records. ``precision``: in which runs
+            compute; if the runs of a setting differ in it, it is part of the ``series`` of those without float32, such
+            as ln+precision=float16, so that they are neither averaged nor compared with the others.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
             ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
@@ -102,12 +104,21 @@ def load(root: str | Path, pool: Executor | None = None) -> Records:
     loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
     misplaced = _misplaced([part.run for part in loaded])
     loaded = [part for part in loaded if part.run["folder"] not in misplaced]
-    runs = pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS))
+    runs = _labelled(pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS)))
     splits = (
         union_categoricals([part.splits for part in loaded], sort_categories=True) if loaded else pd.Categorical([])
     )
     metrics = _metrics(runs, [part.columns for part in loaded], splits)
     return Records(runs, metrics, [problem for part in loaded for problem in part.problems] + list(misplaced.values()))
+
+
+def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with their precision in ``series`` where the runs of a setting differ in it."""
+    folders = runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
+    mixed = runs["precision"].groupby(folders).transform("nunique") > 1
+    changed = mixed & (runs["precision"] != FLOAT32)
+    labels = runs["series"] + PRECISION + runs["precision"].astype(str)
+    return runs.assign(series=runs["series"].where(~changed, labels))
 
 
 def _misplaced(runs: list[dict[str, Any]]) -> dict[str, str]:
@@ -210,6 +221,7 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
     run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
+    run["precision"] = precision_of(setting)
     try:
         run |= _description(readers.read_json(folder / record.RUN))
     except DAMAGE as error:
@@ -233,6 +245,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
         "quantities": _quantities(stored),
+        "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
         "recipe_steps": number(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),  # older records lack this key
         "builtin": bool(dataset["builtin"]),
@@ -250,7 +263,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
     for key, value in row.items():
         if key == "seed":
             valid = type(value) is int
-        elif key in identity or key.startswith("target_"):
+        elif key in (*identity, "precision") or key.startswith("target_"):
             valid = isinstance(value, str)
         elif key == "evaluation":
             valid = value is None or value in score.PLANS

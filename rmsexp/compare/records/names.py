@@ -28,6 +28,14 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
 
+FLOAT32, PRECISION = "float32", "+precision="  # the usual precision, and what names another one in a setting or series
+
+
+def precision_of(setting: str) -> str:
+    """Return the precision that the name of a setting states, such as "float16" for "demo+precision=float16"."""
+    return setting.partition(PRECISION)[2].partition("+")[0] or FLOAT32
+
+
 def norm_of(series: str) -> str:
     """Return the norm of a series, such as "prms" for "prms+p=0.5"."""
     return series.partition("+")[0]

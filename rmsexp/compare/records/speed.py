@@ -14,7 +14,7 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.records.statistics import Array
 
 # Separate runs are compared only if these columns of their records agree; with the names of these for people.
-CLOCK = {"machine": "machine", "threads": "threads", "torch": "torch version", "code": "code"}
+CLOCK = {key: key for key in ("machine", "threads", "precision", "torch", "code")} | {"torch": "torch version"}
 SAME = "the same for all series"
 
 

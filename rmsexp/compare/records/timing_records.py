@@ -18,7 +18,7 @@ import pandas as pd
 
 from rmsexp import atomic, config, readers, record
 from rmsexp.compare.records.load import DAMAGE
-from rmsexp.compare.records.names import label, norm_of
+from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.records.time_states import time_state
 
@@ -29,7 +29,7 @@ COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
-    *("device", "machine", "processor", "speeds", "threads", "torch", "code", "commit", "dirty"),
+    *("device", "machine", "processor", "speeds", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "stopped", "started", "builtin"),
 )
 
@@ -95,6 +95,7 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "processor": machine.get("name", session["device"]),
         "speeds": machine,
         "threads": session["threads"],
+        "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
         **{key: session.get("git", {}).get(key) for key in ("commit", "dirty")},
@@ -177,7 +178,9 @@ def notes(timings: pd.DataFrame) -> list[str]:
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {replication(processes)}, {rounds} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
-        f"impl {', '.join(sorted(set(timings['impl'])))}; {row['device']}; threads {row['threads']:.0f}; "
+        f"impl {', '.join(sorted(set(timings['impl'])))}; "
+        f"{'' if row['precision'] == FLOAT32 else 'precision ' + row['precision'] + '; '}"
+        f"{row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
         f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
         ""

@@ -16,9 +16,9 @@ from rmsexp.compare.tables import formats
 
 COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
-    *("kind", "processes", "rounds", "note", "machine", "threads", "torch", "code"),
+    *("kind", "processes", "rounds", "note", "machine", "threads", "precision", "torch", "code"),
 ]
-CLOCK = ("machine", "threads", "torch", "code")
+CLOCK = ("machine", "threads", "precision", "torch", "code")
 RECORDS = "Timing records"
 
 
@@ -81,7 +81,8 @@ def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
     numbers = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["low", "high", "processes", "rounds"], float))
     numbers["kind"] = numbers["note"].where(numbers["note"].isin(["reference", "unpaired"]), "unknown")
     machine = comparable.machine({"machine": run["machine"], "processor": run["device"] or "unknown machine"})
-    clock = f"{run['impl']}, {comparable.threads(run['threads'])}, {machine}, torch {run['torch']}, code {run['code']}"
+    how = f"{run['impl']}{comparable.precision(run['precision'])}, {comparable.threads(run['threads'])}"
+    clock = f"{how}, {machine}, torch {run['torch']}, code {run['code']}"
     title = f"Time per step of separate runs, and unpaired savings relative to LayerNorm ({clock})"
     caption = [clock, "separate runs, whose speed may differ by several percent for other reasons than the norm"]
     return Table(title, numbers, caption if (numbers["kind"] == "unpaired").any() else [])

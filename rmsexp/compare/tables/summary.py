@@ -25,7 +25,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
-    saving; ``clock``: the machine, threads and code of its times where they differ between series;
+    saving; ``clock``: the machine, threads, precision and code of its times where they differ between series;
     ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or over all runs if
     none is.
     """

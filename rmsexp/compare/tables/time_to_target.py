@@ -77,7 +77,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     :func:`rmsexp.compare.records.survival.median`; the steps of a run are those at its first evaluation at or beyond
     the level, not interpolated. ``timed``: the number of runs with a clear time. ``timed_steps``: the median steps of
     these runs. ``seconds``, ``seconds_low``, ``seconds_high``: the same for their time (data + train). ``untimed``:
-    why no run is timed, although times are clear; they are of different machines, threads, versions of torch or code.
+    why no run is timed, although times are clear; they differ in machine, threads, precision, version of torch or code.
     """
     runs = _observed(records, goal)
     clear = (runs["time_state"] == "clear") & runs["time"].notna()

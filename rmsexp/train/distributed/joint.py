@@ -61,7 +61,7 @@ class JointStepper(Stepper):
 
 
 def share_start(group: Group, stepper: Stepper, start: Start | None, identity: Identity) -> Start:
-    """Return the start of process 0, whose model and optimiser are set on all processes.
+    """Return the start of process 0, whose model, optimiser and scale of the loss are set on all processes.
 
     ``start``: that of process 0; None on the others. ``identity``: that of the run, as this process has it.
 
@@ -69,15 +69,15 @@ def share_start(group: Group, stepper: Stepper, start: Start | None, identity: I
     """
     facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     group.require_equal(identity._asdict() | facts)
-    model, optimizer = stepper.model, stepper.optimizer
-    states = None if start is None else tree_map_only(Tensor, Tensor.cpu, (model.state_dict(), optimizer.state_dict()))
+    parts: list[Any] = [stepper.model, stepper.optimizer, stepper.scaler]
+    states = None if start is None else tree_map_only(Tensor, Tensor.cpu, [part.state_dict() for part in parts])
     states, start = group.share((states, start))
     assert states is not None
     assert start is not None
     if group.rank > 0:
-        model.load_state_dict(states[0])
-        optimizer.load_state_dict(states[1])
-    group.require_equal({"parameters": _digest((model.state_dict(), optimizer.state_dict()))})
+        for part, state in zip(parts, states, strict=True):
+            part.load_state_dict(state)
+    group.require_equal({"parameters": _digest([part.state_dict() for part in parts])})
     return start
 
 

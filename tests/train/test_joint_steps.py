@@ -1,0 +1,82 @@
+"""Training steps of several processes, as threads of one: equal to the bit to those of one process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tasks import task_and_model
+from helpers.thread_group import in_threads
+
+from rmsexp.train.distributed.joint import JointStepper
+from rmsexp.train.step import Settings, Stepper
+
+STEPS = 4
+TINY = {
+    "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
+    "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8"],
+    "language_model": [
+        *("task=language_model", "model.width=16", "model.layers=1", "model.inner=32", "model.heads=2"),
+        *("model.kv_heads=1", "context=16", "batch_size=8"),
+    ],
+}
+
+
+@pytest.fixture
+def words(text_cache: Path, small_synthetic_data: None) -> dict[str, list[str]]:  # noqa: ARG001
+    shared = [f"data.root={text_cache}", "threads=1", "norm=bn", "micro_batches=5"]
+    return {task: [*tiny, *shared] for task, tiny in TINY.items()}
+
+
+def trained(words: list[str], size: int, reduce: str = "ordered") -> list[tuple[Any, ...]]:
+    """Return for each process the values of all steps, and then parameters, buffers, optimiser and scale of the loss.
+
+    With one process, this is a step without a group.
+    """
+    made = [task_and_model(*words) for _ in range(size)]
+
+    def train(group: Any) -> tuple[Any, ...]:
+        task, model = made[group.rank]
+        parts = task, model, task.optimizer(model), task.config.schedule, Settings.of(task.config, group.device)
+        stepper = Stepper(*parts) if size == 1 else JointStepper(*parts, group=group, reduce=reduce)
+        values = []
+        for step in range(STEPS):
+            batches = task.batches(step) if size == 1 else task.batches(step, group.chosen)
+            result = stepper.take(step, batches)
+            values.append((result.values, int(result.predictions), int(result.examples), result.skipped, result.scale))
+        return values, model.state_dict(), stepper.optimizer.state_dict()["state"], stepper.scaler.state_dict()
+
+    return in_threads(size, train)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("task", TINY)
+def test_any_number_of_processes_gives_the_bits_of_one(
+    task: str, precision: str, words: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16 the first step overflows, which all processes must see, also those whose own gradients are finite."""
+    line = [*words[task], f"precision={precision}"]
+    if precision == "float16":
+        scaler = partial(torch.amp.GradScaler, init_scale=2.0**80, backoff_factor=2.0**-80)
+        monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    (expected,) = trained(line, 1)
+    assert [skipped for *_, skipped, _ in expected[0]] == [precision == "float16", *[False] * (STEPS - 1)]
+    for size in (2, 3, 4):
+        for found in trained(line, size):
+            assert_equal(found, expected)
+
+
+def test_the_fast_sum_is_equal_up_to_rounding_and_the_same_in_all_processes(words: dict[str, list[str]]) -> None:
+    (expected,) = trained(words["language_model"], 1)
+    results = trained(words["language_model"], 3, "fast")
+    for found in results:
+        assert_equal(found, results[0])
+    torch.testing.assert_close(results[0][0], expected[0], rtol=1e-5, atol=1e-5)
+    assert any(not torch.equal(results[0][1][name], value) for name, value in expected[1].items())
