@@ -10,49 +10,54 @@ the number of processes; dropout and noise are on.
 A run with reduce=fast is compared by its losses: those of the first three steps must be equal up to rounding. Later
 ones drift apart, because Adam divides even gradients that are zero up to rounding by their size.
 This script starts the processes as torchrun does, but by fork, which saves the imports and the making of the data.
+With --results the results are written to a record (check_record.py). The whole check takes hours; the same command goes
+on after the last task and norm that was finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import chaos
 import torch
 import torch._dynamo  # which the first optimiser would import, in each process
-from check_record import Check, add_option
+from check_record import Check, Parts, add_option
 from torch.distributed import TCPStore
 
 from rmsexp import config, joint_runner, process, record, tasks
 from rmsexp.tasks import translation
+from rmsexp.train import provenance, quiet
 from rmsexp.train.loop import Trainer
 
+NAME = "distributed_equality"
 TASKS = {
-    "cifar10": ["model.width=0.05", "batch_size=8", "micro_batches=5"],
-    "attentive_reader": ["model.width=8", "batch_size=16", "micro_batches=5"],
-    "order_embedding": ["model.embedding=8", "model.hidden=8", "batch_size=8", "micro_batches=5"],
-    "rnnsearch": ["model.embedding=8", "model.hidden=12", "batch_size=16", "micro_batches=5", "model.dropout=0.2"],
-    "transformer": [
-        *("model.width=16", "model.layers=1", "model.inner=16", "model.heads=2", "tokens=100", "accumulate=5"),
-        *("model.dropout=0.1", "model.attention_dropout=0.1"),
-    ],
     "language_model": [
         *("model.width=16", "model.layers=1", "model.inner=32", "model.heads=2", "model.kv_heads=1", "context=16"),
         *("batch_size=8", "micro_batches=5"),
     ],
+    "order_embedding": ["model.embedding=8", "model.hidden=8", "batch_size=8", "micro_batches=5"],
+    "cifar10": ["model.width=0.05", "batch_size=8", "micro_batches=5"],
+    "transformer": [
+        *("model.width=16", "model.layers=1", "model.inner=16", "model.heads=2", "tokens=100", "accumulate=5"),
+        *("model.dropout=0.1", "model.attention_dropout=0.1"),
+    ],
+    "rnnsearch": ["model.embedding=8", "model.hidden=12", "batch_size=16", "micro_batches=5", "model.dropout=0.2"],
+    "attentive_reader": ["model.width=8", "batch_size=16", "micro_batches=5"],
 }
 SEARCH = ["decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2", "decoding.valid_beam=1"]
 SHORT_SENTENCES = ["data.max_length=16", "data.overlong=drop"]
 GRACE_SECONDS = 30  # as torchrun's: between SIGTERM and SIGKILL for the other processes when one has failed
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # that the kills use in turn
-LIMIT_SECONDS = 600  # for all processes of a run
+LIMIT_SECONDS = 3600  # for all processes of a run, also on a busy machine
 KEPT: dict[str, Any] = {}  # data by name
 LARGEST_LOSS_DIFFERENCE = 1e-5  # relative, with reduce=fast
 
@@ -179,7 +184,7 @@ def check(task: str, norm: str, steps: int, sizes: Sequence[int], root: Path, da
     changes = [abs(a - b) / abs(a) for a, b in pairs]
     if changes and changes[0] > LARGEST_LOSS_DIFFERENCE:
         errors["fast"].append(f"the loss of the first steps differs by {changes[0]:.1e}")
-    return {"task": task, "norm": norm, "errors": errors, "fast_loss_differences": changes}
+    return {"errors": errors, "fast_loss_differences": changes}
 
 
 def killed_run(words: Sequence[str], steps: int, sizes: Sequence[int], root: Path, log: Path) -> list[str]:
@@ -230,24 +235,37 @@ def main() -> int:
     add_option(parser, None)
     options = parser.parse_args()
     assert process.rank_and_size() == (0, 1)
-    written, results = Check("distributed_equality", options.results), []
     data = [f"data.root={options.data_root}"] if options.data_root else []
     if options.hang:
         errors, seconds = unanswered(Path(tempfile.mkdtemp(prefix="rmsexp-equality-")), data)
         print(f"a process that does not answer: {'; '.join(errors) or 'equal'} ({seconds:.0f} s)")
-        written.write({"hang_errors": errors, "hang_seconds": seconds})
+        Check(NAME, options.results).write({"hang_errors": errors, "hang_seconds": seconds})
         return int(bool(errors))
     sizes = [int(size) for size in options.sizes.split(",")]
-    for task in options.tasks.split(","):
-        for norm in options.norms.split(","):
-            root, start = Path(tempfile.mkdtemp(prefix="rmsexp-equality-")), time.monotonic()
-            results.append(check(task, norm, options.steps, sizes, root, data))
-            wrong = [f"{name}: {line}" for name, lines in results[-1]["errors"].items() for line in lines]
-            fast = [f"{change:.0e}" for change in results[-1]["fast_loss_differences"]]
-            found = f"{'; '.join(wrong) or 'equal'}; reduce=fast: {' '.join(fast)}"
-            print(f"{task} {norm}: {found} ({time.monotonic() - start:.0f} s, {root})", flush=True)
-    written.write({"steps": options.steps, "sizes": sizes, "runs": results})
-    return int(any(lines for result in results for lines in result["errors"].values()))
+    tasks_and_norms = itertools.product(options.tasks.split(","), options.norms.split(","))
+    planned = [{"task": task, "norm": norm, "steps": options.steps, "sizes": sizes} for task, norm in tasks_and_norms]
+    parts = Parts(NAME, options.results, planned) if options.results else None
+    done: list[dict[str, Any]] = [] if parts is None else parts.done
+    for part in planned[len(done) :]:
+        root, start = Path(tempfile.mkdtemp(prefix="rmsexp-equality-")), time.monotonic()
+        found = check(**part, root=root, data=data)
+        seconds = time.monotonic() - start
+        print(f"{part['task']} {part['norm']}: {describe(found)} ({seconds:.0f} s, {root})", flush=True)
+        if parts is None:
+            done.append(part | found)
+        else:
+            parts.add(found | {"code": provenance.code(), "machine": quiet.machine_id()})
+    Check(NAME, options.results).write({"steps": options.steps, "sizes": sizes, "runs": done})
+    if parts is not None:
+        parts.remove()
+    return int(any(lines for run in done for lines in run["errors"].values()))
+
+
+def describe(found: Mapping[str, Any]) -> str:
+    """Return what :func:`check` has found, in a line."""
+    wrong = [f"{name}: {line}" for name, lines in found["errors"].items() for line in lines]
+    fast = " ".join(f"{change:.0e}" for change in found["fast_loss_differences"])
+    return f"{'; '.join(wrong) or 'equal'}; reduce=fast: {fast}"
 
 
 if __name__ == "__main__":

@@ -160,12 +160,14 @@ def distributed_equality(evidence: Evidence) -> str:
         results = content["results"]
         runs, sizes = results["runs"], results["sizes"]
         errors = [line for run in runs for lines in run["errors"].values() for line in lines]
+        fast = [change for run in runs for change in run["fast_loss_differences"][:1]]
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(run["task"] for run in runs))
         norms = " and ".join(dict.fromkeys(f"`{run['norm']}`" for run in runs))
         return (
             f"At commit {_commit(content)}, runs of {results['steps']} steps with {norms} were done for {names}, on "
             f"{', '.join(map(str, sizes))} processes, and once more killed at every tenth step and continued with "
-            f"another number. {_remained(errors)} in parameters, buffers, optimiser and metrics."
+            f"another number. {_remained(errors)} in parameters, buffers, optimiser and metrics. With `reduce=fast` "
+            f"the loss of the first three steps differed by at most {max(fast):.0e} of its value."
         )
 
     command = "python scripts/distributed_equality.py --results results"
