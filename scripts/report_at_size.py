@@ -5,7 +5,8 @@
 The runs are copies of the reference runs of five tasks, with other seeds, as many rows as asked for, and random changes
 of their values; they are made in a temporary folder, which is removed at the end. ``python -m rmsexp.report`` is then
 measured three times: when it reads all runs for the first time, again, and after one run has changed. Memory is the
-proportional set size (PSS), summed over the processes of the report, and sampled several times a second.
+proportional set size (PSS), summed over the processes of the report, and sampled several times a second; so is their
+processor time, which depends less on what else the machine does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +81,13 @@ def _write(root: Path, template: Path, setting: str, seed: int, metrics: bytes, 
 
 
 def measure(root: Path, cache: Path) -> dict[str, float]:
-    """Do the report once; return its ``seconds`` and its largest ``memory`` in bytes."""
+    """Do the report once; return its ``seconds``, its processor time (``cpu``), its largest ``memory`` in bytes."""
     environment = os.environ | {"HOME": str(cache)}
     began = time.monotonic()
     command = [sys.executable, "-m", "rmsexp.report", str(root)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True) as report:
-        peak, ended = [0], threading.Event()
-        sampler = threading.Thread(target=_sample, args=(report.pid, peak, ended))
+        usage, ended = Usage(), threading.Event()
+        sampler = threading.Thread(target=usage.watch, args=(report.pid, ended))
         sampler.start()
         report.wait()
         seconds = time.monotonic() - began
@@ -93,23 +95,36 @@ def measure(root: Path, cache: Path) -> dict[str, float]:
         sampler.join()
     if report.returncode:
         raise SystemExit(f"the report ended with status {report.returncode}")
-    return {"seconds": seconds, "memory": float(peak[0])}
+    return {"seconds": seconds, "cpu": sum(usage.cpu.values()), "memory": float(usage.memory)}
 
 
-def _sample(session: int, peak: list[int], ended: threading.Event) -> None:
-    while not ended.wait(SAMPLE_SECONDS):
-        peak[0] = max(peak[0], sum(_memory(session)))
+class Usage:
+    """What the processes of a session use. ``memory``: the most at once, in bytes. ``cpu``: seconds, by process."""
 
+    def __init__(self) -> None:
+        self.memory, self.cpu = 0, dict[str, float]()
 
-def _memory(session: int) -> Iterator[int]:
-    """Yield the proportional set size of each process of a session, in bytes."""
-    for folder in Path("/proc").glob("[0-9]*"):
+    def watch(self, session: int, ended: threading.Event) -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            self.memory = max(self.memory, sum(map(self._sample, _processes(session))))
+
+    def _sample(self, process: Path) -> int:
+        """Note the processor time of a process, and return its proportional set size in bytes; 0 if it has ended."""
         try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            (line,) = [text for text in (process / "smaps_rollup").read_text().splitlines() if text.startswith("Pss:")]
+        except (OSError, ValueError):
+            return 0
+        self.cpu[process.name] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return int(line.split()[1]) * 1024
+
+
+def _processes(session: int) -> Iterator[Path]:
+    """Yield the folder in /proc of each process of a session."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
             if os.getsid(int(folder.name)) == session:
-                (line,) = [text for text in (folder / "smaps_rollup").read_text().splitlines() if text[:4] == "Pss:"]
-                yield int(line.split()[1]) * 1024
-        except (OSError, ValueError):  # it has ended
-            continue
+                yield folder
 
 
 def measure_all(root: Path, runs: int, rows: int, settings: int) -> dict[str, dict[str, float]]:
@@ -125,7 +140,8 @@ def measure_all(root: Path, runs: int, rows: int, settings: int) -> dict[str, di
             length = folder.append([row | {"step": row["step"] + 10}], folder.metrics_path.stat().st_size)
             folder.write_status("finished", row["step"] + 10, metrics=folder.metrics_digest(length))
         found[name] = measure(results, cache)
-        print(f"{name}: {found[name]['seconds']:.1f} s, {found[name]['memory'] / 2**30:.2f} GiB", flush=True)
+        seconds, cpu, memory = found[name].values()
+        print(f"{name}: {seconds:.1f} s, CPU time {cpu:.1f} s, {memory / 2**30:.2f} GiB", flush=True)
     return found
 
 

@@ -184,6 +184,7 @@ def report_at_size(evidence: Evidence) -> str:
                 "runs": f"{size['runs']:,}",
                 "report": name,
                 "seconds": f"{found['seconds']:.0f}",
+                "CPU seconds": f"{found['cpu']:.0f}",
                 "memory, GiB": f"{found['memory'] / 2**30:.2f}",
                 "load before": f"{size['load']:.1f}",
             }

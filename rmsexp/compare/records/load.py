@@ -34,7 +34,6 @@ RUN_COLUMNS = (
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
-RECENT = 2  # number of selections of stored runs whose metrics are kept in memory
 
 
 @dataclass(frozen=True, eq=False)  # each object is a key of its own in caches
@@ -61,6 +60,11 @@ class Records:
     def names(self) -> tuple[str, str]:
         """The task and the setting of the first run. If ``runs`` are of one setting, they are those of all runs."""
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether there is a row of metrics."""
+        return not self.metrics.empty
 
     def select(self, task: str, setting: str) -> Records:
         """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs."""
@@ -97,8 +101,8 @@ class Records:
 class StoredRecords(Records):
     """Records whose metrics are in the store of metrics, and are read from there whenever they are asked for.
 
-    So many runs need little memory, here and where records are sent to another process. The metrics of the last
-    selections of runs, ``RECENT``, stay in memory.
+    So many runs need little memory, here and where records are sent to another process. Only the metrics of the object
+    that was asked last stay in memory.
     """
 
     def __init__(self, runs: pd.DataFrame, stored: Sequence[StoredRun], problems: list[str]) -> None:
@@ -108,6 +112,10 @@ class StoredRecords(Records):
     @property
     def metrics(self) -> pd.DataFrame:
         return _read(self)
+
+    @property
+    def has_metrics(self) -> bool:
+        return any(stored.has_metrics for stored in self.__dict__["_stored"])
 
     def only(self, folders: Iterable[str]) -> Records:
         kept = set(folders)
@@ -122,7 +130,7 @@ class StoredRecords(Records):
         return StoredRecords(self.runs[kept].reset_index(drop=True), stored, self._problems_below(folders))
 
 
-@lru_cache(maxsize=RECENT)
+@lru_cache(maxsize=1)
 def _read(records: StoredRecords) -> pd.DataFrame:
     parts = store.metrics(records.__dict__["_stored"])
     return _metrics(records.runs, [columns for columns, _ in parts], _united([splits for _, splits in parts]))

@@ -26,7 +26,7 @@ from rmsexp.rules import pairs, score
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
-RECENT = 16  # number of results that are remembered
+RECENT = 8  # number of results that are remembered
 
 
 class Estimate(NamedTuple):

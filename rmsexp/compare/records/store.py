@@ -35,6 +35,7 @@ class StoredRun(NamedTuple):
     Attributes:
         run: its row in ``Records.runs``.
         problems: the lines of text that it adds to ``Records.problems``.
+        has_metrics: whether it has a row with a known step.
         path: its file in the store; None if its metrics are not stored.
         key: what the file must have been written for.
         loaded: the run's metrics if they are not stored.
@@ -42,6 +43,7 @@ class StoredRun(NamedTuple):
 
     run: dict[str, Any]
     problems: list[str]
+    has_metrics: bool
     path: Path | None
     key: str
     loaded: LoadedRun | None
@@ -54,16 +56,17 @@ def read(folder: Path) -> StoredRun:
     if last is not None:
         run, problems = one_run.description(folder)
         if not problems:
-            return StoredRun(run | {"step": max(run["step"], last)}, [], path, str(key), None)
+            return StoredRun(run | {"step": max(run["step"], last)}, [], last >= 0, path, str(key), None)
     loaded = load_run(folder)
+    has_metrics = bool(np.isfinite(loaded.columns["step"]).any())
     if key is None or path is None or loaded.problems or loaded.run["status"] not in record.ENDED:
-        return StoredRun(loaded.run, loaded.problems, None, "", loaded)
+        return StoredRun(loaded.run, loaded.problems, has_metrics, None, "", loaded)
     try:
         _write(path, key, loaded)
     except OSError as error:  # such as a full disk
         report(f"the metrics of {folder} are not stored for later reports ({error})")
-        return StoredRun(loaded.run, [], None, "", loaded)
-    return StoredRun(loaded.run, [], path, key, None)
+        return StoredRun(loaded.run, [], has_metrics, None, "", loaded)
+    return StoredRun(loaded.run, [], has_metrics, path, key, None)
 
 
 def metrics(runs: Sequence[StoredRun]) -> list[tuple[dict[str, Numbers], pd.Categorical]]:
@@ -117,7 +120,7 @@ def _digest(path: Path) -> str:
 
 
 def _last_step(path: Path, key: str) -> int | None:
-    """Return the last step in a file of the store; None if there is no file with this key."""
+    """Return the last step in a file of the store, -1 if it has no rows; None if there is no file with this key."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             header = json.loads(stored["header"].tobytes())
@@ -145,7 +148,7 @@ def _content(path: Path, key: str) -> tuple[dict[str, Numbers], pd.Categorical]:
 def _write(path: Path, key: str, loaded: LoadedRun) -> None:
     """Write the metrics of a run to the store. A file that a loss of power leaves incomplete counts as damaged."""
     steps = loaded.columns["step"]
-    last = int(max(steps[np.isfinite(steps)], default=0))
+    last = int(max(steps[np.isfinite(steps)], default=-1))
     categories = [str(name) for name in loaded.splits.categories]
     header = {"key": key, "columns": list(loaded.columns), "splits": categories, "last": last}
     arrays: dict[str, Any] = {
