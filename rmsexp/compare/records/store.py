@@ -64,7 +64,7 @@ def read(folder: Path) -> StoredRun:
     try:
         _write(path, key, loaded)
     except OSError as error:  # such as a full disk
-        report(f"the metrics of {folder} are not stored for later reports ({error})")
+        _report_once(f"metrics are not stored for later reports ({path.parent}: {error.strerror or error})")
         return StoredRun(loaded.run, [], has_metrics, None, "", loaded)
     return StoredRun(loaded.run, [], has_metrics, path, key, None)
 
@@ -106,8 +106,15 @@ def _path(folder: Path) -> Path | None:
     place = folder.absolute()
     try:
         return _folder(place.parents[1]) / f"{place.parent.name[:80]}-{_digest(place)}.npz"
-    except OSError:
+    except OSError as error:
+        _report_once(f"metrics are not stored for later reports ({error})")
         return None
+
+
+@cache
+def _report_once(message: str) -> None:
+    """Report what would be the same for many runs."""
+    report(message)
 
 
 @cache

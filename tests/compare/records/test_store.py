@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,14 @@ from rmsexp import record
 from rmsexp.compare import Records, load
 from rmsexp.compare.records import store
 from rmsexp.compare.records.load import load_stored
-from rmsexp.compare.records.one_run import load_run
+from rmsexp.compare.records.one_run import LoadedRun, load_run
 
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "STORE", tmp_path_factory.mktemp("own"))
     store._folder.cache_clear()
+    store._report_once.cache_clear()
 
 
 @pytest.fixture
@@ -161,11 +164,50 @@ def test_without_space_a_line_says_so_and_records_are_the_same(
     def fail(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    write_run(tmp_path)
+    for seed in range(3):
+        write_run(tmp_path, seed=seed)
     monkeypatch.setattr(np, "savez", fail)
     assert_equal(stored(tmp_path), load(tmp_path))
-    assert "are not stored for later reports (no space left)" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("not stored for later reports") == 1
     assert not list(store.STORE.expanduser().rglob("*.tmp"))
+
+
+def test_metrics_of_the_same_size_and_time_are_read_again(tmp_path: Path, read_again: list[Path]) -> None:
+    path = write_run(tmp_path) / record.METRICS
+    stored(tmp_path)
+    before = path.stat()
+    path.write_text(path.read_text().replace('"lr": 0.1', '"lr": 0.2'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    read_again.clear()
+    found = stored(tmp_path)
+    assert len(read_again) == 1
+    assert_equal(found, load(tmp_path))
+
+
+def test_two_processes_that_store_one_run_leave_a_whole_file(tmp_path: Path) -> None:
+    """Each reads what it or the other has stored; neither reads half a file."""
+    folder = write_run(tmp_path)
+    read = store.read(folder)
+    assert read.path is not None
+    (expected,) = store.metrics([read])
+    loaded = load_run(folder)
+    context = get_context("fork")
+    writers = [context.Process(target=write_often, args=(read.path, read.key, loaded)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        columns, splits = store._content(read.path, read.key)  # raises if the file is not whole
+        assert all(np.array_equal(columns[key], expected[0][key], equal_nan=True) for key in expected[0])
+        assert list(splits) == list(expected[1])
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+
+
+def write_often(path: Path, key: str, loaded: LoadedRun) -> None:
+    for _ in range(100):
+        store._write(path, key, loaded)
 
 
 def test_other_code_reads_runs_again(tmp_path: Path, read_again: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
