@@ -107,5 +107,12 @@ def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) ->
 
 def _numbers(values: Iterable[float]) -> list[float]:
     """Return the values with six significant digits, and whole numbers as integers, which halves the page's size."""
-    rounded = (float(f"{value:.6g}") for value in values)
-    return [int(value) if value.is_integer() else value for value in rounded]
+    array = np.asarray(values if isinstance(values, Sized) else list(values), dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and values that are not finite, remain as they are
+        decimals = 5 - np.floor(np.log10(np.abs(array)))
+        factors = 10.0 ** np.abs(decimals)  # exact, unlike negative powers
+        rounded = np.where(decimals > 0, np.rint(array * factors) / factors, np.rint(array / factors) * factors)
+    rounded = np.where(np.isfinite(rounded), rounded, array)
+    if (rounded == np.rint(rounded)).all():
+        return rounded.astype(np.int64).tolist()
+    return [int(value) if value.is_integer() else value for value in rounded.tolist()]
