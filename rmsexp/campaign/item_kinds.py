@@ -15,7 +15,7 @@ from rmsexp.compare.plots import items as item_plots
 from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables import items as item_tables
-from rmsexp.compare.tables.items import OURS, PAPER, Sheet
+from rmsexp.compare.tables.items import OURS, PAPER, Heading, Sheet
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 
@@ -46,11 +46,11 @@ def _curves(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
 def _invariance(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:  # noqa: ARG001
     """Draw Table 1: computed, without runs."""
     table = invariance.measure().dropna(subset="paper")
-    cells: dict[str, dict[tuple[str, str], str]] = {}
+    cells: dict[str, dict[Heading, str]] = {}
     for row in table.to_dict("records"):
-        of_norm = cells.setdefault(row["norm"], {("", "Norm"): names.label(row["norm"])})
+        of_norm = cells.setdefault(row["norm"], {("", "", "Norm"): names.label(row["norm"])})
         marks = [invariance.TICK if value else invariance.CROSS for value in (row["invariant"], row["paper"])]
-        of_norm["", row["transformation"]] = " / ".join(marks)
+        of_norm["", "", row["transformation"]] = " / ".join(marks)
     different = int((table["invariant"] != table["paper"].astype(bool)).sum())
     note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
     return Drawn(
@@ -70,12 +70,12 @@ def _hidden_stats(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> 
     for row, norm in part.group.norms.items():
         ours = measured[(measured["series"] == found.series[row]) & (measured["mapping"] == MAPPING)]
         for mark, statistic in (("M", "mean"), ("S", "std")):
-            cells = {("", "Model"): row if mark == "M" else "", ("", " "): mark}
+            cells = {("", "", "Model"): row if mark == "M" else "", ("", "", " "): mark}
             for half, table in ((OURS, ours), (PAPER, published[published["norm"] == norm])):
                 values = table.groupby("position")[statistic].mean()
                 for position in published["position"].unique():
                     value = float(values.get(position, float("nan")))
-                    cells[half, position.upper()] = (
+                    cells[half, "", position.upper()] = (
                         formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
                     )
             rows.append(cells)

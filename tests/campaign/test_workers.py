@@ -34,7 +34,7 @@ def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str
     assert [line[:29] for line in lines] == [f"[{number}] rmsexp: campaign quality_" for number in (1, 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_killed_command_takes_its_workers_with_it(tmp_path: Path) -> None:
     """They save their runs first."""
     folder = write_file(tmp_path, runs=RUNS | {"schedule.steps": 20_000})

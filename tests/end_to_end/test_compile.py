@@ -53,7 +53,7 @@ def assert_same_training(task: str, norm: str, root: Path, results: Path, *words
 
 
 @pytest.mark.usefixtures("aot_eager")
-@pytest.mark.parametrize("norm", ["rms", "bn"])
+@pytest.mark.parametrize("norm", ["rms", pytest.param("bn", marks=pytest.mark.minutes)])
 def test_compiled_training_on_images_equals_eager_training(norm: str, data_root: Path, tmp_path: Path) -> None:
     assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
 
@@ -65,6 +65,7 @@ def test_compiled_training_on_batches_of_different_lengths_equals_eager_training
     assert_same_training("transformer", "ln", text_root, tmp_path, *TEXT)
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("aot_eager", "small_synthetic_data")
 def test_compiled_training_of_a_language_model_equals_eager_training(tmp_path: Path) -> None:
     assert_same_training("language_model", "rms", tmp_path, tmp_path / "results", *TINY[1:])

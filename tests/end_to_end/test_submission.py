@@ -35,7 +35,7 @@ def send(number: signal.Signals, results: Path, step: int, ended: threading.Even
                 return
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_preempted_job_is_requeued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run is saved before submitit gets the signal, and continued, although it was begun with force=true."""
     results = tmp_path / "preempted"

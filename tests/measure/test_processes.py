@@ -152,7 +152,7 @@ def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tupl
         assert try_to_lock(file, fcntl.LOCK_SH)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.minutes), signal.SIGKILL])
 def test_a_measuring_process_ends_with_its_parent(number: signal.Signals) -> None:
     code = (
         "from rmsexp import config; from rmsexp.measure import processes; from helpers import measuring_work\n"

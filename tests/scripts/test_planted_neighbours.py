@@ -132,6 +132,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.minutes
 def test_a_run_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real run of a few steps, and one that fails."""
     monkeypatch.setattr(quiet, "read", lambda: REFERENCE)

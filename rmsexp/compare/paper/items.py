@@ -81,6 +81,7 @@ class Column:
 
     Attributes:
         heading: its heading in the paper, with the unit.
+        over: the heading that the paper has over this one and its neighbours; empty: it has none.
         quantity: split and metric, such as "test bleu", or ``TIME``.
         data: the paper's name of the data of its numbers, as in ``numbers.csv``; empty: any.
         decimals: the number of decimals of a metric.
@@ -88,6 +89,7 @@ class Column:
     """
 
     heading: str = ""
+    over: str = ""
     quantity: str = ""
     data: str = ""
     decimals: int = 1
@@ -97,6 +99,11 @@ class Column:
         checks.not_empty("heading", self.heading)
         _check_quantity(self.quantity, self.quantity == TIME)
         checks.at_least("steps", self.steps, 1)
+
+    @property
+    def name(self) -> str:
+        """Both headings in one line."""
+        return f"{self.over} {self.heading}".strip()
 
     @property
     def split(self) -> str:

@@ -15,10 +15,10 @@ LISTED = 4  # a line names at most this many runs, and then says how many more t
 WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened
 
 
-def caveats(records: Records, times: bool = True) -> list[str]:
+def caveats(records: Records, times: bool = True, tables: bool = True) -> list[str]:
     """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
 
-    ``times``: whether the times of the runs are shown.
+    ``times`` and ``tables``: whether the times of the runs, and tables of their metrics, are shown.
 
     Raises:
         ValueError: no run names a target metric.
@@ -48,7 +48,7 @@ def caveats(records: Records, times: bool = True) -> list[str]:
         ),
         _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
         quantities.missing(records),
-        _compared(statistics.target(records), step),
+        _compared(statistics.target(records), step) if tables else "",
     ]
     return [line for line in lines if line]
 

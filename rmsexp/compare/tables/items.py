@@ -16,6 +16,7 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
 OURS, PAPER = "here", "paper"  # the two halves of a table
+Heading = tuple[str, str, str]  # of a column: the half or "", what stands over it and its neighbours, and its own
 COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]
 PRINTED_AS_DASH = "printed as a dash"  # how the note of a paper's number begins that the paper does not print
 WITH_SAVING = ("rms", "prms")  # norms whose times have the saving against LayerNorm in brackets, as in the paper
@@ -31,8 +32,8 @@ class Sheet(NamedTuple):
 
     Attributes:
         numbers: a row per cell, for the CSV file.
-        text: the cells as text. Headings have two levels: "", ``OURS`` or ``PAPER``, and the paper's heading; or only
-            the latter.
+        text: the cells as text. Headings have up to three levels: "", ``OURS`` or ``PAPER``; the paper's heading over
+            several columns; and the paper's heading. Levels that are empty in all columns are left out.
     """
 
     numbers: pd.DataFrame
@@ -69,39 +70,43 @@ def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
     labels = any(part.group.label for part in parts)
     for part in parts:
         for place, (row, norm) in enumerate(part.group.norms.items()):
-            cells: dict[tuple[str, str], str] = {}
+            cells: dict[Heading, str] = {}
             if labels:
-                cells["", ""] = part.group.label if place == 0 else ""
-            cells["", "Model"] = row
+                cells["", "", ""] = part.group.label if place == 0 else ""
+            cells["", "", "Model"] = row
             for column in item.columns:
                 found, published = value(part, row, column), _published(item, part.group, norm, column)
-                cells |= {(OURS, column.heading): _text(found, column, norm)}
-                cells |= {(PAPER, column.heading): _text(published, column, norm)}
+                cells |= {(OURS, column.over, column.heading): _text(found, column, norm)}
+                cells |= {(PAPER, column.over, column.heading): _text(published, column, norm)}
                 series = norm if part.found is None else part.found.series[row]
                 entry: dict[str, Any] = {"label": part.group.label, "row": row, "series": series}
-                entry |= {"column": column.heading, "here": found.mean, "here_sd": found.sd} | found._asdict()
+                entry |= {"column": column.name, "here": found.mean, "here_sd": found.sd} | found._asdict()
                 entry |= {"paper": published.mean, "paper_sd": published.sd, "paper_saving": published.saving}
                 numbers.append(entry)
             text.append(cells)
     return Sheet(pd.DataFrame(numbers)[[*COLUMNS, "paper", "paper_sd", "paper_saving"]], in_halves(text))
 
 
-def in_halves(rows: Sequence[dict[tuple[str, str], str]]) -> pd.DataFrame:
+def in_halves(rows: Sequence[dict[Heading, str]]) -> pd.DataFrame:
     """Return the text of a :class:`Sheet` from its rows: the names of the rows first, then our half, then the paper's.
 
-    ``rows``: the cells by the two levels of their heading, the same headings in all rows. Without any cells in halves,
-    headings have one level.
+    ``rows``: the cells by their headings, which are the same in all rows.
     """
     order = [key for half in ("", OURS, PAPER) for key in rows[0] if key[0] == half]
-    headings = pd.MultiIndex.from_tuples(order) if any(half for half, _ in order) else [name for _, name in order]
-    return pd.DataFrame([[row[key] for key in order] for row in rows], columns=headings)
+    headings = pd.MultiIndex.from_tuples(order)
+    unused = [level for level in range(headings.nlevels - 1) if not any(headings.get_level_values(level))]
+    return pd.DataFrame([[row[key] for key in order] for row in rows], columns=headings.droplevel(unused))
 
 
 def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
     if text.columns.nlevels == 1:
         return text
-    return text.set_axis(text.columns.map(lambda levels: levels[1] + f", {levels[0]}" * bool(levels[0])), axis=1)
+    return text.set_axis([_single(*levels) for levels in text.columns], axis=1)
+
+
+def _single(half: str, *levels: str) -> str:
+    return " ".join(filter(None, levels)) + f", {half}" * bool(half)
 
 
 def value(part: Part, row: str, column: Column) -> Value:
@@ -219,7 +224,8 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
     if len(records.runs):
         if item.columns:
             yield _evaluation(records)
-        yield from caveats.caveats(records, times=not item.columns)
+        against_time = any(panel.x == TIME for panel in item.panels)
+        yield from caveats.caveats(records, times=against_time, tables=bool(item.columns))
     if found.comparison is not None:
         yield TIME_NOTE
         yield from comparable.notes(found.comparison)

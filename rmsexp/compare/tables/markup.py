@@ -10,6 +10,11 @@ import pandas as pd
 SYMBOLS = str.maketrans(
     {"\N{CHECK MARK}": r"$\checkmark$", "\N{BALLOT X}": r"$\times$"}
 )  # LaTeX's usual fonts lack them
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what follows, at most as wide as a line
+SPECIAL = str.maketrans(
+    {sign: f"\\{sign}" for sign in "%_&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)  # to escape a text for LaTeX
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins with one of these for a formula
 
 
@@ -38,12 +43,12 @@ def _no_formula(value: object) -> object:
 
 
 def latex(table: pd.DataFrame, caption: str) -> str:
-    """Return a LaTeX table for the package booktabs, with escaped cells and caption.
+    """Return a LaTeX table for the packages booktabs and graphicx, with escaped cells and caption.
 
-    Tables with check marks also need the package amssymb.
+    A table that is wider than the line is made as wide as it. Tables with check marks also need the package amssymb.
     """
-    special = str.maketrans({sign: f"\\{sign}" for sign in "%_&#$"})
     text = table.to_latex(
-        index=False, escape=True, caption=caption.translate(special), position="ht", multicolumn_format="c"
+        index=False, escape=True, caption=caption.translate(SPECIAL), position="ht", multicolumn_format="c"
     )
+    text = text.replace(r"\begin{tabular}", FIT + r"\begin{tabular}").replace(r"\end{tabular}", r"\end{tabular}}")
     return str(text.translate(SYMBOLS))

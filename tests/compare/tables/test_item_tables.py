@@ -102,6 +102,18 @@ def test_a_dash_of_the_paper_is_a_dash() -> None:
     assert cells(sheet, "Baseline")[3:] == [DASH, DASH, "210 ± 0.23"]
 
 
+def test_headings_over_several_columns_have_a_line_of_their_own_in_latex() -> None:
+    item = items.read("table7")
+    text = item_tables.sheet(item, [Part(group, None) for group in item.groups]).text
+    assert item_tables.with_single_headings(text).columns[[1, 2, -1]].tolist() == [
+        "Model",
+        "Caption Retrieval R@1, here",
+        "Image Retrieval Mean r, paper",
+    ]
+    halves = r"\multicolumn{4}{c}{Caption Retrieval} & \multicolumn{4}{c}{Image Retrieval}"
+    assert rf"\multicolumn{{2}}{{c}}{{}} & {halves} & {halves} \\" in markup.latex(text, "").splitlines()
+
+
 def test_markdown_has_one_line_of_headings_and_latex_two(tmp_path: Path) -> None:
     text = item_tables.sheet(ITEM, [part(tmp_path)]).text
     assert markup.markdown(item_tables.with_single_headings(text)).splitlines()[0] == (
