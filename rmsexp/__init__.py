@@ -7,12 +7,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+if sys.platform == "win32":
+    raise SystemExit(
+        "rmsexp: it needs Linux (macOS is untested); on Windows, use the Windows Subsystem for Linux (WSL)"
+    )
+
 from rmsexp import process
 
 if TYPE_CHECKING:
-    from rmsexp.record import Record
+    from rmsexp.result import Result
 
-__all__ = ["run"]
+__all__ = ["__version__", "run"]
+
+__version__ = "0.1.0"
 
 # In "python -m rmsexp…" sys.argv[0] is "-m" until the command's module has been found, which is then imported.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
@@ -20,23 +27,31 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_
 
 
 def run(
-    task: str = "cifar10", norm: str = "rms", overrides: Sequence[str] = (), config_dir: str | None = None
-) -> Record:
+    task: str = "cifar10",
+    norm: str = "rms",
+    overrides: Sequence[str] = (),
+    config_dir: str | None = None,
+    *,
+    quiet: bool = False,
+    **values: object,
+) -> Result:
     """Begin a run or continue it, and return its record. A run that diverged or reached max_steps is not repeated.
 
     ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``: a folder with your own
-    configs, as for ``--config-dir``.
+    configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the config by their keys, such
+    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``.
 
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
     writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or
     SIGUSR2 stops it; in a job of submitit SIGUSR2 raises what submitit does.
     """
-    from rmsexp import config, record, runner
+    from rmsexp import config, result, runner, words
 
-    job = config.job([f"task={task}", f"norm={norm}", *map(config.expand_home, overrides)], config_dir)
-    outcome = runner.execute(job)
+    typed = [f"task={task}", f"norm={norm}", *overrides, *(words.override(key, value) for key, value in values.items())]
+    job = config.job(words.overrides(typed, config_dir), config_dir)
+    outcome = runner.execute(job, runner.Around(quiet=quiet))
     if outcome.signum is not None:
         raise KeyboardInterrupt
     if outcome.status == "failed":
         raise RuntimeError(outcome.error)
-    return record.read(job.folder)
+    return result.read(job.folder)

@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *arguments = words
     if name not in usage.COMMANDS:
         names = ", ".join(usage.COMMANDS)
-        report(f"{name!r} is no command and no KEY=VALUE{_suggestion(name, list(usage.COMMANDS))} (commands: {names})")
+        hint = _suggestion(name, arguments, list(usage.COMMANDS))
+        report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
     module = import_module(f"rmsexp.{name}.__main__" if name in ("analysis", "campaign") else f"rmsexp.{name}")
@@ -31,11 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _suggestion(word: str, commands: Sequence[str]) -> str:
-    """Return "; did you mean X?" or "". X is GROUP=word if ``word`` is a choice of a group, else a similar command."""
+def _suggestion(word: str, following: Sequence[str], commands: Sequence[str]) -> str:
+    """Return "; did you mean X?" or "".
+
+    X is GROUP=next word if ``word`` is a group, GROUP=word if it is a choice of a group, and else a similar command.
+    """
     from rmsexp import config
     from rmsexp.checks import nearest
 
+    if word in config.GROUPS and following:
+        return f"; did you mean {word}={following[0]}?"
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
     return f"; did you mean {choices[0]}?" if choices else nearest(word, commands)
 

@@ -6,10 +6,12 @@ import argparse
 import ast
 import functools
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from rmsexp import process
 
@@ -43,11 +45,41 @@ REPORTED = (ReportedError, ValueError, OSError)  # errors that are reported by t
 
 
 class Parser(argparse.ArgumentParser):
-    """A command-line parser that reports a mistake without the usage, and exits with status 2."""
+    """A command-line parser that reports a mistake without the usage, and exits with status 2.
+
+    An option with a value may be written ``--seconds 1`` or ``seconds=1``; a list is ``shapes=[64x240,64x960]``.
+    """
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args([flag for word in self._words for flag in self._flags(word)], namespace)
+
+    def _flags(self, word: str) -> list[str]:
+        """Return a word as it is, or if it is KEY=VALUE with the name of an option, that option."""
+        key, is_value, value = word.partition("=")
+        flag = f"--{key.replace('_', '-')}"
+        option = self._option_string_actions.get(flag)
+        if not is_value or option is None or option.nargs == 0:
+            return [word]
+        if option.nargs == "+":
+            return [flag, *value.removeprefix("[").removesuffix("]").split(",")]
+        return [f"{flag}={value}"]
 
     def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: --([A-Za-z][\w.]*)", message)
+        if unknown is not None and any(action.nargs == "*" for action in self._get_positional_actions()):
+            message += f"; a value of the config has no dashes: write {unknown[1]}={self._value_after(unknown[1])}"
         report(message)
         self.exit(2)
+
+    def _value_after(self, key: str) -> str:
+        """Return what was typed after ``--key``, or VALUE if nothing was."""
+        following = dict(zip(self._words, [*self._words[1:], ""], strict=True))
+        typed = next((word.partition("=")[2] for word in self._words if word.startswith(f"--{key}=")), "")
+        typed = typed or following.get(f"--{key}", "")
+        return typed if typed and typed[0] != "-" and "=" not in typed else "VALUE"
 
     def add_config_dir(self, help: str = "a folder of your own configs, such as norms and tasks") -> None:
         self.add_argument("-cd", "--config-dir", metavar="DIR", help=help)
@@ -132,6 +164,18 @@ def brief(message: object) -> str:
         if len(text) > longest:
             text = text.replace(word, _without_middle(word, max(SHORTENED_WORD, len(word) + longest - len(text))))
     return _without_words(_without_middle(text, 10 * longest), longest)
+
+
+def command(module: str, *words: str) -> str:
+    """Return the command ``python -m MODULE WORDS`` as it is typed in the shell that started this process.
+
+    If ``python`` is another interpreter there, because the environment is not active, this one's path takes its place.
+    """
+    found, here = shutil.which("python"), Path(sys.executable)
+    python = str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+    if found is not None and Path(found).absolute().parent == here.parent:
+        python = "python"
+    return shlex.join([python, "-m", module, *words])
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,8 @@ def threads(processes: int = 1) -> int:
 
     ``min(min(affinity, quota) / processes, launcher)``, rounded down. A launcher gives each process its own threads.
     """
-    available = min(len(os.sched_getaffinity(0)), min(_quotas(), default=math.inf))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
+    available = min(cores, min(_quotas(), default=math.inf))
     return max(1, int(min(available / processes, min(_given(), default=math.inf))))
 
 

@@ -16,7 +16,7 @@ from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import Settings
 
 
-def execute(job: config.Job) -> Outcome:
+def execute(job: config.Job, quiet: bool = False) -> Outcome:
     """Begin or continue the run of a job (:func:`rmsexp.runner.execute`), on all processes that torchrun started.
 
     Raises: ConfigError if there are more processes than micro-batches; lock.RunLockedError.
@@ -26,7 +26,7 @@ def execute(job: config.Job) -> Outcome:
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if group is None or group.rank == 0:
-            return runner.execute(job, group=group)
+            return runner.execute(job, runner.Around(group=group, quiet=quiet))
         return _follow(job, group)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rmsexp import config
 from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.words import overrides
 
 
 @entry_point
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from rmsexp import tasks
 
-    job = config.job([config.expand_home(word) for word in arguments.words], arguments.config_dir)
+    job = config.job(overrides(arguments.words, arguments.config_dir), arguments.config_dir)
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)
     print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")

@@ -289,8 +289,8 @@ def _follow(parent: int) -> None:
         ended = select.poll()
         ended.register(os.pidfd_open(parent), select.POLLIN)
         ended.poll()
-    except OSError:  # the process has ended already, or the kernel is older than Linux 5.3
-        while Path(f"/proc/{parent}").exists():
+    except (OSError, AttributeError):  # the process has ended already, or this is no Linux, or one older than 5.3
+        while os.getppid() == parent:
             threading.Event().wait(1)
     _orphaned.set()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import atomic, compare, config, readers, record, tasks
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, command, documentation, entry_point
 from rmsexp.compare.records import names
 from rmsexp.data import authors_files, cache
 
@@ -234,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table.to_string(float_format="{:.1f}".format, na_rep=""))
     root_override = _override("results", results) if task in LOGS else _override("data.root", root)
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
-    print(f"next    {shlex.join(['python', '-m', 'rmsexp', *words])}")
+    print(f"next    {command('rmsexp', *words)}")
     return 0
 
 

@@ -158,6 +158,13 @@ class RunFolder:
             raise ValueError(f"{self.run_path} has no valid sessions")
         return run
 
+    def metric(self) -> str | None:
+        """Return the metric by which the run is compared, or None if ``run.json`` cannot be read."""
+        try:
+            return str(self.read_run()["target"]["metric"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def append(self, rows: list[Row], length: int | None = None) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
@@ -348,8 +355,10 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
             yield folder
 
 
-def metrics_text(row: Row) -> str:
-    """Return the finite metrics of an evaluation's row for printing, such as "loss 0.5432, error 0.1234"."""
-    skipped = ("step", "epoch", "examples", "split", "seconds")
-    values = {key: value for key, value in row.items() if key not in skipped and isinstance(value, int | float)}
+def metrics_text(row: Row, metric: str | None) -> str:
+    """Return loss and another ``metric`` of an evaluation's row for printing, such as "loss 0.5432, error 0.1234".
+
+    Values that are not finite are left out.
+    """
+    values = {key: row[key] for key in ("loss", metric) if key is not None and isinstance(row.get(key), int | float)}
     return ", ".join(f"{key} {value:.4f}" for key, value in values.items())

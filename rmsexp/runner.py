@@ -100,21 +100,36 @@ class RunFile:
                 self.write()
 
 
-def execute(job: config.Job, n_jobs: int = 1, pause: Pause | None = None, group: Group | None = None) -> Outcome:
-    """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
+@dataclass(frozen=True)
+class Around:
+    """What surrounds a run.
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
-    ``group``: the processes of the run, of which this is process 0; None: it is the only one.
+    ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
+    progress is shown.
+    """
+
+    n_jobs: int = 1
+    pause: Pause | None = None
+    group: Group | None = None
+    quiet: bool = False
+
+
+ALONE = Around()
+
+
+def execute(job: config.Job, around: Around = ALONE) -> Outcome:
+    """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
-    outcome = _execute(job, n_jobs, pause, group)
+    outcome = _execute(job, around)
     process.hand_on(outcome.signum)
     return outcome
 
 
-def _execute(job: config.Job, n_jobs: int, pause: Pause | None, group: Group | None) -> Outcome:
+def _execute(job: config.Job, around: Around) -> Outcome:
     folder = record.RunFolder(job.folder)
     with folder.locked():
         if job.config.force:
@@ -134,7 +149,7 @@ def _execute(job: config.Job, n_jobs: int, pause: Pause | None, group: Group | N
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.remove_temporaries()
         with process.safe_output():
-            return _run_and_report(job, earlier, warnings, n_jobs, pause, group)
+            return _run_and_report(job, earlier, warnings, around)
 
 
 def _already(earlier: Earlier) -> Outcome:
@@ -148,9 +163,7 @@ def _run_and_report(
     job: config.Job,
     earlier: Earlier,
     warnings: Sequence[str],
-    n_jobs: int,
-    pause: Pause | None,
-    group: Group | None,
+    around: Around,
 ) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
@@ -158,12 +171,12 @@ def _run_and_report(
     """
     folder, before = earlier.folder, earlier.status or {}
     status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
-    interrupt = Interrupt() if group is None else group.interrupt
+    interrupt = Interrupt() if around.group is None else around.group.interrupt
     written = folder.status_path.read_bytes() if folder.status_path.exists() else None
     try:
         with interrupt.install():
             status.write("running")
-            outcome = _run(job, earlier, warnings, status, interrupt, n_jobs, pause, group)
+            outcome = _run(job, earlier, warnings, status, interrupt, around)
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
@@ -193,19 +206,18 @@ def _run(
     warnings: Sequence[str],
     status: StatusFile,
     interrupt: Interrupt,
-    n_jobs: int,
-    pause: Pause | None,
-    group: Group | None,
+    around: Around,
 ) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
-    cfg, folder, failures = job.config, status.folder, Failures()
+    cfg, folder, failures, group = job.config, status.folder, Failures(), around.group
     loggers.check(cfg.logger)
-    device = set_up_device(cfg, n_jobs)
+    device = set_up_device(cfg, around.n_jobs)
     if group is not None:
         group.announce(begins=True)
-    with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures)) as display:
+    with closing(ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures, around.quiet)) as display:
         with nullcontext() if group is None else group.turn():
             task = tasks.make(job, device)
+            display.metric = task.target.metric
             display.report(_headline(job, task))
             for warning in warnings:
                 display.report(f"warning: {warning}")
@@ -220,7 +232,7 @@ def _run(
         compile_model(model, cfg)
         for warning in start.warnings:
             display.report(f"warning: {warning}")
-        contention = Contention(device, shared=n_jobs > 1) if group is None else JointContention(device, group)
+        contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
         sessions = _sessions(earlier.sessions, session, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
@@ -234,10 +246,11 @@ def _run(
 
         atomic.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
-        facts = run_file.identity | {"sessions": sessions}
-        views = loggers.make(cfg.logger, loggers.Run(folder.path, job.resolved, facts, start.state.step), failures)
+        views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
         parts_of_trainer = (stepper, start, folder, interrupt, contention, views, display, update_record)
-        trainer = Trainer(*parts_of_trainer, pause) if group is None else JointTrainer(*parts_of_trainer, group=group)
+        trainer = (
+            Trainer(*parts_of_trainer, around.pause) if group is None else JointTrainer(*parts_of_trainer, group=group)
+        )
         try:
             return _train(trainer, views, status)
         finally:

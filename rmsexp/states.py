@@ -7,7 +7,6 @@ run that has ended are checked by their length alone, not by their digest; ``rms
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rmsexp import campaign_file, record
 from rmsexp.checks import MOST
+from rmsexp.command_line import command
 from rmsexp.readers import read_yaml
 
 LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
@@ -251,7 +251,7 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
     if not over and str(results) != "results":
         words.append(f"results={results}")
     seconds = _seconds_left(planned, runs.values())
-    return Campaign(stored["name"], stored["question"], stages, seconds, shlex.join(["python", "-m", *words]))
+    return Campaign(stored["name"], stored["question"], stages, seconds, command(*words))
 
 
 def _seconds_left(planned: Sequence[Planned], runs: Iterable[Run]) -> float | None:

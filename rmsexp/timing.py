@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, report
+from rmsexp.command_line import Parser, ReportedError, command, documentation, entry_point, report
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
+from rmsexp.words import overrides
 
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(*calibration.calibrate(_report), sep="\n")
         return 0
-    options, jobs = parse([config.expand_home(word) for word in words])
+    options, jobs = parse(words)
     from rmsexp.measure import processes
     from rmsexp.train.interrupt import Interrupt, Interrupted
 
@@ -85,16 +86,17 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
-    options: Options = config.from_words(Options, [word for word in arguments.words if OPTION.match(word)])
-    overrides = [word for word in arguments.words if not OPTION.match(word)]
-    if any(word.startswith("norm=") for word in overrides):
+    typed = overrides(arguments.words, arguments.config_dir)
+    options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
+    others = [word for word in typed if not OPTION.match(word)]
+    if any(word.startswith("norm=") for word in others):
         raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
-    if any(word.startswith("norm.impl=") for word in overrides):
+    if any(word.startswith("norm.impl=") for word in others):
         raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if repeated := [name for name in names if names.count(name) > 1]:
             raise config.ConfigError(f"{key} names {repeated[0]} twice")
-    jobs = [_job(name, impl, overrides, arguments.config_dir) for impl in options.impl for name in options.norms]
+    jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
     _check(options, jobs)
     return options, {job.series: job for job in jobs}
 
@@ -140,7 +142,7 @@ def _show(folder: Path) -> None:
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")
-    print(f"next    python -m rmsexp.report {Path(*folder.parts[:-4])}")
+    print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")
 
 
 def _report(message: str) -> None:

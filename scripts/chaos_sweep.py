@@ -166,7 +166,7 @@ def be_child(descriptor: int, error: str, first: int, count: int, command: Seque
     From the ``first`` time on that the process waits for a file to be written through to the disk, ``count`` such calls
     fail with the error ``error``, such as ENOSPC.
     """
-    from rmsexp import app
+    from rmsexp import app, outcomes
     from rmsexp.train import loop
 
     remaining, failures = first, count
@@ -187,7 +187,7 @@ def be_child(descriptor: int, error: str, first: int, count: int, command: Seque
 
     os.fsync = fsync  # type: ignore[assignment]
     loop.Trainer._update = update  # type: ignore[method-assign]
-    app.draw = lambda _: None  # figures take longer than these runs
+    outcomes.draw = lambda _: None  # figures take longer than these runs
     return app.main(command)
 
 

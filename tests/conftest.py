@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # torch is imported; subprocesses inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Commands that are printed call the interpreter "python" if the shell does, as in an active environment.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
 # A shell ignores Ctrl-C for commands that a script starts with "&", and subprocesses would inherit this.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,16 +48,6 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_lock, "FOLDER", tmp_path_factory.mktemp("machine"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def store_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the metrics that reports store away from those of this user."""
-    from rmsexp.compare.records import store
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "STORE", tmp_path_factory.mktemp("store"))
         yield
 
 
@@ -128,7 +121,7 @@ def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     """
     from helpers.tasks import Ended
 
-    from rmsexp import app
+    from rmsexp import app, outcomes
 
     monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
     folders = (f"results={tmp_path / 'results'}", f"data.root={tmp_path / 'data'}")
@@ -137,7 +130,7 @@ def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     def run(*words: str, curves: bool = False) -> Ended:
         with contextlib.ExitStack() as stack:
             if not curves:
-                stack.enter_context(monkeypatch.context()).setattr(app, "draw", lambda _: None)
+                stack.enter_context(monkeypatch.context()).setattr(outcomes, "draw", lambda _: None)
             status = app.main([*folders, *edges, *words])
         return Ended(status, *capsys.readouterr())
 

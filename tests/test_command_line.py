@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from rmsexp import usage
+from rmsexp import command_line, usage
 from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError, UnavailableError
@@ -147,3 +148,42 @@ def test_help_with_python_that_removes_docstrings() -> None:
     command = [sys.executable, "-OO", "-B", "-m", "rmsexp.translate", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "translate lines of text with a trained model" in " ".join(done.stdout.split())
+
+
+# --- options
+
+
+def test_options_may_be_written_as_keys() -> None:
+    parser = command_line.Parser()
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--out-folder")
+    parser.add_argument("--shapes", nargs="+")
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("words", nargs="*")
+    arguments = parser.parse_intermixed_args(["seconds=1", "out_folder=a=b", "fast=1", "lr=3", "shapes=[1x2,3x4]"])
+    assert vars(arguments) == {
+        "seconds": 1.0,
+        "out_folder": "a=b",
+        "shapes": ["1x2", "3x4"],
+        "fast": False,
+        "words": ["fast=1", "lr=3"],
+    }
+
+
+@pytest.mark.parametrize("words", [["--lr", "3"], ["--lr=3"], ["x=1", "--lr", "3"]])
+def test_a_value_written_as_an_option_is_answered_with_what_to_write(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = command_line.Parser()
+    parser.add_argument("words", nargs="*")
+    with pytest.raises(SystemExit):
+        parser.parse_intermixed_args(words)
+    assert "write lr=3" in capsys.readouterr().err
+
+
+def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert command_line.command("rmsexp", "a b") == "python -m rmsexp 'a b'"
+    monkeypatch.setenv("PATH", str(tmp_path))  # the environment is not active
+    assert command_line.command("rmsexp") == f"{sys.executable} -m rmsexp"
+    monkeypatch.chdir(Path(sys.executable).parent.parent)
+    assert command_line.command("rmsexp") == f"bin/{Path(sys.executable).name} -m rmsexp"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rmsexp import app, config
+from rmsexp import config
+from rmsexp import words as words_module
 
 ALL = [(t, n, s) for t in config.options("task") for n in config.options("norm") for s in config.options(f"recipe/{t}")]
 
@@ -246,7 +247,7 @@ def test_a_wrong_value_in_a_recorded_config_is_named_in_one_line(
 
 
 def expand(*words: str, multirun: bool = True) -> list[list[str]]:
-    return app.expand(words, multirun, None)[0]
+    return words_module.expand(words, multirun, None)[0]
 
 
 def values_of(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
@@ -268,7 +269,7 @@ def test_seeds_are_slowest_and_norms_fastest() -> None:
 
 
 def test_one_run_is_no_sweep() -> None:
-    assert app.expand(["norm=ln"], False, None) == ([["norm=ln"]], None)
+    assert words_module.expand(["norm=ln"], False, None) == ([["norm=ln"]], None)
     assert expand() == [[]]
 
 
@@ -299,7 +300,7 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
-        runs, typed = app.expand(words, True, None)
+        runs, typed = words_module.expand(words, True, None)
         assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None

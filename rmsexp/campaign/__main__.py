@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from rmsexp import config, process
 from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.words import overrides
 
 if TYPE_CHECKING:
     from rmsexp.campaign.goals import Goal
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with process.handling(_end, unhandled):
         from rmsexp.campaign import goals
 
-        words = [config.expand_home(word) for word in arguments.words]
+        words = overrides(arguments.words, arguments.config_dir)
         goal = goals.read(arguments.name, words, arguments.config_dir)
         if arguments.plan:
             goal.print_plan()

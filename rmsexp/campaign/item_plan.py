@@ -7,7 +7,6 @@ If there are none, a trial of 20 steps and an evaluation says how long it takes.
 from __future__ import annotations
 
 import math
-import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ from rmsexp import atomic, config, record
 from rmsexp.campaign import cost, item_drawing
 from rmsexp.campaign.items import Items, Run
 from rmsexp.campaign.timing import Timing
-from rmsexp.command_line import ReportedError, duration
+from rmsexp.command_line import ReportedError, command, duration
 from rmsexp.compare.paper.items import Item
 from rmsexp.measure import processes
 from rmsexp.rules import score
@@ -149,4 +148,4 @@ def _page(asked: Items, paths: Sequence[Path]) -> Path:
 def _next(asked: Items, left: bool) -> str:
     """Return the next command: this one again if something is left, else the report."""
     words = ["rmsexp.campaign", *asked.command()] if left else ["rmsexp.report", str(asked.results)]
-    return shlex.join(["python", "-m", *words])
+    return command(*words)

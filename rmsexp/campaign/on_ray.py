@@ -120,7 +120,7 @@ def _do(overrides: Sequence[str], config_dir: str | None, where: str, code: str,
         raise RuntimeError(f"{node} has another version of rmsexp; install the same one on all nodes")
     job = config.job(overrides, config_dir)
     with machine_lock.working(print) as pause:
-        return Done(_when_unlocked(lambda: runner.execute(job, at_once, pause)), node)
+        return Done(_when_unlocked(lambda: runner.execute(job, runner.Around(at_once, pause))), node)
 
 
 def _when_unlocked(execute: Callable[[], runner.Outcome]) -> runner.Outcome | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +10,7 @@ from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
+from rmsexp.command_line import command
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
@@ -113,7 +113,7 @@ def _signed(value: float) -> str:
 def _next(question: Question, left: bool) -> str:
     """Return the next command: the campaign's own if runs are left, else the report."""
     words = ["rmsexp.campaign", *question.command()] if left else ["rmsexp.report", str(question.results)]
-    return shlex.join(["python", "-m", *words])
+    return command(*words)
 
 
 def _print_lines(lines: Sequence[str]) -> None:

@@ -107,7 +107,7 @@ class Worker:
             run = self.runs.begin(job)
             self.report(self.runs.headline(job))
             try:
-                outcome = runner.execute(run, self.n_jobs, pause)
+                outcome = runner.execute(run, runner.Around(self.n_jobs, pause))
             except lock.RunLockedError:
                 continue
             self._note(job, outcome)

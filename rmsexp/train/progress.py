@@ -18,7 +18,10 @@ class ProgressDisplay:
     """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error.
 
     If the display fails, it is switched off and its error is added to ``failures``. With ``quiet`` it shows nothing.
+    ``metric``: the metric that is shown of evaluations, besides the loss.
     """
+
+    metric: str | None = None
 
     def __init__(self, label: str, steps: int, failures: Failures | None = None, quiet: bool = False) -> None:
         self._label, self._steps, self._failures = label, steps, failures or Failures()
@@ -39,7 +42,9 @@ class ProgressDisplay:
 
     def report_evaluation(self, row: Row) -> None:
         """Show an evaluation row."""
-        self.report(f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row)}")
+        self.report(
+            f"{self._label}  step {row['step']}/{self._steps}  {row['split']}: {metrics_text(row, self.metric)}"
+        )
 
     def report(self, text: str) -> None:
         """Print one line, above the bar if there is one."""

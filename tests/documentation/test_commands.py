@@ -17,6 +17,7 @@ from helpers import documents
 
 from rmsexp import __main__ as entry
 from rmsexp import app, config, timing, usage
+from rmsexp import words as words_module
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
 SHELL = {"<", ">", "|", "||", "&&", ";"}
@@ -78,10 +79,11 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 def check_runs(words: Sequence[str]) -> None:
     """Check the arguments of ``python -m rmsexp``: whether ``-m`` is needed, the norms, the config of the last run."""
     if words == ["--help"]:
-        assert app.help_text()
+        assert usage.help_text()
         return
-    arguments = app.parse([config.expand_home(word) for word in words])
-    runs, sweep = app.expand(arguments.overrides, arguments.multirun, arguments.config_dir)
+    arguments = app.parse(words)
+    overrides = words_module.overrides(arguments.overrides, arguments.config_dir)
+    runs, sweep = words_module.expand(overrides, arguments.multirun, arguments.config_dir)
     assert (sweep is not None) == arguments.multirun
     norms = config.options("norm", arguments.config_dir)
     assert all(word.removeprefix("norm=") in norms for run in runs for word in run if word.startswith("norm="))
@@ -94,7 +96,7 @@ def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPa
         return
     if module == "timing":
         monkeypatch.undo()
-        timing.parse([config.expand_home(word) for word in words])
+        timing.parse(words)
         return
     with pytest.raises(Parsed):
         entry.main([module, *words])

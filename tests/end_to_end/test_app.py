@@ -29,7 +29,8 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
-from rmsexp import app, compare, config, cores, earlier, prepare, record, runner, usage
+from rmsexp import app, compare, config, cores, earlier, outcomes, prepare, record, runner, usage
+from rmsexp import words as words_module
 from rmsexp.data import DataError
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint
@@ -55,7 +56,7 @@ class Bench:
         with contextlib.ExitStack() as stack:
             if not curves:
                 patch = stack.enter_context(self._patch.context())
-                patch.setattr(app, "draw", lambda _: None)
+                patch.setattr(outcomes, "draw", lambda _: None)
             try:
                 status = app.main([f"results={self.results}", f"data.root={self._data_root}", *TINY, *words])
             except SystemExit as end:
@@ -170,7 +171,7 @@ def test_help_lists_groups_choices_keys_and_examples_without_slow_imports() -> N
 def test_every_example_is_a_valid_command() -> None:
     for command, _ in usage.EXAMPLES:
         words = [config.expand_home(word) for word in command.removeprefix("python -m rmsexp").split()]
-        runs, sweep = app.expand([word for word in words if word != "-m"], "-m" in words, None)
+        runs, sweep = words_module.expand([word for word in words if word != "-m"], "-m" in words, None)
         assert (sweep is not None) == ("-m" in words)
         assert all(config.job(run) for run in runs)
 
@@ -264,6 +265,10 @@ OUTSIDE = ("--config-dir", "DIR")
         (["-m", "seed=range(0,9000)", "norm=ln,rms"], "these are 18000 runs; a sweep has at most 10000"),
         (["-m", "hydra.job.chdir=true"], "hydra.job.chdir=true would change the folder"),
         (["-m", "hydra.sweeper.params.seed=1"], "Unexpected type for root: NoneType"),
+        (["-m", "hydra.mode=RUN"], "hydra.mode=RUN has no effect: -m makes a sweep"),
+        (["hydra.run.dir=x"], "hydra.run.dir=x has no effect: results=DIR sets the folder of results"),
+        (["--norm", "rms"], "unrecognized arguments: --norm; a value of the config has no dashes: write norm=rms"),
+        (["--max_steps=20"], "a value of the config has no dashes: write max_steps=20"),
         (["hydra.verbose=true"], "hydra.verbose=true has an effect in sweeps only: python -m rmsexp -m"),
         (["+logger.wandb.api_key=secret"], "logger.wandb.api_key is not known"),
         (["model.init=???"], "model.init has no value"),
@@ -299,7 +304,7 @@ def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench:
 def test_help_may_be_abbreviated_and_stand_anywhere(words: Sequence[str], bench: Bench) -> None:
     done = bench(*words)
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith(app.help_text())
+    assert done.out.startswith(usage.help_text())
     assert not bench.results.exists()
 
 
@@ -833,7 +838,7 @@ def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
     shares: list[bool] = []
     monkeypatch.setattr("rmsexp.runner.Contention", contention)
     job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
-    assert runner.execute(job, n_jobs).status == "finished"
+    assert runner.execute(job, runner.Around(n_jobs)).status == "finished"
     assert shares == [shared]
 
 
@@ -868,9 +873,16 @@ def test_the_readmes_example_of_a_new_norm_works(bench: Bench, tmp_path: Path, m
 # --- from Python; prepare
 
 
-def test_run_from_python(bench: Bench, data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_from_python(
+    bench: Bench, data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = [f"results={bench.results}", f"data.root={data_root}", *TINY]
-    run = rmsexp.run(task="cifar10", norm="ln", overrides=options)
+    run = rmsexp.run(task="cifar10", norm="layernorm", overrides=options, quiet=True, seed=0)
+    assert capsys.readouterr() == ("", "")
+    assert re.fullmatch(r"<run cifar10/.*/ln/seed0: finished at step 4, test loss [0-9.]+, error [0-9.]+>", repr(run))
+    assert set(run.curves()["split"]) == {"train", "test"}
+    assert {"step", "time", "loss", "error"} <= set(run.curves().columns)
+    assert [axes.get_xlabel() for axes in run.plot().axes].count("step") == 3
     assert (run.folder, run.status["status"], run.run["norm"]) == (bench.folder("ln"), "finished", "ln")
     assert run.metrics[-1]["step"] == 4
     assert len(compare.load(bench.results).metrics) == len(run.metrics) == 5

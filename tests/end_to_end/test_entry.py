@@ -74,6 +74,7 @@ def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.Monkey
         ("timings", "; did you mean timing?"),
         ("raport", "; did you mean report?"),
         ("rms", "; did you mean norm=rms?"),
+        ("norm", "; did you mean norm=rms?"),
         ("transformer", "; did you mean task=transformer?"),
         ("xyz", ""),
         ("", ""),
@@ -82,14 +83,14 @@ def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.Monkey
 def test_an_unknown_command_is_reported_in_one_line(
     word: str, suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([word, "norm=ln"]) == 2
+    assert main([word, "rms"]) == 2
     out, err = capsys.readouterr()
     names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, published"
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
 
 
 def test_help_lists_each_command_in_one_line() -> None:
-    lines = app.help_text().splitlines()
+    lines = usage.help_text().splitlines()
     for command, meaning in usage.COMMANDS.items():
         assert f"  {command:20}{meaning}" in lines
 

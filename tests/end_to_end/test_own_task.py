@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import documents
 from helpers.tasks import Main
 
-from rmsexp import compare, config, generate, prepare, record, runner, timing
+from rmsexp import compare, config, generate, prepare, record, runner, tasks, timing
 
 SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
 
@@ -87,6 +88,12 @@ LACKING = [
         "the task's target is error, but its evaluate of valid has loss, mistakes",
     ),
 ]
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize("name", config.options("task"))
+def test_every_task_of_the_package_has_what_the_protocol_asks_for(name: str) -> None:
+    tasks.make(config.job([f"task={name}"]), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("old", "new", "message"), LACKING)

@@ -13,7 +13,7 @@ import pytest
 from helpers.campaign_runs import RUNS
 from helpers.stopping import assert_same
 
-from rmsexp import app, config, record, runner, submission
+from rmsexp import config, record, runner, submission, sweep
 from rmsexp.command_line import ReportedError
 
 WORDS = [*(f"{key}={value}" for key, value in RUNS.items()), "schedule.steps=200", "checkpoint_every=100", "threads=1"]
@@ -45,7 +45,7 @@ def test_a_preempted_job_is_requeued(tmp_path: Path, capsys: pytest.CaptureFixtu
     sender.start()
     try:
         run = [*WORDS, f"results={results}", "force=true"]
-        submission.do([run], None, launcher("submitit_local", results), app.do_run)
+        submission.do([run], None, launcher("submitit_local", results), sweep.do_run)
     finally:
         ended.set()
         sender.join()
@@ -60,7 +60,7 @@ def test_a_preempted_job_is_requeued(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_without_slurm_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ReportedError, match='the jobs cannot be submitted: Could not detect "srun"'):
-        submission.do([WORDS], None, launcher("slurm", tmp_path), app.do_run)
+        submission.do([WORDS], None, launcher("slurm", tmp_path), sweep.do_run)
 
 
 def test_the_options_reach_submitit(tmp_path: Path) -> None:

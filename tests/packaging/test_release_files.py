@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import rmsexp
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -16,8 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_the_version_is_the_same_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert citation["version"] == PROJECT["version"]
-    assert headings[:2] == ["Unreleased", PROJECT["version"]]
+    assert citation["version"] == rmsexp.__version__
+    assert headings[:2] == ["Unreleased", rmsexp.__version__]
 
 
 def test_the_citation_names_the_paper() -> None:

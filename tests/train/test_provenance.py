@@ -39,10 +39,15 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert captured.out == ""
 
 
-def test_the_line_of_an_evaluation_has_its_finite_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_of_an_evaluation_has_loss_and_target_if_they_are_finite(capsys: pytest.CaptureFixture[str]) -> None:
     display = progress.ProgressDisplay("rms seed0", 100)
-    display.report_evaluation(make_row(40, 0.25, "test") | {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": None})
-    assert capsys.readouterr().err == "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\n"
+    display.metric = "error"
+    metrics = {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": 0.5}
+    display.report_evaluation(make_row(40, 0.25, "test") | metrics)
+    display.report_evaluation(make_row(40, 0.25, "test") | {"error": None})
+    assert capsys.readouterr().err == (
+        "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\nrms seed0  step 40/100  test: loss 0.2500\n"
+    )
 
 
 def test_a_message_is_printed_without_markup_or_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,8 +157,7 @@ def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits
         averaged, _ = curves.averaged(series_runs, timed=timed)
         mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
         mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
-        drawn = series_runs[["folder", "seed", "status", "time_excluded"]].to_dict("records")
-        seeds = [_seed(run, points[run["folder"]], limits.seed) for run in drawn]
+        seeds = [_seed(run, points[run["folder"]], limits.seed) for run in series_runs.to_dict("records")]
         result.append(Curve(series, seeds, mean, len(averaged), bool(averaged["time_excluded"].any())))
     return result
 

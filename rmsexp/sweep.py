@@ -1,0 +1,174 @@
+"""Do the runs of a sweep, through Hydra's launchers or submitit, and show how they ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from multiprocessing import parent_process
+from typing import TYPE_CHECKING, Any
+
+from rmsexp import config, lock, outcomes, process, record, submission
+from rmsexp.command_line import ReportedError, report
+from rmsexp.earlier import Earlier, RefusedError
+from rmsexp.words import not_swept
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None, *, quiet: bool = False) -> int:
+    """Do the runs of a sweep and return the exit status.
+
+    ``words``: those that make Hydra do the runs in this order. ``quiet``: show no progress.
+
+    Raises: ConfigError if torchrun started this process; as :func:`hydra`.
+    """
+    if process.rank_and_size()[1] > 1:
+        raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
+    launcher = _launcher(words, config_dir)
+    if submission.executor_name(launcher):
+        submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
+        return _end(jobs)
+    (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
+    folder = [] if config_dir is None else ["--config-dir", config_dir]
+    _quiet[:] = [True] * quiet
+    with process.saving_workers(lambda: _busy(jobs)):
+        hydra(["-m", *folder, *words])
+    return _end(jobs)
+
+
+def _launcher(sweep: Sequence[str], config_dir: str | None) -> dict[str, Any]:
+    """Return the config of Hydra's launcher as plain values. ``sweep``: the words that make Hydra do the runs."""
+    composed = config.compose(not_swept(sweep), config_dir, hydra=True)
+    return config.plain_values(composed.hydra.launcher)
+
+
+def hydra(words: Sequence[str]) -> int:
+    """Let Hydra do the words of a command line, which have been checked, and return 0.
+
+    Raises: ConfigError if Hydra refuses them, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
+    launcher fails.
+    """
+    from hydra import main
+
+    sys.argv = ["rmsexp", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    try:
+        main(config_path=str(config.CONFIGS), config_name="config", version_base=None)(_sweep_job)()
+    except OSError:
+        raise
+    except RuntimeError as error:  # such as a worker of joblib that was killed
+        raise ReportedError(f"{type(error).__name__}: {error}") from None
+    except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
+        raise config.ConfigError(
+            f"Hydra refuses its own options and keys, hydra.… ({type(error).__name__}: {error})"
+        ) from None
+    return 0
+
+
+_quiet: list[bool] = []  # in the process of the sweep: not empty if its runs show no progress
+_stopped: list[int] = []  # in a worker process: the exit status, once a signal has stopped one of its runs
+
+
+def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
+    """Do one run of a sweep, in a worker process if the sweep does several at a time, and return its status.
+
+    Raises: SystemExit if a signal stopped an earlier run of this process; as :func:`do_run`. This ends the sweep.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    running = HydraConfig.get()
+    sources = running.runtime.config_sources
+    config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
+    n_jobs = running.launcher.get("n_jobs", 1)
+    if n_jobs < 0:  # joblib: -1 stands for all cores, -2 for all but one
+        import joblib
+
+        n_jobs = max(1, joblib.cpu_count() + 1 + n_jobs)
+    process.follow_parent(process.STOPPING)
+    if _stopped:
+        raise SystemExit(_stopped[0])
+    return do_run([word for word in running.overrides.task if not config.is_for_sweeps(word)], config_dir, n_jobs)
+
+
+def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) -> str:
+    """Do one run of a sweep, and return its status. ``n_jobs``: how many runs of the sweep share the machine.
+
+    A run that fails has the status "failed"; an exception would end the sweep.
+
+    Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.runner.execute` after SIGUSR2.
+    """
+    from rmsexp import runner
+
+    job = config.job(overrides, config_dir)
+    with process.safe_output():
+        try:
+            outcome = runner.execute(job, runner.Around(n_jobs, quiet=bool(_quiet)))
+        except (lock.RunLockedError, OSError) as error:
+            report(error)
+            return "failed"
+        outcomes.show(job, outcome)
+    if outcome.signum is not None:
+        process.exit_if_orphaned(outcome.signum)
+        if parent_process() is not None:  # joblib gives this worker its next run although this one raises SystemExit
+            _stopped.append(128 + outcome.signum)
+        raise SystemExit(128 + outcome.signum)
+    return outcome.status
+
+
+def _busy(jobs: Sequence[config.Job]) -> set[int]:
+    """Return the ids of the processes that are doing one of the runs."""
+    return {status["process"] for job in jobs if (status := _status(job))["status"] == "running"}
+
+
+def _end(jobs: Sequence[config.Job]) -> int:
+    """Draw each setting of a sweep, print its table, and list the runs that did not finish.
+
+    Return the exit status: 0 if all runs have finished or diverged, otherwise 1.
+    """
+    from rich.console import Console
+
+    from rmsexp import compare
+    from rmsexp.compare.tables import summary
+
+    console = Console()
+    for job in {job.setting_folder: job for job in jobs}.values():
+        curves = outcomes.draw(job)
+        if curves is None:
+            continue
+        records = compare.load(job.setting_folder)
+        console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
+        console.print(f"curves  {curves}", soft_wrap=True)
+    unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
+    for folder, status in unfinished.items():
+        console.print(f"{status['status']}: {folder}: {status.get('error')}", markup=False, soft_wrap=True)
+    failed = any(status["status"] != "diverged" for status in unfinished.values())
+    if failed:
+        console.print("repeat the command to do the runs that are missing; it skips those that have ended")
+    return int(failed)
+
+
+def _result(job: config.Job) -> dict[str, Any]:
+    """Return the status of a job's run; "failed" if the run in its folder has finished but is not, or not all of, it.
+
+    The job was then refused, and the message that says why was printed in its turn.
+    """
+    status, folder = _status(job), record.RunFolder(job.folder)
+    if status["status"] == "finished":
+        earlier = Earlier.read(folder)
+        try:
+            earlier.refuse_other_run(job)
+            if not earlier.has_ended(job):
+                earlier.refuse_other_config(job)
+                raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
+        except RefusedError as error:
+            return status | {"status": "failed", "error": str(error)}
+    return status
+
+
+def _status(job: config.Job) -> dict[str, Any]:
+    try:
+        return record.RunFolder(job.folder).read_status()
+    except (OSError, ValueError) as error:
+        return {"status": "failed", "error": f"no status ({error})"}

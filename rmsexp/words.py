@@ -1,0 +1,136 @@
+"""The words of a command line: other names and spellings, and the runs of a sweep, in their order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Sequence
+
+from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.errors import HydraException
+
+from rmsexp import config
+
+MOST_RUNS = 10_000  # of a sweep
+# Other names of norms, in small letters and without hyphens and underscores.
+ALIASES = {
+    "layernorm": "ln",
+    "rmsnorm": "rms",
+    "prmsnorm": "prms",
+    "batchnorm": "bn",
+    "weightnorm": "wn",
+    "l2norm": "l2",
+    "nonorm": "none",
+    "identity": "none",
+    "meanonlybatchnorm": "mean_only_bn",
+    "nonparametriclayernorm": "nonparametric_ln",
+}
+WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
+    "hydra.run.dir": "results=DIR sets the folder of results",
+    "hydra.sweep.dir": "results=DIR sets the folder of results",
+    "hydra.sweep.subdir": "results=DIR sets the folder of results",
+    "hydra.output_subdir": "config.yaml in the folder of a run has its config",
+    "hydra.mode": "-m makes a sweep",
+}
+
+
+def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
+    """Return the overrides that words of a command line stand for: with home folders, and norms by their names.
+
+    ``norm=layernorm`` is ``norm=ln``, unless ``config_dir`` has a norm of that name; ``norms=ln,rms`` is
+    ``norms=[ln,rms]``.
+
+    Raises: ConfigError for a key of Hydra that has no effect here.
+    """
+    known = config.options("norm", config_dir)
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~")
+        if key in WITHOUT_EFFECT:
+            raise config.ConfigError(f"{word} has no effect: {WITHOUT_EFFECT[key]}")
+    return [_with_names(config.expand_home(word), known) for word in words]
+
+
+def override(key: str, value: object) -> str:
+    """Return the override that sets a key to a value of Python: None, or a number, truth value, text or list."""
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _with_names(word: str, known: Sequence[str]) -> str:
+    """Return an override with the names of norms in the place of other names."""
+
+    def name(match: re.Match[str]) -> str:
+        plain = re.sub("[-_]", "", match[0].lower())
+        return match[0] if match[0] in known else plain if plain in known else ALIASES.get(plain, match[0])
+
+    key, sign, value = word.partition("=")
+    if key == "norms" and not value.startswith("["):
+        value = f"[{value}]"
+    return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in ("norm", "norms") else value)
+
+
+def expand(
+    overrides: Sequence[str], multirun: bool, config_dir: str | None
+) -> tuple[list[list[str]], list[str] | None]:
+    """Return the overrides of each run of a command line, and the words that make Hydra do the runs in this order.
+
+    The words are None if the command line is not a sweep: it has neither ``-m`` (``multirun``) nor a choice sweep=….
+
+    Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
+    """
+    parsed = config.parse(overrides)
+    hydra = config.compose(not_swept(overrides), config_dir, hydra=True).hydra
+    multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
+    swept = [override for override in parsed if override.is_sweep_override()]
+    if swept and not multirun:
+        raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
+    if hydra.job.chdir and multirun:
+        raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
+    preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
+    ordered = sort_for_sweep([*preset, *overrides])
+    # the last override of a key wins
+    axes = {override.get_key_element(): _choices(override) for override in config.parse(ordered)}
+    count = math.prod(len(choices) for choices in axes.values())
+    if count > MOST_RUNS:
+        raise config.ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
+    runs = [list(run) for run in itertools.product(*axes.values())]
+    if not multirun:
+        return runs, None
+    runs = [[word for word in run if not config.is_for_sweeps(word)] for run in runs]
+    return runs, [*ordered, "hydra.sweeper.params=null"]
+
+
+def not_swept(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that have one value."""
+    parsed = config.parse(overrides)
+    return [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
+
+
+def _choices(override: Override) -> list[str]:
+    """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms.
+
+    Raises: ConfigError if there are no values or too many, and if Hydra cannot list them, as for norm=glob(*).
+    """
+    word, key, values = override.input_line, override.get_key_element(), override.value()
+    if not override.is_sweep_override():
+        return [word or ""]
+    # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
+    length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
+    if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
+        raise config.ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
+    try:
+        choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except (HydraException, ValueError):
+        raise config.ConfigError(f"{word}: write the values with commas between them") from None
+    if not choices:
+        raise config.ConfigError(f"{word} has no values")
+    return choices
+
+
+def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides in an order in which a sweep varies the seed slowest, and norms and their options fastest.
+
+    Runs that differ in the norm only then follow each other directly.
+    """
+    return sorted(overrides, key=lambda word: word.startswith("norm") - word.startswith("seed="))

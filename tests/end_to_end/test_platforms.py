@@ -1,0 +1,78 @@
+"""Systems other than Linux: macOS lacks /proc and some functions, so runs do without them; Windows is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.tasks import Main
+
+from rmsexp import compare, cores, machine, mounts, process
+from rmsexp.train import memory
+
+
+@pytest.fixture
+def no_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take away /proc and /sys, and the functions that only Linux and glibc have."""
+
+    def without(name: str) -> None:
+        original = getattr(Path, name)
+
+        def call(path: Path, *words: Any, **options: Any) -> Any:
+            if path.parts[:2] in (("/", "proc"), ("/", "sys")):
+                if name == "glob":
+                    return iter(())
+                raise FileNotFoundError(path)
+            return original(path, *words, **options)
+
+        monkeypatch.setattr(Path, name, call)
+
+    for name in ("read_text", "open", "glob"):
+        without(name)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
+    for cached in (machine._cpuinfo, machine.processor, machine.caches):
+        cached.cache_clear()
+    yield
+    for cached in (machine._cpuinfo, machine.processor, machine.caches):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("no_linux")
+def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_keeps_freed", False)
+    assert cores.threads() >= 1
+    assert mounts.mounts() == []
+    done = main("task=order_embedding", "model.hidden=16", "threads=null")
+    assert done.status == 0
+    (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
+    assert (run["status"], run["time_state"]) == ("finished", "unknown")
+    assert not memory.keeps_freed()
+    assert machine.caches() is None
+
+
+@pytest.mark.usefixtures("no_linux")
+def test_a_worker_notices_the_end_of_its_parent_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, signals = [7, 7, 1], []
+    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
+    monkeypatch.setattr(threading.Event, "wait", lambda *_: True)
+    monkeypatch.setattr("signal.pthread_kill", lambda _, signum: signals.append(signum))
+    monkeypatch.setattr(process, "_orphaned", threading.Event())
+    process._follow(7)
+    assert (parents, len(signals), process._orphaned.is_set()) == ([], 1, True)
+
+
+def test_windows_is_refused_in_one_line() -> None:
+    program = "import sys; sys.platform = 'win32'; import rmsexp"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "on Windows, use the Windows Subsystem for Linux (WSL)" in done.stderr
