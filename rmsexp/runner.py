@@ -19,6 +19,7 @@ from rmsexp.command_line import ReportedError, brief, memory_message
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.machine_lock import Pause
+from rmsexp.models.recurrent import impl_of
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -320,7 +321,7 @@ def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "seed": cfg.seed,
         "setting": job.setting,
         "series": job.series,
-        "impl": job.norm.effective_impl,
+        "impl": impl_of(job.norm, model),
         "precision": cfg.precision,
         "recipe_steps": cfg.schedule.steps,
         "evaluation": cfg.evaluation,

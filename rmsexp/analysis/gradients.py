@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from rmsexp.analysis import adaptation
 from rmsexp.analysis.finding import Finding, Table, captioned
-from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, draw, norm, site
+from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, draw, norm, site
 from rmsexp.compare.plots import canvas, style
 from rmsexp.compare.records import names
 from rmsexp.norms import Linear
@@ -29,7 +29,9 @@ EXPECTED = {  # RMSNorm: (changed, variable) -> k if dL/dvariable scales as delt
     **dict.fromkeys([("W", "x"), ("W", "g"), ("W", "b"), ("x", "W"), ("x", "g"), ("x", "b")], 0),
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
-WIDTHS = np.linspace(7.5, 1, len(NORMS))  # line width of each norm
+SERIES = (*NORMS, *LATER)
+WIDTHS = np.linspace(7.5, 1, len(SERIES))  # line width of each norm
+BEND = 0.2  # where the logarithm of a size differs more from the fitted power law, there is no exponent
 TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by more
 
 
@@ -54,7 +56,7 @@ def measure() -> pd.DataFrame:
     """
     x, upstream = draw((EXAMPLES, N_IN), "x"), draw((EXAMPLES, N_OUT), "upstream")
     rows = []
-    for name in NORMS:
+    for name in SERIES:
         layer = site(norm(name))
         unchanged = sizes(layer, layer.weight, x, upstream)
         for changed, delta in product(CHANGED, DELTAS):
@@ -70,15 +72,21 @@ def measure() -> pd.DataFrame:
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
     """Fit the exponent k in ``size = c * delta^k`` to the result of :func:`measure`.
 
-    Columns ``norm``, ``changed``, ``of``, ``exponent`` (the fitted k) and ``paper`` (k for RMSNorm according to the
-    paper; NaN for other norms).
+    Columns ``norm``, ``changed``, ``of``, ``exponent`` (the fitted k; NaN if the sizes do not follow a power law) and
+    ``paper`` (k for RMSNorm according to the paper; NaN for other norms).
     """
     rows = [
-        (norm, changed, variable, float(np.polyfit(np.log(rows["delta"]), np.log(rows["size"]), 1)[0]))
+        (norm, changed, variable, _exponent(np.log(rows["delta"].to_numpy()), np.log(rows["size"].to_numpy())))
         for (norm, changed, variable), rows in table.groupby(["norm", "changed", "of"], sort=False)
     ]
     paper = pd.Series(EXPECTED, name="paper").rename_axis(["changed", "of"]).reset_index().assign(norm="rms")
     return pd.DataFrame(rows, columns=["norm", "changed", "of", "exponent"]).merge(paper, how="left")
+
+
+def _exponent(log_delta: np.ndarray, log_size: np.ndarray) -> float:
+    """Return the slope of the straight line through the points, or NaN if they do not lie on one (see ``BEND``)."""
+    slope, start = np.polyfit(log_delta, log_size, 1)
+    return float(slope) if np.abs(start + slope * log_delta - log_size).max() < BEND else float("nan")
 
 
 def analyse() -> Finding:
@@ -104,11 +112,15 @@ def _text(fitted: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for changed, variable in product(CHANGED, VARIABLES):
         exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == variable)].set_index("norm")["exponent"]
-        cells = {name: f"{exponent[name].round(2) + 0.0:g}" if name in exponent else "" for name in NORMS}
+        cells = {name: _cell(exponent[name]) if name in exponent else "" for name in SERIES}
         rows.append(
             {"scaled": changed, "gradient": f"dL/d{variable}", **cells, "paper, rms": str(EXPECTED[changed, variable])}
         )
     return pd.DataFrame(rows)
+
+
+def _cell(exponent: float) -> str:
+    return "varies" if np.isnan(exponent) else f"{round(exponent, 2) + 0.0:g}"
 
 
 def draw_grid(table: pd.DataFrame) -> Figure:
@@ -122,8 +134,10 @@ def draw_grid(table: pd.DataFrame) -> Figure:
     for (changed, variable), axes in zip(product(CHANGED, VARIABLES), grid.flat, strict=True):
         panel = table[(table["changed"] == changed) & (table["of"] == variable)]
         for name, rows in panel.groupby("norm", sort=False):
-            look = {"color": style.colour(str(name)), "linewidth": WIDTHS[NORMS.index(str(name))]}
-            axes.loglog(rows["delta"], rows["size"], label=names.label(str(name)), **look)
+            series = str(name)
+            look = {"color": style.colour(names.norm_of(series)), "linewidth": WIDTHS[SERIES.index(series)]}
+            dashes = style.dash_of(series, list(SERIES))
+            axes.loglog(rows["delta"], rows["size"], label=names.label(series), linestyle=dashes, **look)
         axes.set_title(
             f"dL/d{variable}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, variable])})", size=9.5
         )

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from rmsexp import config
 from rmsexp.analysis.finding import Finding, Table, captioned
-from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.compare import paper
 from rmsexp.compare.records import names
 from rmsexp.models import init
@@ -58,13 +58,15 @@ def changes(norm: Norm) -> dict[str, float]:
 
 
 def measure() -> pd.DataFrame:
-    """Return the relative changes for every norm of ``configs/norm``, the norms of the paper's Table 1 first.
+    """Return the relative changes for every norm of ``configs/norm`` and for RMSNorm without gain.
+
+    The norms of the paper's Table 1 come first.
 
     Columns ``norm``; ``transformation``; ``change``, the relative change; ``invariant``, whether it is below
     ``THRESHOLD``; ``paper``, 1 if invariant according to Table 1, else 0, and NaN for norms that are not in the table.
     """
     table_1 = paper.numbers().query("table == 'Table 1'")
-    norms = dict.fromkeys([*table_1["norm"], *names.in_order(config.options("norm"))])
+    norms = dict.fromkeys([*table_1["norm"], *names.in_order([*config.options("norm"), GAINLESS])])
     rows = [
         {"norm": name, "transformation": transformation, "change": change, "invariant": change < THRESHOLD}
         for name in norms

@@ -16,13 +16,17 @@ from rmsexp.train.randomness import stream
 SEED = 0
 N_IN, N_OUT, EXAMPLES = 48, 128, 32
 NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # the norms of the paper's Table 1, and none
+GAINLESS = "rms+gain=false"
+LATER = (GAINLESS, "dyt", "derf")  # norms that are younger than the paper
 STANDARD_NORMAL = init.normal(1.0)
 SPREAD = 0.3  # standard deviation of the noise that is added to a layer's initial parameters
 
 
-def norm(name: str) -> Norm:
-    """Return the norm of ``configs/norm/<name>.yaml`` with eps = 0, as in the paper's section 4."""
-    norm: Norm = config.job(["task=transformer", f"norm={name}"]).norm  # a task without options of its own for norms
+def norm(series: str) -> Norm:
+    """Return the norm of a series, such as "rms" or "rms+gain=false", with eps = 0, as in the paper's section 4."""
+    name, *options = series.split("+")
+    words = [f"norm={name}", *(f"norm.{option}" for option in options)]
+    norm: Norm = config.job(["task=transformer", *words]).norm  # a task without options of its own for norms
     changes: dict[str, Any] = {"eps": 0.0} if hasattr(norm, "eps") else {}
     return dataclasses.replace(norm, **changes)
 

@@ -76,6 +76,34 @@ def _normalise_backward(
     )
 
 
+def _pointwise_forward(
+    x: Tensor,
+    alpha: Tensor,
+    offset: Tensor | None,
+    gain: Tensor,
+    shift: Tensor | None,
+    function: str,
+    maps: bool,
+    *_: object,
+) -> Tensor:
+    return _empty_like(x, maps)
+
+
+def _pointwise_backward(
+    dy: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    offset: Tensor | None,
+    gain: Tensor,
+    shift: Tensor | None,
+    function: str,
+    maps: bool,
+    *_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    scalars, width = x.new_empty(2, dtype=wide(x)), gain.shape[0]
+    return _empty_like(x, maps), scalars, scalars.new_empty(width), scalars.new_empty(0 if shift is None else width)
+
+
 def _gru_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
     batch, time, width = x.shape
     saved = SavedGRU(
@@ -164,6 +192,8 @@ def _decoder_backward(
 FAKES: dict[str, Callable[..., Any]] = {
     "normalise_forward": _normalise_forward,
     "normalise_backward": _normalise_backward,
+    "pointwise_forward": _pointwise_forward,
+    "pointwise_backward": _pointwise_backward,
     "gru_forward": _gru_forward,
     "gru_backward": _gru_backward,
     "lstm_forward": _lstm_forward,

@@ -17,6 +17,7 @@ from rmsexp.config import Job
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
+from rmsexp.models.recurrent import impl_of
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
@@ -43,10 +44,10 @@ class Budget(NamedTuple):
 
 
 class Contestants(NamedTuple):
-    """A timer, the jobs of its contestants (by series, in the same order), and the data set of their batches."""
+    """A timer, the series and implementations of its contestants (in the same order), and the data of their batches."""
 
     timer: InterleavedTimer
-    jobs: dict[str, Job]
+    impls: dict[str, str]
     dataset: Dataset
 
 
@@ -81,12 +82,12 @@ def measure(
     names = list(jobs)
     order = permutation(len(names), cfg.seed, "process", number).tolist()
     shuffled, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
-    timer, jobs, dataset = make_contestants(shuffled, options, device, describe)
+    timer, impls, dataset = make_contestants(shuffled, options, device, describe)
     timer.warm_up()
     session, spent = provenance.session(device, 0), budget.watch.seconds
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
-    rounds, _, stopped = measure_ratios(timer.rounds(), list(jobs), options, budget, report, blocks_after)
+    rounds, _, stopped = measure_ratios(timer.rounds(), list(impls), options, budget, report, blocks_after)
     return {
         "dataset": asdict(dataset),
         "process": {
@@ -95,21 +96,21 @@ def measure(
             "seconds_before_rounds": round(spent, 1),
             "steps_per_block": timer.steps_per_block,
             "data_seconds": statistics.median(timed.data_seconds for timed in rounds),
-            "series": list(jobs),
+            "series": list(impls),
             "seconds": {
                 name: [round(value, 7) for value in seconds]
-                for name, seconds in zip(jobs, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
+                for name, seconds in zip(impls, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
             },
         },
-        "series": [] if number else _series(timer, jobs),
+        "series": [] if number else _series(timer, impls),
     }
 
 
-def _series(timer: InterleavedTimer, jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
+def _series(timer: InterleavedTimer, impls: Mapping[str, str]) -> list[dict[str, Any]]:
     """Measure the parts and the peak memory of a step; return the record's entry of each series."""
     return [
-        {"series": name, "impl": job.norm.effective_impl, "parts": parts, "peak_bytes": peak}
-        for (name, job), parts, peak in zip(jobs.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
+        {"series": name, "impl": impl, "parts": parts, "peak_bytes": peak}
+        for (name, impl), parts, peak in zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
     ]
 
 
@@ -122,7 +123,7 @@ def make_contestants(
 
     Raises: ValueError if the reference is left out.
     """
-    timed: dict[str, Job] = {}
+    timed: dict[str, str] = {}
     contestants: list[Contestant] = []
     source: Any = None
     for name, job in jobs.items():
@@ -132,7 +133,7 @@ def make_contestants(
         if contestant is None:
             report(f"{name} has no norm layers and is left out")
             continue
-        timed[name] = job
+        timed[name] = impl_of(job.norm, stepper.model)
         contestants.append(contestant)
     if options.reference not in timed:
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")

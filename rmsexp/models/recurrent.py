@@ -26,6 +26,8 @@ W = TypeVar("W")
 class Recurrence(nn.Module, ABC, Generic[W]):
     """A recurrent layer. It runs step by step or, with ``norm.impl=fused``, as one operator for whole sequences.
 
+    With a norm that has no fused form for recurrences, it runs step by step in both cases.
+
     ``W`` is the type of the layer's effective weights, which :meth:`forward` computes once per call.
     """
 
@@ -34,7 +36,7 @@ class Recurrence(nn.Module, ABC, Generic[W]):
     def __init__(self, norm: Norm, hidden_size: int) -> None:
         super().__init__()
         self.hidden_size = hidden_size
-        self.fused = norm.effective_impl == "fused"
+        self.fused = norm.effective_impl == "fused" and norm.fuses_recurrences
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, initial: State | None = None, *, reverse: bool = False
@@ -253,6 +255,16 @@ class LSTM(Recurrence[LSTMWeights]):
             *form(self.gates_h, 4 * size, self.cell, size),
             reverse=reverse,
         )
+
+
+def impl_of(norm: Norm, model: nn.Module) -> str:
+    """Return the implementation that a model with this norm uses, as records name it.
+
+    "eager", "fused", or "fused norms": norms are fused, but recurrences run step by step.
+    """
+    impl = norm.effective_impl
+    by_step = any(isinstance(module, Recurrence) and not module.fused for module in model.modules())
+    return "fused norms" if impl == "fused" and by_step else impl
 
 
 def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm
 from rmsexp.norms.layer import LN, LayerNorm, NonparametricLN
+from rmsexp.norms.pointwise import Derf, DynamicErf, DynamicTanh, DyT
 from rmsexp.norms.rms import L2, PRMS, RMS, L2Norm, RMSNorm
 from rmsexp.norms.weight import WN, MeanOnlyBN, NoNorm, WeightNorm
 
@@ -14,6 +15,10 @@ __all__ = [
     "RMS",
     "WN",
     "BatchNorm",
+    "Derf",
+    "DyT",
+    "DynamicErf",
+    "DynamicTanh",
     "L2Norm",
     "LayerNorm",
     "Linear",

@@ -11,13 +11,13 @@ A norm is a frozen dataclass of options that inherits from :class:`Norm`. It def
 happens to activations), :meth:`Norm.reparametrisation` (what happens to weights), or both::
 
     @dataclass(frozen=True, kw_only=True)
-    class DyT(Norm):
-        alpha: float = 0.5
+    class DyISRU(Norm):
+        c: float = 1.0
 
-        def normaliser(self, site: Site) -> DynamicTanh:  # a subclass of Normaliser
-            return DynamicTanh(site.features, self.alpha)
+        def normaliser(self, site: Site) -> DynamicISRU:  # a subclass of Normaliser
+            return DynamicISRU(site.features, self.c, site.maps)
 
-Its config file, ``configs/norm/dyt.yaml``, names the class under ``_target_`` and lists the options.
+Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
 Shapes of activations: ``(batch, n)``, ``(batch, time, n)``, and feature maps ``(batch, channels, height, width)``.
@@ -307,6 +307,8 @@ class Norm:
             advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
             :mod:`rmsexp.kernels`, or as "eager" where these are not available.
         impls: The values of ``impl`` that the norm's class supports.
+        fuses_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by step,
+            with a fused kernel for each norm if ``impl`` is "fused".
 
     Raises: ValueError for an ``impl`` that the norm does not support.
     """
@@ -315,6 +317,7 @@ class Norm:
     impl: str = "eager"
 
     impls: ClassVar[tuple[str, ...]] = ("eager",)
+    fuses_recurrences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, self.impls)

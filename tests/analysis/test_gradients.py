@@ -11,7 +11,7 @@ import torch
 from helpers.analyses import analysed
 
 from rmsexp.analysis import adaptation, gradients
-from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
+from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
 from rmsexp.compare.plots import canvas
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
@@ -20,6 +20,7 @@ THEORY = {
     "none": [0, 1, None, 0, 1, 0, None, 0],
     "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
     **{name: [-1, 0, 0, 0, 0, -1, 0, 0] for name in ("ln", "rms", "prms", "bn")},
+    GAINLESS: [-1, 0, None, 0, 0, -1, None, 0],
 }
 
 
@@ -52,13 +53,21 @@ def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
     assert sizes == pytest.approx({name: np.linalg.norm(value) for name, value in expected.items()}, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", THEORY)
 def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) -> None:
     fitted = gradients.exponents(table)
     exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
     keys = [(changed, variable) for changed in "Wx" for variable in "Wxgb"]
     expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
     assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dyt", "derf"])
+def test_only_the_shift_s_gradient_of_a_pointwise_function_follows_a_power_law(table: pd.DataFrame, name: str) -> None:
+    """dL/db is the sum of D. The others shrink where the function saturates, and grow where it is linear."""
+    fitted = gradients.exponents(table)
+    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].round(9)
+    assert exponents.dropna().to_dict() == {("W", "b"): 0, ("x", "b"): 0}
 
 
 def test_only_rmsnorm_has_exponents_of_the_paper_which_agree(table: pd.DataFrame) -> None:
@@ -134,8 +143,8 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
     output = capsys.readouterr()
     assert output.err == ""
     lines = [line.split() for line in output.out.splitlines()]
-    assert ["W", "dL/dW", "0", *["-1"] * 6] in lines
-    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "0"] in lines  # the norm none has no gain
+    assert ["W", "dL/dW", "0", *["-1"] * 6, "varies", "varies", "-1"] in lines
+    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "varies", "varies", "0"] in lines  # two norms have no gain
     assert max(map(len, output.out.splitlines())) < 110
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}.{suffix}" for name in ("gradients", "adaptation") for suffix in ("csv", "png", "svg")
@@ -148,7 +157,7 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
 
 def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
     panels = gradients.draw_grid(table).axes
-    assert [len(axes.lines) for axes in panels] == [6, 6, 5, 6] * 2
+    assert [len(axes.lines) for axes in panels] == [9, 9, 7, 9] * 2
     for axes in panels:
         assert axes.get_xscale() == axes.get_yscale() == "log"
         widths = [line.get_linewidth() for line in axes.lines]

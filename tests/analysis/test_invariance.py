@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.analysis import invariance
-from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.compare import paper
 from rmsexp.models import init
 
@@ -26,14 +26,21 @@ TICKS = {  # for each of COLUMNS, "x" if the output is invariant by the definiti
     "wn": "x.x...",
     "ln": "xx.x.x",
     "rms": "x..x.x",
+    GAINLESS: "x..x.x",
     "prms": "x..x.x",
     "none": "......",
     "l2": "x..x.x",
     "nonparametric_ln": "xx.x.x",
     "mean_only_bn": "x.x.x.",
+    "dyt": "......",
+    "derf": "......",
 }
 K = math.ceil(0.0625 * N_OUT)
+ERF = np.vectorize(math.erf)
 FORMULAS: dict[str, Callable[[Array], Array]] = {
+    "dyt": np.tanh,
+    "derf": ERF,
+    GAINLESS: lambda a: FORMULAS["rms"](a),
     "none": lambda a: a,
     "wn": lambda a: a,
     "bn": lambda a: (a - a.mean(0)) / a.std(0),
@@ -55,7 +62,7 @@ def table() -> pd.DataFrame:
 def test_every_norm_is_measured_and_the_paper_s_rows_come_first(table: pd.DataFrame) -> None:
     rows = list(dict.fromkeys(table["norm"]))
     assert rows[:5] == ["bn", "wn", "ln", "rms", "prms"]
-    assert sorted(rows) == sorted(config.options("norm")) == sorted(TICKS)
+    assert sorted(rows) == sorted([*config.options("norm"), GAINLESS]) == sorted(TICKS)
     assert len(table) == len(rows) * len(COLUMNS)
 
 
@@ -105,7 +112,8 @@ def output(name: str, state: dict[str, Array], weight: Array, x: Array) -> Array
     if "reparametrisation.gain" in state:
         lengths = np.linalg.norm(weight, axis=1, keepdims=True)
         weight = state["reparametrisation.gain"][:, None] * weight / lengths
-    y = FORMULAS[name](x @ weight.T) * state.get("norm.weight", 1.0)
+    a = x @ weight.T * state.get("norm.alpha", 1.0) + state.get("norm.offset", 0.0)
+    y = FORMULAS[name](a) * state.get("norm.weight", 1.0)
     return y + state.get("norm.bias", 0.0) + state.get("bias", 0.0)
 
 

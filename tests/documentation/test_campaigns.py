@@ -43,18 +43,18 @@ def test_the_explained_file_is_the_committed_one(tmp_path: Path) -> None:
 def test_a_norm_of_ones_own_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    documents.write_dyt(tmp_path)
+    documents.write_dyisru(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     images = shapes.shapes(80, 16)
     monkeypatch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
     monkeypatch.setattr(cifar10.whitening, "whitened", scaled)
     monkeypatch.setattr(process, "follow_parent", lambda _: None)  # would bind the process of the tests
-    (command,) = (line for line in documents.commands(PAGE) if "norms=[ln,dyt]" in line and "scale=" not in line)
+    (command,) = (line for line in documents.commands(PAGE) if "norms=[ln,dyisru]" in line and "scale=" not in line)
     words = [smaller(word) for word in shlex.split(command.removeprefix("python -m rmsexp.campaign "))]
     assert main([*words, "batch_size=8", "model.width=0.05", "log_every=20", "device=cpu"]) == 0
     shown = capsys.readouterr().out
-    assert all(line in shown for line in ("rate of ln: ", "rate of dyt: ", ": dyt equals ln: ", "2 seeds; "))
+    assert all(line in shown for line in ("rate of ln: ", "rate of dyisru: ", ": dyisru equals ln: ", "2 seeds; "))
     (plan,) = Path("results/campaigns").glob("*/campaign.json")
     final = [job for job in json.loads(plan.read_text())["jobs"] if job["stage"] == "final"]
-    assert sorted((job["norm"], job["seed"]) for job in final) == [("dyt", 0), ("dyt", 1), ("ln", 0), ("ln", 1)]
+    assert sorted((job["norm"], job["seed"]) for job in final) == [("dyisru", 0), ("dyisru", 1), ("ln", 0), ("ln", 1)]

@@ -44,7 +44,7 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("norms")
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
     (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = '''" in "".join(cell["source"]))
-    documents.write_dyt(folder)
+    documents.write_dyisru(folder)
     documents.write_spirals(folder)
     first, _ = documents.blocks(documents.ROOT / "docs/campaigns.md", "yaml")
     (folder / "my/campaign").mkdir()

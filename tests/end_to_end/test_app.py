@@ -856,18 +856,18 @@ def code_of_readme(language: str, containing: str) -> str:
 
 def test_the_readmes_example_of_a_new_norm_works(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my/norm").mkdir(parents=True)
-    (tmp_path / "my_dyt.py").write_text(code_of_readme("python", "class DyT(Norm)"))
-    (tmp_path / "my/norm/dyt.yaml").write_text(code_of_readme("yaml", "my_dyt.DyT"))
+    (tmp_path / "my_dyisru.py").write_text(code_of_readme("python", "class DyISRU(Norm)"))
+    (tmp_path / "my/norm/dyisru.yaml").write_text(code_of_readme("yaml", "my_dyisru.DyISRU"))
     monkeypatch.syspath_prepend(tmp_path)
     outside = ("--config-dir", str(tmp_path / "my"))
-    assert bench(*outside, "norm=dyt", "norm.alpha=0.1").status == 0
-    done = bench("-m", *outside, "norm=rms,dyt", curves=True)
+    assert bench(*outside, "norm=dyisru", "norm.c=0.1").status == 0
+    done = bench("-m", *outside, "norm=rms,dyisru", curves=True)
     assert done.status == 0
-    assert all(label in done.out for label in ("RMSNorm", "dyt", "curves  ", "curves.png"))
-    assert bench.status("dyt")["status"] == bench.status("dyt+alpha=0.1")["status"] == "finished"
+    assert all(label in done.out for label in ("RMSNorm", "dyisru", "curves  ", "curves.png"))
+    assert bench.status("dyisru")["status"] == bench.status("dyisru+c=0.1")["status"] == "finished"
     with (bench.folder().parents[1] / "comparison/summary.csv").open() as file:
-        assert {row["series"] for row in csv.DictReader(file)} == {"rms", "dyt", "dyt+alpha=0.1"}
-    assert bench(*outside, "norm=dyt", "norm.alhpa=1").err.startswith("rmsexp: norm.alhpa is not known; did you mean")
+        assert {row["series"] for row in csv.DictReader(file)} == {"rms", "dyisru", "dyisru+c=0.1"}
+    assert bench(*outside, "norm=dyisru", "norm.cc=1").err.startswith("rmsexp: norm.cc is not known; did you mean")
 
 
 # --- from Python; prepare

@@ -72,9 +72,9 @@ def write_spirals(folder: Path) -> None:
         (folder / "my" / file).write_text(content)
 
 
-def write_dyt(folder: Path) -> None:
-    """Write the norm of the README's example, ``my_dyt.py`` and ``my/norm/dyt.yaml``, to a folder."""
+def write_dyisru(folder: Path) -> None:
+    """Write the norm of the README's example, ``my_dyisru.py`` and ``my/norm/dyisru.yaml``, to a folder."""
     readme = ROOT / "README.md"
     (folder / "my/norm").mkdir(parents=True)
-    (folder / "my_dyt.py").write_text(*(block for block in blocks(readme, "python") if "class DyT" in block))
-    (folder / "my/norm/dyt.yaml").write_text(*blocks(readme, "yaml"))
+    (folder / "my_dyisru.py").write_text(*(block for block in blocks(readme, "python") if "class DyISRU" in block))
+    (folder / "my/norm/dyisru.yaml").write_text(*blocks(readme, "yaml"))

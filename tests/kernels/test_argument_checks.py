@@ -58,6 +58,13 @@ def norm_backward(x: Tensor, *, maps: bool, k: int) -> Arguments:
     return {"dy": draw(*x.shape), "x": x, "gain": gain, "mean": mean, "scale": scale, "shift": shift, **forward}
 
 
+def pointwise(x: Tensor, *, backward: bool) -> Arguments:
+    tensors = {"dy": draw(*x.shape)} if backward else {}
+    numbers = {"alpha": draw(1, seed=1), "offset": draw(1, seed=2)}
+    vectors = {"gain": draw(x.shape[1], seed=3), "shift": draw(x.shape[1], seed=4)}
+    return {**tensors, "x": x, **numbers, **vectors, "function": "erf", "maps": x.ndim == 4, "slope": 0.5}
+
+
 def step(states: int, gates: int, norms: int, *, backward: bool) -> Arguments:
     """Return the tensors that the steps of a GRU (3 gates) and of an LSTM (4 gates) have in common."""
     width = gates * H
@@ -125,6 +132,10 @@ CASES: dict[str, Callable[[], Arguments]] = {
     "normalise_backward, rows": lambda: norm_backward(rows(), maps=False, k=5),
     "normalise_backward, maps": lambda: norm_backward(maps(), maps=True, k=12),
     "normalise_backward, channels-last maps": lambda: norm_backward(channels_last(), maps=True, k=12),
+    "pointwise, rows": lambda: pointwise(rows(), backward=False),
+    "pointwise_forward, maps": lambda: pointwise(maps(), backward=False),
+    "pointwise_backward, rows": lambda: pointwise(rows(), backward=True),
+    "pointwise_backward, channels-last maps": lambda: pointwise(channels_last(), backward=True),
     "gru_gates_forward": lambda: step(1, 3, 4, backward=False),
     "gru_gates_backward": lambda: step(1, 3, 4, backward=True),
     "lstm_gates_forward": lambda: step(2, 4, 3, backward=False),
@@ -166,10 +177,10 @@ def fits(name: str, what: str) -> bool:
     """Return whether the arguments still fit together after a change of one of them."""
     if name == "decoder_forward" and what in ("x, axis 1 one shorter", "x, axis 1 one longer"):
         return True  # only x has an axis of the target's positions
-    if not name.startswith("normalise"):
+    if not name.startswith(("normalise", "pointwise")):
         return not INTERPRETED and what.endswith("partials, axis 0 one longer")  # there may be fewer threads than parts
     key, change = what.split(", ")
-    if key in ("gain", "shift"):
+    if key in ("gain", "shift", "alpha", "offset"):
         return change == "single precision"
     if key != "x" or "backward" in name:
         return False
@@ -236,6 +247,8 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
         )
         call(name, {**arguments, **rms, "k": n})
         wrong: list[Arguments] = [{**rms, "k": 0}, {**rms, "k": n + 1}, {"kind": 9}, {"slope": 0.0}, {"slope": 1.5}]
+    elif name.startswith("pointwise"):
+        wrong = [{"function": "sin"}, {"slope": 0.0}, {"slope": 1.5}]
     else:
         form = arguments["form"]
         rms = [Kind.RMS, *form[1:]]
@@ -245,7 +258,7 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
         call(name, {**arguments, "form": rms})
         wrong = [{"form": other} for other in forms]
     for change in wrong:
-        with pytest.raises(ValueError, match=r"norm|slope|unpack"):
+        with pytest.raises(ValueError, match=r"norm|slope|unpack|function"):
             call(name, {**arguments, **change})
 
 

@@ -43,6 +43,8 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "prms": partial(norms.RMSNorm, p=0.3, bias=True),
     "prms, outside": partial(norms.RMSNorm, p=0.3, bias=True, eps_inside=False),
     "l2": partial(norms.L2Norm, bias=True),
+    "dyt": lambda n, impl, axes: norms.DynamicTanh(n, impl=impl, maps=axes is not None),
+    "derf": lambda n, impl, axes: norms.DynamicErf(n, impl=impl, maps=axes is not None),
 }
 MEMORY: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: draw(3, WIDTH),
@@ -186,7 +188,7 @@ class Layer(nn.Module):
 
 @pytest.mark.parametrize("slope", [1.0] if INTERPRETED else [1.0, 0.1])
 @pytest.mark.parametrize("memory", MEMORY)
-@pytest.mark.parametrize("name", ["ln", *NAMES] if INTERPRETED else LAYERS)
+@pytest.mark.parametrize("name", ["ln", "derf", *NAMES] if INTERPRETED else LAYERS)
 def test_norms(name: str, memory: str, slope: float) -> None:
     eager, fused = (Layer(name, impl, memory, slope) for impl in ("eager", "fused"))
     assert_seen(Case(f"{name}, {memory}", eager, fused, {"x": MEMORY[memory]()}), smooth=slope == 1)

@@ -102,7 +102,7 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
     process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
-    modules = ["norms", "norms", "gru", "lstm", "attention"]
+    modules = ["norms", "norms", "pointwise", "pointwise", "gru", "lstm", "attention"]
     names = [f"rmsexp.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
     assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 
@@ -117,6 +117,10 @@ def call_every_operator() -> None:
         gain, options = empty(hidden), (maps, Kind.RMS, 16, True, EPS)
         _, mean, scale = kernels.normalise_forward(x, gain, gain, *options)
         kernels.normalise_backward(x, x, gain, mean, scale, gain, *options)
+    for x, function, maps in [(empty(rows, hidden), "tanh", False), (empty(2, hidden, 8, 8), "erf", True)]:
+        parameters = (empty(1), empty(1) if maps else None, empty(hidden), empty(hidden))
+        kernels.pointwise_forward(x, *parameters, function, maps)
+        kernels.pointwise_backward(x, x, *parameters, function, maps)
     h, affine, statistics = empty(rows, hidden), empty(2, 2, 3 * hidden), empty(rows, 8)
     ax, partials = empty(rows, 3 * hidden), empty(rows, 2, 2, 3 * hidden)
     mask, form = empty(rows, dtype=torch.bool), [Kind.LAYER, 2 * hidden, hidden, 1]

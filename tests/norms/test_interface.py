@@ -269,30 +269,30 @@ def test_mistakes_raise_value_errors_that_name_the_key(mistake: str) -> None:
 # --- a norm defined outside of the package
 
 
-class DynamicTanh(norms.Normaliser):
-    """``y = gain * tanh(alpha * x) + shift`` with a learned scalar alpha."""
+class DynamicISRU(norms.Normaliser):
+    """``y = gain * x / sqrt(x^2 + c^2) + shift`` with a learned scalar c (Stollenwerk 2025)."""
 
-    def __init__(self, site: norms.Site, alpha: float) -> None:
+    def __init__(self, site: norms.Site, c: float) -> None:
         super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
-        self.alpha = nn.Parameter(torch.tensor(alpha))
+        self.c = nn.Parameter(torch.tensor(c))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
-        y = self.broadcast(self.weight) * torch.tanh(self.alpha * x)
+        y = self.broadcast(self.weight) * x * torch.rsqrt(x.square() + self.c.square())
         return y if self.bias is None else y + self.broadcast(self.bias)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DyT(norms.Norm):
-    alpha: float = 0.5
+class DyISRU(norms.Norm):
+    c: float = 1.0
 
-    def normaliser(self, site: norms.Site) -> DynamicTanh:
-        return DynamicTanh(site, self.alpha)
+    def normaliser(self, site: norms.Site) -> DynamicISRU:
+        return DynamicISRU(site, self.c)
 
 
 @pytest.mark.parametrize("shift", [None, False])
 @pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
 def test_a_norm_defined_outside_of_the_package(kernel_size: int | None, shift: bool | None) -> None:
-    site = fill(DyT(name="dyt").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
+    site = fill(DyISRU(name="dyisru").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
     x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
     sums = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
     gain, after = (
@@ -300,14 +300,16 @@ def test_a_norm_defined_outside_of_the_package(kernel_size: int | None, shift: b
         for v in (site.norm.weight, site.norm.bias)
     )
     y = site(x)
-    close(y, gain * torch.tanh(site.norm.alpha * sums) + after)
+    close(y, gain * sums / (sums.square() + site.norm.c.square()).sqrt() + after)
     y.square().sum().backward()
     assert not without_gradient(site)
 
 
 @pytest.mark.parametrize("unit", [GRU, LSTM])
 def test_a_norm_defined_outside_of_the_package_in_a_recurrence(unit: type[GRU] | type[LSTM]) -> None:
-    with_norm, without_norm = (fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyT(name="dyt"), NORMS["none"]))
+    with_norm, without_norm = (
+        fill(unit(norm, "unit", EMBED, HIDDEN)) for norm in (DyISRU(name="dyisru"), NORMS["none"])
+    )
     x = draw(BATCH, TIME, EMBED)
     states = with_norm(x)
     states.square().sum().backward()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tasks import NORMS
 from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,7 +20,6 @@ from rmsexp.train.randomness import StreamNoise, permutation
 
 pytestmark = pytest.mark.slow
 
-NORMS = config.options("norm")
 SMALL = ("model.width=0.05", "batch_size=8")
 TRAIN, TEST = 5000, 1000
 

@@ -19,8 +19,10 @@ COLOURS = {  # grey, and colours that colour-blind readers can tell apart, by Ok
     "l2": "#56B4E9",
     "nonparametric_ln": "#332288",
     "mean_only_bn": "#999933",
+    "dyt": "#000000",
+    "derf": "#882255",
 }
-OTHER_COLOURS = ("#882255", "#000000", "#661100", "#44AA99", "#AA4499")  # of norms that users have added
+OTHER_COLOURS = ("#117733", "#661100", "#44AA99", "#AA4499")  # of norms that users have added
 GREY = "#777777"  # the vertical line of the reference, and the paper's savings
 THIN, THICK = 0.8, 1.8  # line widths: of the curves of seeds, and of means
 TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against time of runs whose time is excluded from savings

@@ -19,6 +19,8 @@ NAMES = {
     "l2": "L2-Norm",
     "nonparametric_ln": "non-parametric LN",
     "mean_only_bn": "mean-only BN",
+    "dyt": "DyT",
+    "derf": "Derf",
 }
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent

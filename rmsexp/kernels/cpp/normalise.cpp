@@ -3,17 +3,14 @@
 // transforms of torch.func use elementary operations for the result, too.
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "derivatives.h"
 #include "norms.h"
 
 namespace rmsexp {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // The arguments of the operators that are not tensors. When torch.compile traces maps whose sizes may change, k is an
 // expression of these sizes.
@@ -84,23 +81,6 @@ Tensor composed(const Tensor& x, const Tensor& gain, const Tensor& shift, const 
   return a.to(type);
 }
 
-// Returns the gradients of x, gain and shift, which autograd can differentiate again. The gradient of a tensor that
-// does not require one is undefined.
-std::array<Tensor, 3> differentiable_gradients(const Tensor& dy, const SavedNorm& saved, const Options& options) {
-  const std::array<Tensor, 3> inputs{saved.x, saved.gain, saved.shift};
-  const auto needed = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
-  variable_list leaves;
-  std::copy_if(inputs.begin(), inputs.end(), std::back_inserter(leaves), needed);
-  const Tensor y = composed(saved.x, saved.gain, saved.shift, options);
-  const auto gradients = torch::autograd::grad({y}, leaves, {dy}, true, true, true);
-  std::array<Tensor, 3> result;
-  size_t next = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    if (needed(inputs[i])) result[i] = gradients[next++];
-  }
-  return result;
-}
-
 class Normalise : public torch::autograd::Function<Normalise> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift,
@@ -119,7 +99,8 @@ class Normalise : public torch::autograd::Function<Normalise> {
     const auto options = from_tuple(ctx->saved_data["options"].to<OptionsTuple>());
     variable_list result(9);  // one gradient for each argument of forward
     if (at::GradMode::is_enabled()) {
-      std::ranges::copy(differentiable_gradients(gradients[0], saved, options), result.begin());
+      const Tensor y = composed(saved.x, saved.gain, saved.shift, options);
+      std::ranges::copy(differentiable_gradients(y, gradients[0], {saved.x, saved.gain, saved.shift}), result.begin());
       return result;
     }
     at::AutoDispatchBelowADInplaceOrView below;
@@ -145,15 +126,10 @@ Tensor by_elementary_operations(const Tensor& x, const OptionalTensor& gain, con
 
 Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
                      c10::SymInt k, bool inside, double eps, double slope) {
-  const auto any = [&](auto holds) {
-    return holds(x) || (gain.has_value() && holds(*gain)) || (shift.has_value() && holds(*shift));
-  };
-  const bool has_tangent = any([](const Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); });
-  // This key is included while a transform of torch.func, such as jvp or vmap, is active.
-  if (has_tangent || c10::impl::tls_is_dispatch_key_included(at::DispatchKey::FuncTorchDynamicLayerBackMode)) {
+  if (needs_elementary_operations(x, gain, shift)) {
     return by_elementary_operations(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
   }
-  if (at::GradMode::is_enabled() && any([](const Tensor& tensor) { return tensor.requires_grad(); })) {
+  if (needs_gradients(x, gain, shift)) {
     return Normalise::apply(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
   }
   at::AutoDispatchBelowADInplaceOrView below;

@@ -2,30 +2,12 @@
 
 #include "norms.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
-
 #include "norm_maps.h"
 #include "norm_rows.h"
+#include "norm_tensors.h"
 
 namespace rmsexp {
 namespace {
-
-bool is_channels_last(const Tensor& x) { return x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous(); }
-
-bool is_readable(const Tensor& x, bool maps) {
-  if (maps) return x.is_contiguous() || is_channels_last(x);
-  return x.stride(-1) == 1 && x.is_non_overlapping_and_dense();
-}
-
-// Returns x, or a contiguous copy if the kernels cannot read the memory of x.
-Tensor readable(const Tensor& x, bool maps) { return is_readable(x, maps) ? x : x.contiguous(); }
-
-// Returns x, or a copy with the memory layout of `like` if that of x differs.
-Tensor with_layout(const Tensor& x, const Tensor& like) {
-  return x.strides() == like.strides() ? x : at::empty_like(like).copy_(x);
-}
 
 Layout layout_of(const Tensor& x, bool maps) {
   if (!maps) return {x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)};
@@ -39,40 +21,12 @@ int64_t number_of_statistics(const Layout& layout) {
   return layout.channels_last ? layout.rows * layout.channels : layout.rows;
 }
 
-at::ScalarType statistics_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
-
-// Returns a gain or shift, contiguous and in the dtype of the statistics of x; undefined if there is none.
-Tensor parameter(const OptionalTensor& tensor, const Tensor& x) {
-  if (!tensor.has_value() || !tensor->defined()) return {};
-  return tensor->to(statistics_type(x)).contiguous();
-}
-
-template <typename W>
-const W* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<W>() : nullptr;
-}
-
-// Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row, or (width,) for
-// one slot. The result is empty if the parameter is undefined.
-Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {
-  if (!parameter.defined()) return at::empty({0}, like.options());
-  return slots == 1 ? at::zeros({width}, like.options()) : at::zeros({slots, width}, like.options());
-}
-
-Tensor sum_of_slots(const Tensor& slots) { return slots.dim() == 1 ? slots : slots.sum(0); }
-
 void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, const c10::SymInt& width) {
   if (!tensor.has_value() || !tensor->defined()) return;
   TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->sym_size(0) == width, "expected ", name, " of shape [", width,
                     "], got ", tensor->sym_sizes());
   TORCH_CHECK_VALUE(tensor->is_floating_point() && tensor->device() == x.device(), "expected ", name,
                     " of a floating-point dtype on ", x.device(), ", got ", tensor->dtype(), " on ", tensor->device());
-}
-
-Form form_of(const Tensor& x, const Layout& layout, int64_t kind, int64_t k, bool inside, double eps) {
-  const Form form{kind, layout.n, kind == kLayer ? layout.n : k, inside, eps};
-  if (x.numel()) check(form);
-  return form;
 }
 
 }  // namespace
@@ -92,7 +46,7 @@ NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, c
   check_arguments(input, gain, shift, maps, slope);
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
-  const Form form = form_of(x, layout, kind, k, inside, eps);
+  const Form form = form_of(x, layout.n, kind, k, inside, eps);
   const auto options = x.options().dtype(statistics_type(x));
   const int64_t count = number_of_statistics(layout);
   Tensor y = at::empty_like(x), scale = at::empty({count}, options);
@@ -117,7 +71,7 @@ NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, cons
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
-  const Form form = form_of(x, layout, kind, k, inside, eps);
+  const Form form = form_of(x, layout.n, kind, k, inside, eps);
   const int64_t count = number_of_statistics(layout), width = maps ? layout.channels : layout.n;
   check_contiguous("scale", scale, {count}, scale);
   check_contiguous("mean", mean, {kind == kLayer ? count : 0}, scale);

@@ -11,10 +11,13 @@ from rmsexp.kernels.triton.attention import attention_backward, attention_forwar
 from rmsexp.kernels.triton.gru import gru_gates_backward, gru_gates_forward
 from rmsexp.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
 from rmsexp.kernels.triton.norms import normalise_backward, normalise_forward
+from rmsexp.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 
 OPERATORS = (
     normalise_forward,
     normalise_backward,
+    pointwise_forward,
+    pointwise_backward,
     gru_gates_forward,
     gru_gates_backward,
     lstm_gates_forward,

@@ -1,0 +1,244 @@
+"""Pointwise functions with gain and shift, as Triton kernels: ``y = f(alpha * x + offset) * gain + shift``.
+
+Each program computes BLOCK_ROWS rows of n values, BLOCK_N of each at a time. The values of a row have different gains,
+the last axis or the channels of channels-last maps; or with PER_ROW they have one gain: a row is then a channel of an
+example, and row i is of channel ``i % channels``. Zhu et al. (2025); Chen et al. (2025).
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from rmsexp.kernels.forms import is_channels_last, is_readable, wide
+from rmsexp.kernels.triton.checks import check, check_parameter
+from rmsexp.kernels.triton.rows import launch_options, tanh
+
+
+@triton.jit
+def _value(x, alpha, offset, ERF: tl.constexpr):
+    """Return ``u = alpha * x + offset``, and ``f(u)``."""
+    u = x * tl.load(alpha)
+    if offset is not None:
+        u += tl.load(offset)
+    return u, tl.erf(u) if ERF else tanh(u)
+
+
+@triton.jit
+def _forward(
+    x,  # (rows, n)
+    alpha,  # (1,)
+    offset,  # (1,), or None
+    gain,  # (n,), with PER_ROW (channels,)
+    shift,  # as gain, or None
+    y,  # (rows, n), written
+    rows,
+    n,
+    channels,
+    PER_ROW: tl.constexpr,
+    ERF: tl.constexpr,  # whether f is erf; otherwise it is tanh
+    DTYPE: tl.constexpr,  # dtype in which y is computed
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    for start in range(0, n, BLOCK_N):
+        unit = start + tl.arange(0, BLOCK_N)[None, :]
+        in_row = (row < rows) & (unit < n)
+        parameter = row % channels if PER_ROW else unit
+        _, value = _value(tl.load(x + row * n + unit, in_row, other=0).to(DTYPE), alpha, offset, ERF)
+        value *= tl.load(gain + parameter, in_row, other=0)
+        if shift is not None:
+            value += tl.load(shift + parameter, in_row, other=0)
+        tl.store(y + row * n + unit, value, in_row)
+
+
+@triton.jit
+def _backward(
+    dy,  # (rows, n)
+    x,  # (rows, n)
+    alpha,  # (1,)
+    offset,  # (1,), or None
+    gain,  # (n,), with PER_ROW (channels,)
+    dx,  # (rows, n), written
+    dscalars,  # (programs, 2), written: gradients of alpha and offset from each program's rows
+    dgain,  # (programs, n), with PER_ROW (rows,), written: gradient of gain from each program's rows, or each row
+    dshift,  # as dgain, the gradient of shift; None if there is no shift
+    rows,
+    n,
+    channels,
+    PER_ROW: tl.constexpr,
+    ERF: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Compute the gradients of the inputs of :func:`_forward`. With ``h = dy * gain * f'(u)``::
+
+    dx = alpha * h, dalpha = sum of h * x, doffset = sum of h, dgain = sum of dy * f(u), dshift = sum of dy
+    """
+    program = tl.program_id(0).to(tl.int64)
+    row = (program * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
+    sums_alpha = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_offset = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_gain = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_shift = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    for start in range(0, n, BLOCK_N):
+        unit = start + tl.arange(0, BLOCK_N)[None, :]
+        in_row = (row < rows) & (unit < n)
+        parameter = row % channels if PER_ROW else unit
+        g = tl.load(dy + row * n + unit, in_row, other=0).to(DTYPE)
+        a = tl.load(x + row * n + unit, in_row, other=0).to(DTYPE)
+        u, value = _value(a, alpha, offset, ERF)
+        product = tl.where(in_row, g * value, 0)
+        if PER_ROW:
+            sums_gain += product
+            sums_shift += g
+        else:
+            tl.store(dgain + program * n + unit, tl.sum(product, 0, keep_dims=True), unit < n)
+            if dshift is not None:
+                tl.store(dshift + program * n + unit, tl.sum(g, 0, keep_dims=True), unit < n)
+        derivative = 1.1283791670955126 * tl.exp(-u * u) if ERF else 1 - value * value
+        h = tl.where(in_row, g * tl.load(gain + parameter, in_row, other=0) * derivative, 0)
+        sums_alpha += tl.where(in_row, h * a, 0)
+        sums_offset += h
+        tl.store(dx + row * n + unit, h * tl.load(alpha), in_row)
+    if PER_ROW:
+        tl.store(dgain + row, tl.sum(sums_gain, 1, keep_dims=True), row < rows)
+        if dshift is not None:
+            tl.store(dshift + row, tl.sum(sums_shift, 1, keep_dims=True), row < rows)
+    tl.store(dscalars + 2 * program, tl.sum(sums_alpha))
+    tl.store(dscalars + 2 * program + 1, tl.sum(sums_offset))
+
+
+class _Layout(NamedTuple):
+    """How a tensor is read: ``rows`` of ``n`` values; ``channels``: that of contiguous maps, 1 for other tensors."""
+
+    rows: int
+    n: int
+    channels: int
+    per_row: bool
+
+
+def _layout(x: Tensor, maps: bool) -> _Layout:
+    if maps and not is_channels_last(x):
+        examples, channels, height, width = x.shape
+        return _Layout(examples * channels, height * width, channels, True)
+    n = x.shape[1 if maps else -1]
+    return _Layout(x.numel() // max(1, n), n, 1, False)
+
+
+def _block_options(layout: _Layout) -> dict[str, int]:
+    """Return the size of a program's block, at most 4096 values, and Triton's launch options.
+
+    With many rows, a program has several, so that fewer programs write parts of the parameters' gradients.
+    """
+    width = triton.next_power_of_2(max(1, layout.n))
+    rows = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
+    units = min(width, max(1, 4096 // rows))
+    return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
+
+
+def _check_arguments(
+    x: Tensor,
+    alpha: Tensor,
+    offset: Tensor | None,
+    gain: Tensor,
+    shift: Tensor | None,
+    function: str,
+    maps: bool,
+    slope: float,
+) -> None:
+    """Check the arguments that both operators take. Raises: ValueError."""
+    if x.ndim != 4 if maps else x.ndim < 1:
+        expected = "(batch, channels, height, width)" if maps else "(…, units)"
+        raise ValueError(f"expected x of shape {expected}, got {list(x.shape)}")
+    width = x.shape[1 if maps else -1]
+    for name, vector, size in (
+        ("gain", gain, width),
+        ("shift", shift, width),
+        ("alpha", alpha, 1),
+        ("offset", offset, 1),
+    ):
+        check_parameter(name, vector, size, x.device)
+    if function not in ("tanh", "erf"):
+        raise ValueError(f"expected the function tanh or erf, got {function}")
+    if not 0 < slope <= 1:
+        raise ValueError(f"expected a slope in (0, 1], got {slope}")
+
+
+def _wide(vector: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if vector is None else vector.to(wide(x)).contiguous()
+
+
+def pointwise_forward(
+    x: Tensor,
+    alpha: Tensor,
+    offset: Tensor | None,
+    gain: Tensor,
+    shift: Tensor | None,
+    function: str,
+    maps: bool,
+    slope: float = 1.0,
+) -> Tensor:
+    """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``.
+
+    A separate kernel applies the leaky ReLU. For the arguments see :func:`rmsexp.kernels.pointwise.pointwise`.
+    """
+    _check_arguments(x, alpha, offset, gain, shift, function, maps, slope)
+    x = x if is_readable(x, maps) else x.contiguous()
+    y = torch.empty_like(x)
+    if x.numel():
+        layout = _layout(x, maps)
+        options = _block_options(layout)
+        parameters = [_wide(vector, x) for vector in (alpha, offset, gain, shift)]
+        _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
+            x, *parameters, y, *layout, function == "erf", _DTYPES[wide(x)], **options
+        )
+    return y if slope == 1 else F.leaky_relu(y, slope)
+
+
+def pointwise_backward(
+    dy: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    offset: Tensor | None,
+    gain: Tensor,
+    shift: Tensor | None,
+    function: str,
+    maps: bool,
+    slope: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x, of alpha and offset together, ``(2,)``, of gain, and of shift.
+
+    ``dy``: the gradient of the result. For the other arguments see :func:`rmsexp.kernels.pointwise.pointwise`. The
+    gradients of parameters are float64 for float64 input, otherwise float32; that of a missing shift is empty.
+    """
+    _check_arguments(x, alpha, offset, gain, shift, function, maps, slope)
+    check("dy", dy, x.shape, x.dtype, x.device)
+    if slope != 1:
+        y = pointwise_forward(x, alpha, offset, gain, shift, function, maps)
+        dy = torch.where(y > 0, dy, dy * slope)
+    x = x if is_readable(x, maps) else x.contiguous()
+    if dy.stride() != x.stride():
+        dy = torch.empty_like(x).copy_(dy)
+    layout, width = _layout(x, maps), x.shape[1 if maps else -1]
+    options = _block_options(layout)
+    programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"]) if x.numel() else 0
+    parts = (layout.rows // layout.channels if x.numel() else 0, width) if layout.per_row else (programs, width)
+    dx, dscalars = torch.empty_like(x), x.new_empty((programs, 2), dtype=wide(x))
+    dgain = dscalars.new_empty(parts)
+    dshift = None if shift is None else dscalars.new_empty(parts)
+    if x.numel():
+        parameters = [_wide(vector, x) for vector in (alpha, offset, gain)]
+        _backward[(programs,)](
+            dy, x, *parameters, dx, dscalars, dgain, dshift, *layout, function == "erf", _DTYPES[wide(x)], **options
+        )
+    return dx, dscalars.sum(0), dgain.sum(0), dscalars.new_empty(0) if dshift is None else dshift.sum(0)
+
+
+_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}

@@ -1,0 +1,164 @@
+"""Pointwise functions that take the place of a norm: DyT (Zhu et al. 2025) and Derf (Chen et al. 2025).
+
+They have no statistics: each value is mapped by itself. So padding, other examples and other time steps have no
+influence, there are no axes to choose, and a recurrence applies the same function at every step. On feature maps, gain
+and shift have one value per channel, as those of other norms; alpha and the offset are single numbers everywhere.
+
+Deviation: DyT and Derf, initial alpha
+    original: 0.5, in LLaMA 0.2 to 0.8 before attention and 0.05 to 0.2 elsewhere (dyt:other_tasks/LLaMA/README.md)
+    ours: 0.5 at every site, or norm.alpha
+    why: one value for all tasks; which one is best is a question for a campaign
+    effect: not measured
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rmsexp import checks, kernels
+from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, compute_dtype
+
+ALPHA = 0.5  # initial value of alpha in both papers
+
+
+class DynamicTanh(Normaliser):
+    """``y = tanh(alpha * x) * weight + bias``, DyT (Zhu et al. 2025, Eq. 1).
+
+    ``alpha`` is a trained number. State dicts of the authors' class can be loaded. For float16 and bfloat16 input, all
+    is computed in float32, and the result is rounded to the dtype of the input.
+
+    Args:
+        features: Number of features, the last axis of the input; with ``maps``, the number of channels.
+        alpha: Initial value of ``alpha``, greater than 0.
+        bias: Whether there is a shift, ``bias``.
+        impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" if
+            the kernels cannot be built.
+        maps: Whether the input is feature maps.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+
+    Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
+        not float32, float64, float16 or bfloat16.
+    """
+
+    function: ClassVar[str] = "tanh"  # the name of f in y = f(alpha * x + offset) * weight + bias
+    offset: nn.Parameter | None
+
+    def __init__(
+        self,
+        features: int,
+        alpha: float = ALPHA,
+        bias: bool = True,
+        *,
+        impl: str = "eager",
+        maps: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        checks.positive("alpha", alpha)
+        checks.choice("impl", impl, IMPLS)
+        super().__init__(features, gain=True, shift=bias, maps=maps, device=device, dtype=dtype)
+        self.initial_alpha, self.impl = float(alpha), impl
+        self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha, device=device, dtype=dtype))
+        self.register_parameter("offset", None)
+        self.fuses_leaky_relu = impl == "fused" and kernels.load()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set gain, shift, alpha and offset to their initial values."""
+        super().reset_parameters()
+        self.alpha.fill_(self.initial_alpha)
+        if self.offset is not None:
+            self.offset.zero_()
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
+        slope: float = 1.0,
+    ) -> Tensor:
+        """Return the result, after a leaky ReLU of this ``slope``; a slope of 1 means no leaky ReLU.
+
+        ``mask`` and ``steps`` have no effect.
+        """
+        self.check_input(x)
+        assert self.weight is not None
+        if self.fuses_leaky_relu:
+            parameters = (self.alpha, self.offset, self.weight, self.bias)
+            return kernels.pointwise(x, *parameters, self.function, maps=self.maps, slope=slope)
+        gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
+        u = self.alpha * x.to(compute_dtype(x.dtype))
+        y = getattr(torch, self.function)(u if self.offset is None else u + self.offset) * gain
+        y = y if shift is None else y + shift
+        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
+        options = {"alpha": self.initial_alpha, "bias": self.bias is not None, "impl": self.impl, "maps": self.maps}
+        return ", ".join([str(self.shape[0]), *(f"{name}={value!r}" for name, value in options.items())])
+
+
+class DynamicErf(DynamicTanh):
+    """``y = erf(alpha * x + offset) * weight + bias``, Derf (Chen et al. 2025, Eq. 10).
+
+    ``offset``, the paper's s, is a trained number that starts at 0. Arguments and errors are those of
+    :class:`DynamicTanh`.
+    """
+
+    function = "erf"
+
+    def __init__(
+        self,
+        features: int,
+        alpha: float = ALPHA,
+        bias: bool = True,
+        *,
+        impl: str = "eager",
+        maps: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(features, alpha, bias, impl=impl, maps=maps, device=device, dtype=dtype)
+        self.offset = nn.Parameter(torch.zeros_like(self.alpha))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyT(Norm):
+    """Options of DyT: ``alpha``, its initial alpha, greater than 0. There is a shift unless the model forbids one.
+
+    Whole recurrences have no fused form with it: with ``impl="fused"``, they run step by step with a fused kernel for
+    each norm, and the record says "fused norms".
+
+    Raises: ValueError for another ``alpha``.
+    """
+
+    alpha: float = ALPHA
+
+    impls = IMPLS
+    fuses_recurrences = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.positive("norm.alpha", self.alpha)
+
+    def normaliser(self, site: Site) -> DynamicTanh:
+        return self._layer(site, DynamicTanh)
+
+    def _layer(self, site: Site, layer: type[DynamicTanh]) -> DynamicTanh:
+        return layer(site.features, self.alpha, site.shift is not False, impl=self.impl, maps=site.maps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derf(DyT):
+    """Options of Derf. See :class:`DyT`."""
+
+    def normaliser(self, site: Site) -> DynamicErf:
+        layer = self._layer(site, DynamicErf)
+        assert isinstance(layer, DynamicErf)
+        return layer

@@ -1,0 +1,64 @@
+"""Every norm on every task through the command line, for ten steps, with elementary operations and with fused kernels.
+
+The table of losses is printed: ``pytest -m minutes -n 0 -s tests/end_to_end/test_every_norm.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers.tasks import Ended, Main
+
+from rmsexp import config, record
+
+NORMS = [[f"norm={name}"] for name in config.options("norm")]
+VARIANTS = [*NORMS, ["norm=rms", "norm.gain=false"]]
+TASKS = {
+    "cifar10": ["task=cifar10", "model.width=0.05", "batch_size=8"],
+    **{task: [*translation_tasks.tiny(task), *translation_tasks.SHORT] for task in translation_tasks.TASKS},
+    **{task: reading_and_retrieval.tiny(task) for task in reading_and_retrieval.TASKS},
+    "language_model": list(language_models.TINY),
+}
+NOT_FUSED = {"bn", "mean_only_bn"}
+BY_STEP = {"rnnsearch", "attentive_reader", "order_embedding"}  # tasks with recurrences
+
+pytestmark = [
+    pytest.mark.minutes,
+    pytest.mark.usefixtures("fused_kernels", "small_synthetic_data"),
+]
+
+
+def cell(done: Ended, folder: Path) -> str:
+    """Return the last training loss and the implementation, or the message of a run that was refused."""
+    if done.status != 0:
+        return done.err.strip().splitlines()[-1]
+    (path,) = record.find_runs(folder)
+    run = record.read(path)
+    losses = [row["loss"] for row in run.metrics if row["split"] == "train"]
+    assert all(math.isfinite(loss) for loss in losses)
+    return f"{losses[-1]:.3f} ({run.run['impl']})"
+
+
+@pytest.mark.parametrize("impl", ["eager", "fused"])
+@pytest.mark.parametrize("task", TASKS)
+def test_every_norm_trains_or_is_refused_in_one_line(
+    main: Main, data_root: Path, text_root: Path, tmp_path: Path, task: str, impl: str
+) -> None:
+    root = {"cifar10": data_root, "rnnsearch": text_root, "transformer": text_root}.get(task, tmp_path)
+    steps = ["max_steps=10", "schedule.steps=10", "log_every=10", "eval_every=10", f"data.root={root}"]
+    print(f"\n{task}, impl={impl}")
+    for number, words in enumerate(VARIANTS):
+        folder = tmp_path / str(number)
+        done = main(*TASKS[task], *steps, *words, f"norm.impl={impl}", f"results={folder}")
+        text = cell(done, folder)
+        print(f"  {' '.join(words):28} {text}")
+        name = words[0].removeprefix("norm=")
+        if impl == "fused" and name in NOT_FUSED:
+            done.assert_refused("norm.impl=fused is not known; this norm has only eager")
+            continue
+        assert done.status == 0, done.err
+        by_step = impl == "fused" and name in ("dyt", "derf") and task in BY_STEP
+        assert text.endswith(f"({'fused norms' if by_step else impl})")
