@@ -78,8 +78,9 @@ def test_half_is_float32_rounded(name: str, operand: str, dtype: torch.dtype) ->
         return [y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], dy.to(x.dtype))]
 
     half = gradients(fused.to(dtype), x)
+    step = torch.finfo(dtype).eps if INTERPRETED else 0.0  # the interpreter truncates where a GPU rounds to nearest
     for result, expected in zip(half, gradients(fused.float(), x.float()), strict=True):
-        assert torch.equal(result, expected.to(dtype))
+        torch.testing.assert_close(result, expected.to(dtype), rtol=step, atol=step / 8)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="one program after the other")
