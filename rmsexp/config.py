@@ -382,12 +382,12 @@ def _suffix(differences: dict[str, Any]) -> str:
     return shortened("".join(f"+{key}={_short(value)}" for key, value in differences.items()))
 
 
-def shortened(text: str) -> str:
-    """Return the end of a folder's name, cut to ``LONGEST_SUFFIX`` bytes, with its digest if it is longer."""
-    if len(text.encode()) <= LONGEST_SUFFIX:
+def shortened(text: str, longest: int = LONGEST_SUFFIX) -> str:
+    """Return a name, or the end of one, cut to ``longest`` bytes, with its digest if it is longer."""
+    if len(text.encode()) <= longest:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{text.encode()[: LONGEST_SUFFIX - 9].decode(errors='ignore')}+{digest}"
+    return f"{text.encode()[: longest - 9].decode(errors='ignore')}+{digest}"
 
 
 def _short(value: Any) -> str:

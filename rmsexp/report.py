@@ -13,12 +13,12 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from rmsexp import compare, config, cores, process, record
+from rmsexp import config, cores, process, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.compare import campaign_report, overview, setting_report
 from rmsexp.compare.records import campaigns, timing_records
-from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.load import Records, load_stored
 
 OVERVIEW = "report"
 COMMITTED = ("results", record.REFERENCE)  # the end of the path of committed records
@@ -68,7 +68,7 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
 
 def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
     problems: list[str] = []
-    records, timings = compare.load(results, pool), timing_records.load(results, problems)
+    records, timings = load_stored(results, pool), timing_records.load(results, problems)
     if records.runs.empty:
         raise ValueError(f"{results} contains no runs; train some: python -m rmsexp -m norm=ln,rms results={results}")
     settings = records.settings()

@@ -247,7 +247,8 @@ def _run(
 
         atomic.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
         update_record()
-        views = loggers.make(cfg.logger, folder.path, job.resolved, start.state.step, failures)
+        facts = run_file.identity | {"sessions": sessions}
+        views = loggers.make(cfg.logger, loggers.Run(folder.path, job.resolved, facts, start.state.step), failures)
         parts_of_trainer = (stepper, start, folder, interrupt, contention, views, display, update_record)
         trainer = (
             Trainer(*parts_of_trainer, around.pause) if group is None else JointTrainer(*parts_of_trainer, group=group)

@@ -71,6 +71,7 @@ BLOCKS: Blocks = {
     "preempted-sweep": checks.preempted_sweep,
     "ray-node-lost": checks.ray_node_lost,
     "distributed-equality": checks.distributed_equality,
+    "report-at-size": checks.report_at_size,
     "recurrences": layers.recurrences,
 }
 

@@ -51,6 +51,16 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def store_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the metrics that reports store away from those of this user."""
+    from rmsexp.compare.records import store
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "STORE", tmp_path_factory.mktemp("store"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def fused_kernels() -> None:
     """Load the fused kernels, or skip the test where they cannot be built."""

@@ -38,6 +38,6 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
 
 def check(records: Records) -> None:
     """Raise ValueError if the records of a setting have no metrics, or if none of its runs names a target metric."""
-    if records.metrics.empty:
+    if not records.has_metrics:
         raise ValueError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

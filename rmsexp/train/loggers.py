@@ -1,4 +1,4 @@
-"""Copy the metrics to TensorBoard and Weights & Biases.
+"""Copy the metrics to TensorBoard and Weights & Biases, where each can be drawn against steps and time in training.
 
 Loggers do not change the results of a run: a logger that fails is switched off, and the run goes on without it.
 """
@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
+import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp.config import LoggerConfig
+from rmsexp import atomic
+from rmsexp.config import NOT_IDENTITY, LoggerConfig, flatten, shortened
 from rmsexp.record import TIMED, Row
 from rmsexp.train.failures import Failures
+
+LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases
 
 
 class Logger(Protocol):
@@ -24,31 +31,51 @@ class Logger(Protocol):
         """Close the logger at the end of the process. ``status``: the run's final status."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """The run whose metrics are logged.
+
+    Attributes:
+        folder: its folder.
+        config: its resolved config.
+        facts: the content of its ``run.json``.
+        step: where it begins or continues.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    step: int
+
+
 def check(options: LoggerConfig) -> None:
     """Raise ValueError if a config chooses TensorBoard and it is not installed."""
     if options.tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'")
 
 
-def make(options: LoggerConfig, folder: Path, config: Mapping[str, Any], step: int, failures: Failures) -> list[Logger]:
+def make(options: LoggerConfig, run: Run, failures: Failures) -> list[Logger]:
     """Return the loggers that a config chooses.
 
-    ``step``: where the run begins or continues. TensorBoard drops what an earlier process wrote for later steps.
     ``failures``: gets the error of a logger that fails, which is then switched off.
     """
     chosen = {name: vars(settings) for name, settings in vars(options).items() if settings is not None}
     return [
-        SafeLogger(f"logger={name}", failures, functools.partial(KINDS[name], folder, config, step, **settings))
+        SafeLogger(f"logger={name}", failures, functools.partial(KINDS[name], run, **settings))
         for name, settings in chosen.items()
     ]
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """Return a row's finite values by names such as ``train/loss``; ``<split>/time`` is the time axis in seconds."""
-    split, seconds = row["split"], row["seconds"]
+    """Return a row's finite values by names such as ``train/loss``; ``<split>/time`` is the time in training."""
     skipped = ("step", "split", "seconds")
-    values = {f"{split}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
-    return values | {f"{split}/time": sum(seconds[name] for name in TIMED)}
+    values = {f"{row['split']}/{key}": value for key, value in row.items() if key not in skipped and value is not None}
+    return values | {f"{row['split']}/time": time(row)}
+
+
+def time(row: Row) -> float:
+    """Return the seconds that the run had spent on training when a row was recorded."""
+    return sum(row["seconds"][name] for name in TIMED)
 
 
 class SafeLogger:
@@ -68,46 +95,99 @@ class SafeLogger:
 
 
 class TensorBoardLogger:
-    """Writes event files to ``<run>/tensorboard``."""
+    """Writes event files to ``<run>/tensorboard``: values, hyperparameters, and the layout of "Custom Scalars".
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
+    The wall time of a value is the beginning of the run plus the time in training, so that TensorBoard draws values
+    against this time on its axes "relative" and "wall". What an earlier process wrote for later steps is dropped.
+    """
+
+    def __init__(self, run: Run) -> None:
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
+        self._began = datetime.fromisoformat(run.facts["sessions"][0]["started"]).timestamp()
+        purge_step = run.step + 1 if run.step else 0
+        self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge_step)
+        self._writer.add_custom_scalars(_layout(run.facts["quantities"]))
+        hyperparameters = hparams_pb(_hyperparameters(run), start_time_secs=self._began)
+        self._writer._get_file_writer().add_summary(hyperparameters)  # add_hparams would begin another run
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
-            self._writer.add_scalar(name, value, row["step"])
+            self._writer.add_scalar(name, value, row["step"], walltime=self._began + time(row))
 
     def close(self, status: str) -> None:  # noqa: ARG002
         self._writer.close()
 
 
-class WandbLogger:
-    """Writes to Weights & Biases, with files in ``<run>/wandb``; all processes of a run use the same id."""
+def _hyperparameters(run: Run) -> dict[str, bool | float | str]:
+    """Return the values of a run's identity except the seed: TensorBoard averages runs that have the same values."""
+    values = {key: run.facts[key] for key in ("task", "scale", "setting", "series")}
+    for key, value in flatten(run.config).items():
+        if key not in NOT_IDENTITY and not key.startswith("logger") and value is not None:
+            values[key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return values
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], step: int, mode: str, project: str) -> None:  # noqa: ARG002
+
+def _layout(quantities: list[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """Return TensorBoard's layout: a chart per metric of the task's quantities, with a line per split, and training.
+
+    TensorBoard takes the names in a layout as regular expressions.
+    """
+    shown: dict[str, list[Any]] = {}
+    for quantity in quantities:
+        names = shown.setdefault(quantity["label"], ["Multiline", []])[1]
+        names.append(re.escape(f"{quantity['split']}/{quantity['metric']}") + "$")
+    training = {"learning rate": "train/lr", "norm of the gradient": "train/grad_norm", "time, s": "train/time"}
+    return {"quantities": shown, "training": {title: ["Multiline", [f"{name}$"]] for title, name in training.items()}}
+
+
+class WandbLogger:
+    """Writes to Weights & Biases, with files in ``<run>/wandb``.
+
+    The runs of a setting are a group. The step is that of the run; ``time``, the seconds in training, is the default
+    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values.
+    """
+
+    def __init__(self, run: Run, mode: str, project: str) -> None:
         import wandb
 
-        name = "-".join(folder.parts[-4:])
-        folder.joinpath("wandb").mkdir(parents=True, exist_ok=True)
+        facts = run.facts
+        setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
+        tags = dict.fromkeys(str(facts[key])[:LONGEST_TAG] for key in ("task", "scale", "norm", "impl"))
         self._run = wandb.init(
             mode=mode,  # type: ignore[arg-type]
             project=project,
-            dir=str(folder),
-            name=name,
-            id=name.replace("+", "-").replace("=", "-"),
+            dir=str(run.folder),
+            name=shortened(f"{setting}/{series}".replace("/", "-"), LONGEST_NAME),
+            group=shortened(setting, LONGEST_NAME),
+            tags=list(tags),
+            id=_id(run),
             resume="allow",
-            config=dict(config),
+            config={**run.config, "setting": facts["setting"], "series": facts["series"]},
             settings=wandb.Settings(silent=True, console="off"),
         )
+        self._run.define_metric("time")
+        self._run.define_metric("*", step_metric="time", step_sync=False)
 
     def log(self, row: Row) -> None:
-        self._run.log(scalars(row), step=row["step"])
+        self._run.log(scalars(row) | {"time": time(row)}, step=row["step"])
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
         self._run.finish(exit_code=1 if status == "failed" else 0)
+
+
+def _id(run: Run) -> str:
+    """Return the id of a run in Weights & Biases: a continued run keeps it, and a run that begins gets a random one.
+
+    So runs of the same name never meet, such as those of two machines, or one that was begun anew. A file has the id.
+    """
+    path = run.folder / "wandb" / "id"
+    if run.step == 0 or not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        atomic.write_atomic(path, uuid.uuid4().hex)
+    return path.read_text()
 
 
 KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}

@@ -174,6 +174,29 @@ def distributed_equality(evidence: Evidence) -> str:
     return _newest(evidence, "distributed_equality", command, describe)
 
 
+def report_at_size(evidence: Evidence) -> str:
+    """How long reports of many runs take, and how much memory."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        results = content["results"]
+        rows = [
+            {
+                "runs": f"{size['runs']:,}",
+                "report": name,
+                "seconds": f"{found['seconds']:.0f}",
+                "CPU seconds": f"{found['cpu']:.0f}",
+                "memory, GiB": f"{found['memory'] / 2**30:.2f}",
+                "load before": f"{size['load']:.1f}",
+            }
+            for size in results["sizes"]
+            for name, found in size["reports"].items()
+        ]
+        head = f"At commit {_commit(content)}, runs of {results['rows']:,} rows in {results['settings']} settings:"
+        return paragraphs(head, table(rows))
+
+    return _newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
+
+
 def _remained(errors: list[str]) -> str:
     return f"{plural(len(errors), 'difference').capitalize()} remained" if errors else "No difference remained"
 

@@ -31,6 +31,11 @@ RECORDS: dict[str, dict[str, Any]] = {
     "fuzz": {"seconds": 520.0, "kinds": 0, "readers": [{"reader": "runs", "inputs": 7, "slowest, s": 0.5}]},
     "chaos": {"kills": 20, "errors": [], "seconds": 9.0},
     "campaign_kills": {"kills": 10, "errors": ["x"], "seconds": 9.0},
+    "report_at_size": {
+        "rows": 2000,
+        "settings": 5,
+        "sizes": [{"runs": 1000, "load": 0.5, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
+    },
     "ray_node_lost": {"nodes": 2, "errors": ["x"], "seconds": 9.0},
     "preempted_sweep": {"runs": 12, "kills": 2, "errors": [], "seconds": 9.0},
     "chaos_sweep": {
@@ -80,6 +85,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
+    "report-at-size": ["runs of 2,000 rows in 5 settings", "| 1,000 | again | 20 | 31 | 0.50 | 0.5 |"],
     "ray-node-lost": ["one of 2 nodes was removed while both trained. One difference remained to the undisturbed"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rmsexp import app, config, process
-from rmsexp.compare.records.load import _machine
+from rmsexp.compare.records.one_run import _machine
 from rmsexp.train.distributed import heartbeat
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.distributed.heartbeat import Heartbeat

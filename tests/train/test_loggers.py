@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,12 +49,17 @@ def tiny(data_root: Path, results: Path, *overrides: str) -> config.Job:
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return (step, value) pairs by name, as TensorBoard reads them from a run's event files."""
+    logged = accumulated(folder)
+    names = logged.Tags()["scalars"]
+    return {name: [(event.step, event.value) for event in logged.Scalars(name)] for name in names}
+
+
+def accumulated(folder: Path) -> Any:
+    """Return a run's event files as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    names = accumulator.Tags()["scalars"]
-    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
+    return accumulator.Reload()
 
 
 def expected_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -71,11 +79,47 @@ def test_tensorboard_has_the_values_of_the_record(runs: dict[str, Path], choice:
     assert [step for step, _ in logged["test/error"]] == [0, 2, 4]
 
 
-def wandb_records(folder: Path) -> Iterator[object]:
-    """Yield the records of an offline run. Its file has a header of 7 bytes and LevelDB's blocks of 32 KiB."""
+def test_tensorboard_draws_values_against_time_in_training(runs: dict[str, Path]) -> None:
+    """Its axes "wall" and "relative" show the beginning of the run plus the time in training."""
+    folder = runs["tensorboard"]
+    began = datetime.fromisoformat(record.RunFolder(folder).read_run()["sessions"][0]["started"]).timestamp()
+    logged = accumulated(folder)
+    names = [name for name in logged.Tags()["scalars"] if not name.endswith("/time")]
+    assert "test/error" in names
+    for name in names:
+        seconds = [event.value for event in logged.Scalars(f"{name.partition('/')[0]}/time")]
+        assert [event.wall_time - began for event in logged.Scalars(name)] == pytest.approx(seconds, abs=1e-3)
+
+
+def test_tensorboard_has_hyperparameters_without_the_seed(runs: dict[str, Path]) -> None:
+    from tensorboard.plugins.hparams import metadata
+
+    content = accumulated(runs["tensorboard"]).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    start = metadata.parse_session_start_info_plugin_data(content)
+    values = {key: getattr(value, value.WhichOneof("kind")) for key, value in start.hparams.items()}
+    expected = {"task": "cifar10", "scale": "demo", "series": "rms", "norm._target_": "rmsexp.norms.RMS"}
+    assert values.items() >= (expected | {"batch_size": 8.0, "model.width": 0.05, "norm.axes": "[2, 3]"}).items()
+    assert not values.keys() & {"seed", "results", "threads", "max_steps"}  # seeds are one group, whose mean is shown
+
+
+def test_tensorboard_s_layout_has_the_quantities_of_the_task(runs: dict[str, Path]) -> None:
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    logged = accumulated(runs["tensorboard"])
+    layout = layout_pb2.Layout.FromString(logged.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    assert charts["loss"] == ["train/loss$"]
+    assert charts["error"] == ["train/error$", "test/error$"]
+    assert charts["learning rate"] == ["train/lr$"]
+    names = logged.Tags()["scalars"]
+    assert all(any(re.match(pattern, name) for name in names) for patterns in charts.values() for pattern in patterns)
+
+
+def wandb_records(process: Path) -> Iterator[object]:
+    """Yield the records of a process of an offline run. Its file has a header of 7 bytes and LevelDB's blocks."""
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    (path,) = process.glob("run-*.wandb")
     content, position, parts = path.read_bytes(), 7, b""
     assert content.startswith(b":W&B")
     while position + 7 <= len(content):
@@ -93,31 +137,82 @@ def wandb_records(folder: Path) -> Iterator[object]:
             parts = b""
 
 
+class WandbRun:
+    """What Weights & Biases stored of one process: ``run``, ``config``, ``summary``, ``exits``, ``metrics``, and the
+    rows of ``history`` with their steps."""
+
+    def __init__(self, process: Path) -> None:
+        self.history, self.summary, self.config, self.exits, self.metrics = [], {}, {}, [], []
+        for entry in wandb_records(process):
+            if entry.HasField("history"):
+                items = {item.key or "/".join(item.nested_key): item.value_json for item in entry.history.item}
+                values = {key: json.loads(value) for key, value in items.items() if not key.startswith("_")}
+                self.history.append((entry.history.step.num, values))
+            elif entry.HasField("summary"):
+                self.summary |= {item.key: json.loads(item.value_json) for item in entry.summary.update}
+            elif entry.HasField("run"):
+                self.run = entry.run
+                self.config |= {item.key: json.loads(item.value_json) for item in entry.run.config.update}
+            elif entry.HasField("metric"):
+                self.metrics.append(entry.metric)
+            elif entry.HasField("exit"):
+                self.exits.append(entry.exit.exit_code)
+
+
+def wandb_runs(folder: Path) -> list[WandbRun]:
+    """Return what Weights & Biases stored of each process of an offline run, in the order of their steps."""
+    found = [WandbRun(process) for process in folder.glob("wandb/offline-run-*")]
+    return sorted(found, key=lambda process: process.history[0][0])
+
+
 def test_wandb_offline_has_the_values_of_the_record(runs: dict[str, Path]) -> None:
-    folder, history, summary, logged_config, exits = runs["[wandb,tensorboard]"], [], {}, {}, []
-    for entry in wandb_records(folder):
-        if entry.HasField("history"):
-            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in entry.history.item}
-            logged = {key: value for key, value in items.items() if not key.startswith("_")}
-            history.append((entry.history.step.num, logged))
-        elif entry.HasField("summary"):
-            summary |= {item.key: json.loads(item.value_json) for item in entry.summary.update}
-        elif entry.HasField("run"):
-            logged_config |= {item.key: json.loads(item.value_json) for item in entry.run.config.update}
-            identity = (entry.run.run_id, entry.run.project)
-        elif entry.HasField("exit"):
-            exits.append(entry.exit.exit_code)
-    rows = record.RunFolder(folder).read_metrics()[0]
+    (logged,) = wandb_runs(runs["[wandb,tensorboard]"])
+    rows = record.RunFolder(runs["[wandb,tensorboard]"]).read_metrics()[0]
     by_step: dict[int, dict[str, float]] = {}
     for row in rows:  # W&B merges the rows of one step
-        by_step[row["step"]] = by_step.get(row["step"], {}) | loggers.scalars(row)
-    assert history == list(by_step.items())
-    assert sum("test/error" in logged for _, logged in history) == 3
-    assert sum("train/loss" in logged for _, logged in history) == 4
-    assert summary["status"] == "finished"
-    assert exits == [0]
-    assert identity == ("cifar10-demo-batch_size-8-model.width-0.05-rms-seed0", "rmsexp")
-    assert (logged_config["task"], logged_config["batch_size"]) == ("cifar10", 8)
+        time = row["seconds"]["data"] + row["seconds"]["train"]
+        by_step[row["step"]] = by_step.get(row["step"], {}) | loggers.scalars(row) | {"time": time}
+    assert logged.history == list(by_step.items())
+    assert sum("test/error" in values for _, values in logged.history) == 3
+    assert sum("train/loss" in values for _, values in logged.history) == 4
+    assert (logged.summary["status"], logged.exits) == ("finished", [0])
+
+
+def test_wandb_can_draw_every_value_against_time_in_training(runs: dict[str, Path]) -> None:
+    """The steps are those of the run, and each row has the time, which is the default axis."""
+    (logged,) = wandb_runs(runs["[wandb,tensorboard]"])
+    assert all(values["time"] == values.get("train/time", values["time"]) for _, values in logged.history)
+    assert [step for step, _ in logged.history] == [0, 1, 2, 3, 4]
+    defined = [(metric.name or metric.glob_name, metric.step_metric) for metric in logged.metrics]
+    assert defined == [("time", ""), ("*", "time")]
+
+
+def test_wandb_names_the_run_its_group_and_tags(runs: dict[str, Path]) -> None:
+    (logged,) = wandb_runs(runs["[wandb,tensorboard]"])
+    assert logged.run.project == "rmsexp"
+    assert logged.run.display_name == "cifar10-demo+batch_size=8+model.width=0.05-rms-seed0"
+    assert logged.run.run_group == "cifar10/demo+batch_size=8+model.width=0.05"
+    assert list(logged.run.tags) == ["cifar10", "demo", "rms", "eager"]
+    assert logged.config["setting"] == "demo+batch_size=8+model.width=0.05"
+    assert [logged.config[key] for key in ("task", "series", "batch_size")] == ["cifar10", "rms", 8]
+
+
+def test_a_continued_run_keeps_its_id_and_one_begun_anew_gets_another(data_root: Path, tmp_path: Path) -> None:
+    for options in (["max_steps=2"], [], ["force=true"]):
+        job = tiny(data_root, tmp_path, "logger=wandb", *options)
+        assert runner.execute(job).status == "finished"
+    earlier = wandb_runs(job.folder.with_name("seed0.old0"))
+    (anew,) = wandb_runs(job.folder)
+    assert [[step for step, _ in process.history] for process in earlier] == [[0, 1, 2], [3, 4]]
+    assert earlier[0].run.run_id == earlier[1].run.run_id != anew.run.run_id
+
+
+def test_runs_of_one_name_on_two_machines_have_different_ids(tmp_path: Path) -> None:
+    ids = []
+    for machine in ("a", "b"):
+        (tmp_path / machine).mkdir()
+        ids += [loggers._id(logged_run(tmp_path / machine, step)) for step in (0, 3)]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 @pytest.mark.parametrize("choice", ["tensorboard", "[wandb,tensorboard]"])
@@ -150,13 +245,19 @@ def test_unknown_loggers_and_options_are_refused(data_root: Path, tmp_path: Path
     assert str(error.value).startswith(message)
 
 
+def logged_run(folder: Path, step: int) -> loggers.Run:
+    """Return a run that begins or continues at a step, for loggers."""
+    facts = dict.fromkeys(("task", "scale", "setting", "series"), "x") | {"quantities": []}
+    return loggers.Run(folder, {}, facts | {"sessions": [{"started": "2026-11-23T00:00:00+00:00"}]}, step)
+
+
 @pytest.mark.parametrize("resumed", [0, 3])
 def test_a_continued_run_replaces_tensorboard_s_values_after_its_checkpoint(tmp_path: Path, resumed: int) -> None:
-    killed = loggers.TensorBoardLogger(tmp_path, {}, 0)
+    killed = loggers.TensorBoardLogger(logged_run(tmp_path, 0))
     for step in range(6):
         killed.log(make_row(step, 1.0))
     killed.close("failed")
-    after = loggers.TensorBoardLogger(tmp_path, {}, resumed)
+    after = loggers.TensorBoardLogger(logged_run(tmp_path, resumed))
     for step in range(resumed + 1, 5):
         after.log(make_row(step, 2.0))
     after.close("finished")

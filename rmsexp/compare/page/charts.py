@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import escape
+from numpy.typing import ArrayLike
 
 from rmsexp.compare import paper
 from rmsexp.compare.page.colours import on_dark
@@ -105,7 +106,15 @@ def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) ->
     return {"x": _numbers(x), "y": _numbers(y)}
 
 
-def _numbers(values: Iterable[float]) -> list[float]:
-    """Return the values with six significant digits, and whole numbers as integers, which halves the page's size."""
-    rounded = (float(f"{value:.6g}") for value in values)
-    return [int(value) if value.is_integer() else value for value in rounded]
+def _numbers(values: ArrayLike) -> list[float]:
+    """Return the values with six significant digits, and whole numbers as integers, which halves the page's size.
+
+    A page of 1,000 runs has some millions of values, so they are rounded together.
+    """
+    array = np.asarray(values, dtype=float)
+    with np.errstate(all="ignore"):  # zeros and values that are not finite remain as they are
+        decimals = 5 - np.floor(np.log10(np.abs(array)))
+        factors = 10.0 ** np.abs(decimals)  # exact, unlike negative powers
+        rounded = np.where(decimals > 0, np.rint(array * factors) / factors, np.rint(array / factors) * factors)
+    rounded = np.where(np.isfinite(rounded), rounded, array)
+    return [int(value) if value.is_integer() else value for value in rounded.tolist()]

@@ -157,7 +157,8 @@ def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits
         averaged, _ = curves.averaged(series_runs, timed=timed)
         mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
         mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), limits.mean)]
-        seeds = [_seed(run, points[run["folder"]], limits.seed) for run in series_runs.to_dict("records")]
+        drawn = series_runs[["folder", "seed", "status", "time_excluded"]].to_dict("records")
+        seeds = [_seed(run, points[run["folder"]], limits.seed) for run in drawn]
         result.append(Curve(series, seeds, mean, len(averaged), bool(averaged["time_excluded"].any())))
     return result
 

@@ -7,7 +7,6 @@ have panels of their own, beside or below ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -75,7 +74,7 @@ def draw(title: str, lines: Sequence[str], records: Records, rows: Mapping[str, 
 def _ours(records: Records, rows: Mapping[str, str], view: View) -> Chart:
     """Return the chart of a view, with the curves of the rows in their order, and perhaps those of the paper."""
     if view.steps is not None:
-        records = replace(records, metrics=records.metrics[records.metrics["step"] <= view.steps])
+        records = Records(records.runs, records.metrics[records.metrics["step"] <= view.steps], records.problems)
     chart = panels.chart(records, view.quantity, LIMITS, [view.x])
     panel = chart.panels[view.x]
     curves = [curve for curve in panel.curves if curve.from_paper]

@@ -220,7 +220,8 @@ def _interim(state: State, records: Records, norm: str) -> pd.DataFrame:
     """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
     folders = [_folder(state, job) for job, result in state.jobs("final", norm) if result.status == "finished"]
     metric = state.campaign.score.metric
-    rows = records.metrics[(records.metrics["split"] == names.INTERIM) & records.metrics["folder"].isin(folders)]
+    rows = records.only(folders).metrics
+    rows = rows[rows["split"] == names.INTERIM]
     points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
     if not points:
         return pd.DataFrame(columns=["x", "mean", "low", "high"])

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
-from rmsexp import readers, record
-from rmsexp.compare.records.names import FLOAT32, PRECISION, norm_of, precision_of
-from rmsexp.compare.records.time_states import time_state
-from rmsexp.rules import quantities, score
+from rmsexp import record
+from rmsexp.compare.records import store
+from rmsexp.compare.records.names import FLOAT32, PRECISION
+from rmsexp.compare.records.one_run import DAMAGE as DAMAGE
+from rmsexp.compare.records.one_run import Numbers, load_run
+from rmsexp.compare.records.one_run import number as number
+from rmsexp.compare.records.store import StoredRun
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
@@ -33,13 +34,11 @@ RUN_COLUMNS = (
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
-Numbers = NDArray[np.float64]
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a missing or damaged file can raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each object is a key of its own in caches
 class Records:
-    """Runs and their metrics.
+    """Runs and their metrics, which nobody changes.
 
     Attributes:
         runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, or the name of its
@@ -61,6 +60,11 @@ class Records:
     def names(self) -> tuple[str, str]:
         """The task and the setting of the first run. If ``runs`` are of one setting, they are those of all runs."""
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether there is a row of metrics."""
+        return not self.metrics.empty
 
     def select(self, task: str, setting: str) -> Records:
         """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs."""
@@ -94,22 +98,73 @@ class Records:
         return [problem for problem in self.problems if problem.startswith(prefixes)]
 
 
-def load(root: str | Path, pool: Executor | None = None) -> Records:
-    """Load every run below ``root``, one after the other or, if ``pool`` is given, several at the same time.
+class StoredRecords(Records):
+    """Records whose metrics are in the store of metrics, and are read from there whenever they are asked for.
+
+    So many runs need little memory, here and where records are sent to another process. Only the metrics of the object
+    that was asked last stay in memory.
+    """
+
+    def __init__(self, runs: pd.DataFrame, stored: Sequence[StoredRun], problems: list[str]) -> None:
+        for name, value in {"runs": runs, "problems": problems, "_stored": stored}.items():
+            object.__setattr__(self, name, value)  # the class is frozen
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        return _read(self)
+
+    @property
+    def has_metrics(self) -> bool:
+        return any(stored.has_metrics for stored in self.__dict__["_stored"])
+
+    def only(self, folders: Iterable[str]) -> Records:
+        kept = set(folders)
+        return self._part(self.runs["folder"].isin(kept).to_numpy(), kept)
+
+    def settings(self) -> dict[Path, Records]:
+        folder_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1])).to_numpy()
+        return {Path(folder): self._part(folder_of_run == folder, [folder]) for folder in sorted(set(folder_of_run))}
+
+    def _part(self, kept: NDArray[np.bool_], folders: Iterable[str]) -> Records:
+        stored = [run for run, keep in zip(self.__dict__["_stored"], kept, strict=True) if keep]
+        return StoredRecords(self.runs[kept].reset_index(drop=True), stored, self._problems_below(folders))
+
+
+@lru_cache(maxsize=1)
+def _read(records: StoredRecords) -> pd.DataFrame:
+    parts = store.metrics(records.__dict__["_stored"])
+    return _metrics(records.runs, [columns for columns, _ in parts], _united([splits for _, splits in parts]))
+
+
+def load(root: str | Path) -> Records:
+    """Load every run below ``root``.
 
     Copies of runs that lie in the folder of another run are left out, so that no run counts twice, and none counts as a
     run of another setting.
     """
-    folders = list(record.find_runs(Path(root)))
-    loaded = list(map(_load_run, folders) if pool is None else pool.map(_load_run, folders, chunksize=16))
+    loaded = [load_run(folder) for folder in record.find_runs(Path(root))]
     misplaced = _misplaced([part.run for part in loaded])
     loaded = [part for part in loaded if part.run["folder"] not in misplaced]
     runs = _labelled(pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS)))
-    splits = (
-        union_categoricals([part.splits for part in loaded], sort_categories=True) if loaded else pd.Categorical([])
-    )
-    metrics = _metrics(runs, [part.columns for part in loaded], splits)
+    metrics = _metrics(runs, [part.columns for part in loaded], _united([part.splits for part in loaded]))
     return Records(runs, metrics, [problem for part in loaded for problem in part.problems] + list(misplaced.values()))
+
+
+def load_stored(root: Path, pool: Executor) -> Records:
+    """Return the same as :func:`load`, for many runs: their metrics are stored, and read again only if they changed.
+
+    ``pool`` reads several runs at the same time.
+    """
+    read = list(pool.map(store.read, record.find_runs(root), chunksize=16))
+    misplaced = _misplaced([stored.run for stored in read])
+    read = [stored for stored in read if stored.run["folder"] not in misplaced]
+    runs = _labelled(pd.DataFrame([stored.run for stored in read], columns=list(RUN_COLUMNS)))
+    return StoredRecords(runs, read, [line for stored in read for line in stored.problems] + list(misplaced.values()))
+
+
+def _united(splits: list[pd.Categorical]) -> pd.Categorical:
+    """Return the splits of several runs, one after the other."""
+    return union_categoricals(splits, sort_categories=True) if splits else pd.Categorical([])
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -150,40 +205,6 @@ def _name(run: dict[str, Any], place: Path) -> tuple[str, ...]:
     return str(run["task"]), str(run["setting"]), str(run["series"]), f"seed{run['seed']}"
 
 
-class _LoadedRun(NamedTuple):
-    """The record of one run.
-
-    Attributes:
-        run: the row of the run in ``Records.runs``.
-        columns: the readable lines of its ``metrics.jsonl``, as one array per numeric column of ``Records.metrics``.
-        splits: the split of each of these lines, categorical.
-        problems: the lines of text that the run adds to ``Records.problems``.
-    """
-
-    run: dict[str, Any]
-    columns: dict[str, Numbers]
-    splits: Any
-    problems: list[str]
-
-
-def _load_run(folder: Path) -> _LoadedRun:
-    gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
-    try:
-        return _read(folder)
-    finally:
-        gc.enable()
-
-
-def _read(folder: Path) -> _LoadedRun:
-    problems: list[str] = []
-    run = _run(folder, problems)
-    rows = _rows(folder, problems)
-    columns = _columns(rows)
-    run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
-    splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
-    return _LoadedRun(run, columns, splits, problems)
-
-
 def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
     """Return ``Records.metrics``, without rows whose step is NaN.
 
@@ -200,6 +221,7 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
     for key in IDENTITY:
         codes, names = pd.factorize(runs[key])
         repeated = np.repeat(codes, lengths)
+        names = pd.Index(names, dtype=object)  # conversions from PyArrow's strings took a tenth of a report's time
         columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
     columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
     columns["split"] = splits
@@ -210,164 +232,3 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
     frame = pd.DataFrame(columns, copy=False)
     unknown = frame["step"].isna()
     return frame[~unknown].reset_index(drop=True) if unknown.any() else frame
-
-
-def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """Return the row of a run in ``Records.runs``. Add a line to ``problems`` for each file that cannot be read.
-
-    If ``run.json`` cannot be read, the task, setting, series and seed come from the names of the folders.
-    """
-    task, setting, series, seed = folder.absolute().parts[-4:]
-    run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
-    run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
-    run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
-    run["precision"] = precision_of(setting)
-    try:
-        run |= _description(readers.read_json(folder / record.RUN))
-    except DAMAGE as error:
-        problems.append(_problem(folder / record.RUN, error))
-    try:
-        status = record.RunFolder(folder).read_status()
-        run |= {"status": str(status["status"]), "error": status.get("error"), "step": int(status.get("step") or 0)}
-    except DAMAGE as error:
-        problems.append(_problem(folder / record.STATUS, error))
-    return run
-
-
-def _description(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``.
-
-    Raises: ValueError for a value of another type than runs write.
-    """
-    target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
-    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
-    row = {key: stored[key] for key in identity} | {
-        **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
-        "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
-        "quantities": _quantities(stored),
-        "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
-        "recipe_steps": number(stored["recipe_steps"]),
-        "evaluation": stored.get("evaluation"),  # older records lack this key
-        "builtin": bool(dataset["builtin"]),
-        "dataset": dataset["name"],
-        "parameters": stored["parameters"]["total"],
-        "device": session.get("device"),
-        "machine": _machine(session),
-        "threads": number(session.get("threads")),
-        "torch": session.get("versions", {}).get("torch"),
-        "code": session.get("code"),
-        "started": session.get("started"),
-        **_history(stored["sessions"]),
-        "time_state": _time_state(stored["sessions"]),
-    }
-    for key, value in row.items():
-        if key == "seed":
-            valid = type(value) is int
-        elif key in (*identity, "precision") or key.startswith("target_"):
-            valid = isinstance(value, str)
-        elif key == "evaluation":
-            valid = value is None or value in score.PLANS
-        else:
-            valid = not isinstance(value, dict | list)
-        if not valid:
-            raise ValueError(f"its {key} is {value!r:.40}")
-    return row
-
-
-def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
-    """Return the quantities that a ``run.json`` names, or None, because older records name none."""
-    return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
-
-
-def _machine(session: Mapping[str, Any]) -> str | None:
-    """Return the identity of a session's machine, with the number of processes if the run had several.
-
-    Times of runs with different numbers of processes are thus never compared.
-    """
-    identity, processes = (session.get("machine") or {}).get("id") or session.get("device"), session.get("world_size")
-    return f"{identity}, {processes} processes" if processes else identity
-
-
-def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the ``commits`` of the sessions, and whether one of their work trees was ``dirty``; None if not known."""
-    trees = [session.get("git") or {} for session in sessions]
-    commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
-    known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
-    return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
-
-
-def _time_state(sessions: list[dict[str, Any]]) -> str:
-    """Return the state of a run's time, from its sessions (the processes that trained it).
-
-    It is the first of these that holds. "mixed": a session is marked as not comparable, mostly because the machine,
-    the software or the code changed during the run; "contended": a session shared the processors with other work;
-    "clear": no session did; "unknown": the contention of a session is not recorded. Savings that are computed from runs
-    need clear times.
-    """
-    if not all(session.get("comparable", True) for session in sessions):
-        return "mixed"
-    states = set(map(time_state, sessions))
-    if "contended" in states:
-        return "contended"
-    return "clear" if states == {"clear"} else "unknown"
-
-
-def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
-    try:
-        rows, problem = record.RunFolder(folder).read_metrics()
-    except DAMAGE as error:
-        problems.append(_problem(folder / record.METRICS, error))
-        return []
-    if problem:
-        problems.append(problem)
-    return rows
-
-
-def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
-    """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
-    columns = {"step": np.empty(0)} | _arrays(rows)
-    stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
-    seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
-    columns["time"] = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
-    return columns | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
-
-
-def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
-    """Return one array of shape ``(rows,)`` per key except split and seconds, with NaN for rows without the key.
-
-    Rows with the same keys are transposed together, which is faster than going through all values one by one.
-    """
-    rows_by_keys: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        rows_by_keys.setdefault(tuple(row), []).append(number)
-    arrays: dict[str, Numbers] = {}
-    for keys, numbers in rows_by_keys.items():
-        for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
-            if key not in ("split", "seconds"):
-                arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
-    return arrays
-
-
-def _numbers(values: tuple[Any, ...]) -> Numbers:
-    """Return the values as floats, with NaN for each that is not a finite number; records store inf and NaN as null."""
-    if set(map(type, values)) <= {int, float, NoneType}:
-        with suppress(OverflowError):
-            numbers = np.array(values, dtype=float)
-            return np.where(np.isfinite(numbers), numbers, math.nan)
-    return np.array([number(value) for value in values], dtype=float)
-
-
-def number(value: object) -> float:
-    """Return a value of a record as a float; NaN for anything but a finite number."""
-    try:
-        converted = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # an integer beyond the range of floats
-        return math.nan
-    return converted if math.isfinite(converted) else math.nan
-
-
-def _problem(path: Path, error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"{path} is missing"
-    reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
-    return reason if str(path) in reason else f"{path}: {reason}"

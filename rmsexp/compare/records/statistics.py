@@ -11,6 +11,7 @@ returned as a pandas Series, whose index is the run's folder.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,6 +26,7 @@ from rmsexp.rules import pairs, score
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
+RECENT = 8  # number of results that are remembered
 
 
 class Estimate(NamedTuple):
@@ -121,10 +123,12 @@ def median(values: Array, diverged: int, mode: str) -> float:
     return float(np.median(ranked)) if len(ranked) else math.nan
 
 
+@lru_cache(maxsize=RECENT)
 def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
     """Return the values of a metric on a split ("train" gives training rows), one row per run and step.
 
     Columns: ``folder``, ``series``, ``step``, ``value``. Runs that diverged or failed are left out, and so are NaN.
+    The last results are remembered, so nobody may change them.
     """
     rows = records.metrics
     if metric not in rows:
@@ -135,6 +139,7 @@ def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
     return rows.astype({"folder": object, "series": object})
 
 
+@lru_cache(maxsize=RECENT)
 def common_step(records: Records) -> int | None:
     """Return the last step at which every run has a value of the target metric; None if there is no such step.
 

@@ -1,0 +1,223 @@
+"""Read the record of one run. What cannot be read is listed in ``problems``; all else is read."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rmsexp import readers, record
+from rmsexp.compare.records.names import norm_of, precision_of
+from rmsexp.compare.records.time_states import time_state
+from rmsexp.rules import quantities, score
+
+Numbers = NDArray[np.float64]
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a missing or damaged file can raise
+
+
+class LoadedRun(NamedTuple):
+    """The record of one run.
+
+    Attributes:
+        run: the row of the run in ``Records.runs``.
+        columns: the readable lines of its ``metrics.jsonl``, as one array per numeric column of ``Records.metrics``.
+        splits: the split of each of these lines, categorical.
+        problems: the lines of text that the run adds to ``Records.problems``.
+    """
+
+    run: dict[str, Any]
+    columns: dict[str, Numbers]
+    splits: Any
+    problems: list[str]
+
+
+def load_run(folder: Path) -> LoadedRun:
+    gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
+    try:
+        return _read(folder)
+    finally:
+        gc.enable()
+
+
+def _read(folder: Path) -> LoadedRun:
+    run, problems = description(folder)
+    rows = _rows(folder, problems)
+    columns = _columns(rows)
+    run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
+    splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
+    return LoadedRun(run, columns, splits, problems)
+
+
+def description(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the row of a run in ``Records.runs``, without looking at its metrics, and its problems."""
+    problems: list[str] = []
+    return _run(folder, problems), problems
+
+
+def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
+    """Return the row of a run in ``Records.runs``. Add a line to ``problems`` for each file that cannot be read.
+
+    If ``run.json`` cannot be read, the task, setting, series and seed come from the names of the folders.
+    """
+    task, setting, series, seed = folder.absolute().parts[-4:]
+    run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
+    run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
+    run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
+    run["precision"] = precision_of(setting)
+    try:
+        run |= _description(readers.read_json(folder / record.RUN))
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.RUN, error))
+    try:
+        status = record.RunFolder(folder).read_status()
+        run |= {"status": str(status["status"]), "error": status.get("error"), "step": int(status.get("step") or 0)}
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.STATUS, error))
+    return run
+
+
+def _description(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``.
+
+    Raises: ValueError for a value of another type than runs write.
+    """
+    target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
+    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
+    row = {key: stored[key] for key in identity} | {
+        **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
+        "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
+        "quantities": _quantities(stored),
+        "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
+        "recipe_steps": number(stored["recipe_steps"]),
+        "evaluation": stored.get("evaluation"),  # older records lack this key
+        "builtin": bool(dataset["builtin"]),
+        "dataset": dataset["name"],
+        "parameters": stored["parameters"]["total"],
+        "device": session.get("device"),
+        "machine": _machine(session),
+        "threads": number(session.get("threads")),
+        "torch": session.get("versions", {}).get("torch"),
+        "code": session.get("code"),
+        "started": session.get("started"),
+        **_history(stored["sessions"]),
+        "time_state": _time_state(stored["sessions"]),
+    }
+    for key, value in row.items():
+        if key == "seed":
+            valid = type(value) is int
+        elif key in (*identity, "precision") or key.startswith("target_"):
+            valid = isinstance(value, str)
+        elif key == "evaluation":
+            valid = value is None or value in score.PLANS
+        else:
+            valid = not isinstance(value, dict | list)
+        if not valid:
+            raise ValueError(f"its {key} is {value!r:.40}")
+    return row
+
+
+def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
+    """Return the quantities that a ``run.json`` names, or None, because older records name none."""
+    return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
+
+
+def _machine(session: Mapping[str, Any]) -> str | None:
+    """Return the identity of a session's machine, with the number of processes if the run had several.
+
+    Times of runs with different numbers of processes are thus never compared.
+    """
+    identity, processes = (session.get("machine") or {}).get("id") or session.get("device"), session.get("world_size")
+    return f"{identity}, {processes} processes" if processes else identity
+
+
+def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the ``commits`` of the sessions, and whether one of their work trees was ``dirty``; None if not known."""
+    trees = [session.get("git") or {} for session in sessions]
+    commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
+    known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
+    return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
+
+
+def _time_state(sessions: list[dict[str, Any]]) -> str:
+    """Return the state of a run's time, from its sessions (the processes that trained it).
+
+    It is the first of these that holds. "mixed": a session is marked as not comparable, mostly because the machine,
+    the software or the code changed during the run; "contended": a session shared the processors with other work;
+    "clear": no session did; "unknown": the contention of a session is not recorded. Savings that are computed from runs
+    need clear times.
+    """
+    if not all(session.get("comparable", True) for session in sessions):
+        return "mixed"
+    states = set(map(time_state, sessions))
+    if "contended" in states:
+        return "contended"
+    return "clear" if states == {"clear"} else "unknown"
+
+
+def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
+    try:
+        rows, problem = record.RunFolder(folder).read_metrics()
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.METRICS, error))
+        return []
+    if problem:
+        problems.append(problem)
+    return rows
+
+
+def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
+    """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
+    columns = {"step": np.empty(0)} | _arrays(rows)
+    stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
+    seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
+    columns["time"] = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
+    return columns | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
+
+
+def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
+    """Return one array of shape ``(rows,)`` per key except split and seconds, with NaN for rows without the key.
+
+    Rows with the same keys are transposed together, which is faster than going through all values one by one.
+    """
+    rows_by_keys: dict[tuple[str, ...], list[int]] = {}
+    for number, row in enumerate(rows):
+        rows_by_keys.setdefault(tuple(row), []).append(number)
+    arrays: dict[str, Numbers] = {}
+    for keys, numbers in rows_by_keys.items():
+        for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
+            if key not in ("split", "seconds"):
+                arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
+    return arrays
+
+
+def _numbers(values: tuple[Any, ...]) -> Numbers:
+    """Return the values as floats, with NaN for each that is not a finite number; records store inf and NaN as null."""
+    if set(map(type, values)) <= {int, float, NoneType}:
+        with suppress(OverflowError):
+            numbers = np.array(values, dtype=float)
+            return np.where(np.isfinite(numbers), numbers, math.nan)
+    return np.array([number(value) for value in values], dtype=float)
+
+
+def number(value: object) -> float:
+    """Return a value of a record as a float; NaN for anything but a finite number."""
+    try:
+        converted = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        return math.nan
+    return converted if math.isfinite(converted) else math.nan
+
+
+def _problem(path: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} is missing"
+    reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
+    return reason if str(path) in reason else f"{path}: {reason}"

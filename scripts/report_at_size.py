@@ -1,0 +1,167 @@
+"""Make many runs, and measure how long a report of them takes, and how much memory.
+
+    python scripts/report_at_size.py [--runs 1000 [NUMBER ...]] [--rows 2000] [--settings 5]
+
+The runs are copies of the reference runs of five tasks, with other seeds, as many rows as asked for, and random changes
+of their values; they are made in a temporary folder, which is removed at the end. ``python -m rmsexp.report`` is then
+measured three times: when it reads all runs for the first time, again, and after one run has changed. Memory is the
+proportional set size (PSS), summed over the processes of the report, and sampled several times a second; so is their
+processor time, which depends less on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from check_record import Check, add_option
+
+from rmsexp import record
+from rmsexp.readers import read_json
+
+REFERENCE = Path(__file__).parents[1] / "results/reference"
+TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding")
+NORMS = ("none", "ln", "rms", "prms", "bn")
+NOISE = 0.02  # relative changes of values
+VARIANTS = 8  # different contents of metrics per norm
+SAMPLE_SECONDS = 0.2
+
+
+def make(root: Path, runs: int, rows: int, settings: int) -> None:
+    """Write ``runs`` runs of ``rows`` rows each below ``root``, in equal shares over settings and norms."""
+    seeds = runs // (settings * len(NORMS))
+    assert seeds * settings * len(NORMS) == runs, f"{runs} runs are no multiple of {settings} settings x {len(NORMS)}"
+    for number in range(settings):
+        task = TASKS[number % len(TASKS)]
+        setting = "small" + f"+batch_size={number // len(TASKS)}" * (number >= len(TASKS))
+        for norm in NORMS:
+            (template, *_) = sorted(REFERENCE.glob(f"*/{task}/small/{norm}/seed0"))
+            contents = [_metrics(template, rows, random.Random(variant)) for variant in range(min(seeds, VARIANTS))]
+            for seed in range(seeds):
+                _write(root, template, setting, seed, contents[seed % VARIANTS], rows)
+
+
+def _metrics(template: Path, rows: int, rng: random.Random) -> bytes:
+    """Return the content of metrics with this number of rows: those of a run, repeated, with values changed."""
+    stored = record.RunFolder(template).read_metrics()[0]
+    stored = [row for row in stored if row["step"]]
+    lines = []
+    for number in range(rows):
+        row = copy.deepcopy(stored[number % len(stored)])
+        for key, value in row.items():
+            if isinstance(value, float) and key != "epoch":
+                row[key] = value * (1 + rng.uniform(-NOISE, NOISE))
+        row["step"] = 10 * (number + 1)
+        row["seconds"] = dict.fromkeys(record.BUCKETS, 0.05 * (number + 1))
+        lines.append(json.dumps(row))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _write(root: Path, template: Path, setting: str, seed: int, metrics: bytes, rows: int) -> None:
+    run: dict[str, Any] = read_json(template / record.RUN) | {"setting": setting, "seed": seed}
+    folder = record.RunFolder(root / run["task"] / setting / run["series"] / f"seed{seed}")
+    folder.path.mkdir(parents=True)
+    shutil.copy(template / record.CONFIG, folder.config_path)
+    folder.run_path.write_text(json.dumps(run | {"recipe_steps": 10 * rows}))
+    folder.metrics_path.write_bytes(metrics)
+    folder.write_status("finished", 10 * rows, metrics=folder.metrics_digest(len(metrics)))
+
+
+def measure(root: Path, cache: Path) -> dict[str, float]:
+    """Do the report once; return its ``seconds``, its processor time (``cpu``), its largest ``memory`` in bytes."""
+    environment = os.environ | {"HOME": str(cache)}
+    began = time.monotonic()
+    command = [sys.executable, "-m", "rmsexp.report", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True) as report:
+        usage, ended = Usage(), threading.Event()
+        sampler = threading.Thread(target=usage.watch, args=(report.pid, ended))
+        sampler.start()
+        report.wait()
+        seconds = time.monotonic() - began
+        ended.set()
+        sampler.join()
+    if report.returncode:
+        raise SystemExit(f"the report ended with status {report.returncode}")
+    return {"seconds": seconds, "cpu": sum(usage.cpu.values()), "memory": float(usage.memory)}
+
+
+class Usage:
+    """What the processes of a session use. ``memory``: the most at once, in bytes. ``cpu``: seconds, by process."""
+
+    def __init__(self) -> None:
+        self.memory, self.cpu = 0, dict[str, float]()
+
+    def watch(self, session: int, ended: threading.Event) -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            self.memory = max(self.memory, sum(map(self._sample, _processes(session))))
+
+    def _sample(self, process: Path) -> int:
+        """Note the processor time of a process, and return its proportional set size in bytes; 0 if it has ended."""
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            (line,) = [text for text in (process / "smaps_rollup").read_text().splitlines() if text.startswith("Pss:")]
+        except (OSError, ValueError):
+            return 0
+        self.cpu[process.name] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return int(line.split()[1]) * 1024
+
+
+def _processes(session: int) -> Iterator[Path]:
+    """Yield the folder in /proc of each process of a session."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(folder.name)) == session:
+                yield folder
+
+
+def measure_all(root: Path, runs: int, rows: int, settings: int) -> dict[str, dict[str, float]]:
+    """Return what :func:`measure` found for the first report, the second, and the one after a run has changed."""
+    results, cache = root / "results", root / "cache"
+    make(results, runs, rows, settings)
+    print("the runs are made", flush=True)
+    found = {}
+    for name in ("first", "again", "one run changed"):
+        if name == "one run changed":
+            folder = record.RunFolder(next(iter(record.find_runs(results))))
+            row = folder.read_last_rows(1 << 12)[-1]
+            length = folder.append([row | {"step": row["step"] + 10}], folder.metrics_path.stat().st_size)
+            folder.write_status("finished", row["step"] + 10, metrics=folder.metrics_digest(length))
+        found[name] = measure(results, cache)
+        seconds, cpu, memory = found[name].values()
+        print(f"{name}: {seconds:.1f} s, CPU time {cpu:.1f} s, {memory / 2**30:.2f} GiB", flush=True)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, nargs="+", default=[1000], help="number of runs, or several (1000)")
+    parser.add_argument("--rows", type=int, default=2000, help="number of rows of each run (2000)")
+    parser.add_argument("--settings", type=int, default=5, help="number of settings (5)")
+    add_option(parser, None)
+    options = parser.parse_args(argv)
+    check = Check("report_at_size", options.results)
+    sizes = []
+    for runs in options.runs:
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory(prefix="rmsexp-report-") as root:
+            found = measure_all(Path(root), runs, options.rows, options.settings)
+        sizes.append({"runs": runs, "load": load, "reports": found})
+    check.write({"rows": options.rows, "settings": options.settings, "sizes": sizes})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
