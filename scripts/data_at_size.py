@@ -1,6 +1,7 @@
-"""Measure the preparation of parallel text of growing size: time, memory, and the start of a run from stored results.
+"""Measure time and memory of data at size: parallel text that is prepared, and image features that are trained on.
 
-    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --results results/reference/computed
+    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287 \\
+        --results results/reference/computed
 
 For each number of pairs, scripts/parallel_corpus.py writes a corpus with the lengths and the vocabulary of WMT14's
 training text. A process then prepares it for the Transformer up to its first batch, and another does so again from what
@@ -22,15 +23,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import parallel_corpus
 import psutil
 from check_record import FILE, Check, add_option, report
+
+from rmsexp.data.files import FLOAT32, write_array
 
 NAME = "data_at_size"
 KINDS = ("sentencepiece", "moses_bpe")
 VOCABULARY = 32_000  # as at scale=paper; smaller texts have half as many subwords as pairs
 POLL_SECONDS = 0.25
-CODE = """
+PREPARE = """
 import sys
 import torch
 from rmsexp import config, tasks
@@ -39,6 +43,20 @@ task.prepare(lambda line: print(line, file=sys.stderr, flush=True))
 for batch in task.batches(0):
     pass
 """
+STEPS = 5
+TRAIN = f"""
+import sys
+import torch
+from rmsexp import config
+from rmsexp.measure.steps import make_stepper
+stepper = make_stepper(config.job(sys.argv[1:]), torch.device("cpu"), lambda line: print(line, file=sys.stderr))
+for step in range(int(stepper.task.steps_per_epoch)):
+    batches = list(stepper.task.batches(step))
+    if step < {STEPS}:
+        stepper.take(step, batches)
+"""
+FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose features are written at a time
+HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
 
 
 def watched(command: list[str]) -> dict[str, float]:
@@ -77,44 +95,78 @@ def is_measured(results: Path, identity: dict[str, Any]) -> bool:
     return any(identity.items() <= record.items() for record in records)
 
 
-def measure(kind: str, pairs: int, corpus: Path, root: Path) -> dict[str, Any]:
-    """Prepare the training text of a corpus, and again from what is stored."""
+def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
+    """Prepare the training text of a corpus, and again from what is stored, unless there is a record of that."""
+    identity, corpus, root = {"subwords": kind, "pairs": pairs}, folder / f"{pairs}", folder / f"{pairs}-{kind}"
+    if is_measured(results, identity):
+        report(f"{kind}, {pairs:,} pairs: there is a record already")
+        return
+    if not corpus.exists():
+        report(f"writing a corpus of {pairs:,} pairs")
+        parallel_corpus.write(corpus.with_suffix(".tmp"), pairs)
+        corpus.with_suffix(".tmp").rename(corpus)
     splits = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
-    chosen = [f"data.subwords={kind}", f"data.vocabulary={min(VOCABULARY, pairs // 2)}"]
+    chosen = [f"data.subwords={kind}", f"data.vocabulary={min(VOCABULARY, pairs // 2)}", f"data.root={root}"]
+    chosen += ["data.threshold=0"] if kind == "sentencepiece" else []
     words = ["task=transformer", "scale=paper", "data.name=files", "data.tests=[test]", *splits, *chosen]
-    words += [f"data.root={root}"] + (["data.threshold=0"] if kind == "sentencepiece" else [])
-    command = [sys.executable, "-c", CODE, *words]
-    prepared, cached = watched(command), watched(command)
-    tokens = sum(path.stat().st_size // 4 for path in root.glob("translation/*/*_tokens.npy"))
-    return {"tokens": tokens, "prepared": prepared, "cached": cached}
+    check = Check(NAME, results)
+    with check.measuring():
+        prepared, cached = (watched([sys.executable, "-c", PREPARE, *words]) for _ in range(2))
+    report(f"{kind}, {pairs:,} pairs: prepared {prepared}, from what is stored {cached}")
+    check.write(identity | {"prepared": prepared, "cached": cached})
+    shutil.rmtree(root)
+
+
+def measure_images(images: int, folder: Path, results: Path) -> None:
+    """Train on features of so many images, unless there is a record of that."""
+    identity, root = {"images": images}, folder / f"{images}-images"
+    if is_measured(results, identity):
+        report(f"{images:,} images: there is a record already")
+        return
+    if not root.exists():
+        report(f"writing features of {images:,} images")
+        shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
+        write_captions(root.with_suffix(".tmp"), images)
+        root.with_suffix(".tmp").rename(root)
+    check = Check(NAME, results)
+    with check.measuring():
+        found = watched([sys.executable, "-c", TRAIN, "task=order_embedding", "scale=paper", f"data.root={root}"])
+    report(f"{images:,} images: {found}")
+    check.write(identity | {"trained": found})
+    shutil.rmtree(root)
+
+
+def write_captions(folder: Path, images: int) -> None:
+    """Write files like those of order-embedding's release, with random features and words, to ``folder``/coco."""
+    rng, features = np.random.default_rng(0), folder / "coco" / "images" / "10crop"
+    features.mkdir(parents=True)
+    for split, count in (("train", images), ("val", HELD_OUT_IMAGES), ("test", HELD_OUT_IMAGES)):
+        sizes = [min(BLOCK, count - start) for start in range(0, count, BLOCK)]
+        drawn = (np.abs(rng.standard_normal((size, FEATURES), dtype=np.float32)) for size in sizes)
+        blocks = (block / np.linalg.norm(block, axis=1, keepdims=True) for block in drawn)
+        write_array(features / f"{split}.npy", FLOAT32, (count, FEATURES), blocks)
+        with (folder / "coco" / f"{split}.txt").open("w") as file:
+            for size in sizes:
+                for length in rng.integers(8, 15, PER_IMAGE * size).tolist():
+                    ranks = (WORDS ** rng.random(length)).astype(int).tolist()
+                    file.write(" ".join(f"word{rank}" for rank in ranks) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 100_000], help="sizes (10000 100000)")
+    parser.add_argument("--pairs", type=int, nargs="*", default=[10_000, 100_000], help="sizes (10000 100000)")
     parser.add_argument("--subwords", nargs="+", default=KINDS, choices=KINDS, help="kinds of subwords (both)")
+    parser.add_argument("--images", type=int, nargs="*", default=[], help="numbers of training images, such as 113287")
     place = Path(tempfile.gettempdir(), NAME)
     parser.add_argument("--folder", type=Path, default=place, help=f"folder for corpora and stored results ({place})")
     add_option(parser)
     arguments = parser.parse_args()
+    for images in arguments.images:
+        measure_images(images, arguments.folder, arguments.results)
     for pairs in arguments.pairs:
-        corpus = arguments.folder / f"{pairs}"
         for kind in arguments.subwords:
-            identity = {"subwords": kind, "pairs": pairs}
-            if is_measured(arguments.results, identity):
-                report(f"{kind}, {pairs:,} pairs: there is a record already")
-                continue
-            if not corpus.exists():
-                report(f"writing a corpus of {pairs:,} pairs")
-                parallel_corpus.write(corpus.with_suffix(".tmp"), pairs)
-                corpus.with_suffix(".tmp").rename(corpus)
-            check, root = Check(NAME, arguments.results), arguments.folder / f"{pairs}-{kind}"
-            with check.measuring():
-                found = measure(kind, pairs, corpus, root)
-            report(f"{kind}, {pairs:,} pairs: {found}")
-            check.write(identity | found)
-            shutil.rmtree(root)
-        shutil.rmtree(corpus, ignore_errors=True)
+            measure_text(pairs, kind, arguments.folder, arguments.results)
+        shutil.rmtree(arguments.folder / f"{pairs}", ignore_errors=True)
 
 
 if __name__ == "__main__":

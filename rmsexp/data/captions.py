@@ -177,7 +177,9 @@ def read_features(path: Path, images: int) -> np.ndarray:
             "a row of features for each image.\nReplace the file."
         )
     for start in range(0, images, BLOCK):
-        lengths = np.linalg.norm(features[start : start + BLOCK], axis=1)
+        # a mapping of its own, which ends here: otherwise all features would stay resident from the start
+        block = np.lib.format.open_memmap(path, mode="r")[start : start + BLOCK]
+        lengths = np.linalg.norm(block, axis=1)
         if len(bad := np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))):  # true for NaN, too
             raise DataError(
                 f"{path}, row {start + bad[0]} (the first is 0): its Euclidean norm is {lengths[bad[0]]:.4g}, not 1.\n"

@@ -7,6 +7,7 @@ annotation files, and computes the features from the images.
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def read_release(path: Path) -> list[Words]:
     Raises: DataError if the file cannot be read or is empty, a line is empty, or the number of lines is no multiple of
     five.
     """
-    captions = [line.split() for line in read_lines(path)]
+    captions = [[*map(sys.intern, line.split())] for line in read_lines(path)]  # one object for each word in memory
     if not all(captions):
         raise DataError(
             f"{path}, line {captions.index([]) + 1}: the caption is empty.\n"
