@@ -4,9 +4,13 @@
         --results results/reference/computed
 
 For each number of pairs, scripts/parallel_corpus.py writes a corpus with the lengths and the vocabulary of WMT14's
-training text. A process then prepares it for the Transformer up to its first batch, and another does so again from what
-is stored. Each size and kind of subwords has a record of its own (check_record.py); the same command goes on after the
-last one, and a preparation that was killed goes on where it was. The corpora and all stored results are removed.
+training text. A process then prepares it for the Transformer up to its first batch, and another does so again from
+what is stored. For each number of images, a process takes a few training steps of order_embedding at scale=paper, on
+random features and captions, and loads the other batches of an epoch.
+
+Each size and kind of subwords has a record of its own (check_record.py); the same command goes on after the last one,
+and a preparation that was killed goes on where it was. The corpora and all stored results are removed. A figure of all
+records is drawn beside them.
 
 Memory is the proportional set size (PSS), summed over the process and those that it starts, every quarter of a second.
 """
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ import parallel_corpus
 import psutil
 from check_record import FILE, Check, add_option, report
 
+from rmsexp.compare.plots import canvas
 from rmsexp.data.files import FLOAT32, write_array
 
 NAME = "data_at_size"
@@ -51,9 +57,11 @@ from rmsexp import config
 from rmsexp.measure.steps import make_stepper
 stepper = make_stepper(config.job(sys.argv[1:]), torch.device("cpu"), lambda line: print(line, file=sys.stderr))
 for step in range(int(stepper.task.steps_per_epoch)):
-    batches = list(stepper.task.batches(step))
+    batches = stepper.task.batches(step)
     if step < {STEPS}:
         stepper.take(step, batches)
+    for batch in batches:
+        pass
 """
 FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose features are written at a time
 HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
@@ -152,6 +160,31 @@ def write_captions(folder: Path, images: int) -> None:
                     file.write(" ".join(f"word{rank}" for rank in ranks) + "\n")
 
 
+def exponent(records: Sequence[Mapping[str, Any]], quantity: str) -> float:
+    """Return b of the line log(quantity of preparing) = a + b log(pairs) through the records (least squares)."""
+    pairs, values = ([one["pairs"] for one in records], [one["prepared"][quantity] for one in records])
+    return float(np.polyfit(np.log(pairs), np.log(values), 1)[0])
+
+
+def draw(results: Path) -> None:
+    """Write a figure of all records of texts, ``<results>/checks/data_at_size``, as PNG and SVG."""
+    found = [json.loads(path.read_text())["results"] for path in sorted(results.glob(f"checks/{NAME}*/{FILE}"))]
+    lines = ["Solid: preparing. Dotted: from what is stored. Times are those of all processors together."]
+    figure, panels = canvas.row(2, "Parallel text of growing size: time and memory", lines)
+    for kind, colour in zip(KINDS, ("#1f77b4", "#d62728"), strict=True):
+        chosen = sorted((one for one in found if one.get("subwords") == kind), key=lambda one: one["pairs"])
+        for axes, quantity in zip(panels, ("processor", "mebibytes"), strict=True):
+            for stage, dash in (("prepared", "-"), ("cached", ":")):
+                values = [one[stage][quantity] for one in chosen]
+                label = kind if stage == "prepared" else None
+                axes.loglog([one["pairs"] for one in chosen], values, dash, marker="o", color=colour, label=label)
+    for axes, title in zip(panels, ("processor time, s", "largest memory (PSS), MiB"), strict=True):
+        canvas.add_grid(axes)
+        axes.set(xlabel="training pairs", ylabel=title)
+    panels[0].legend(frameon=False)
+    canvas.write(figure, results / "checks" / NAME)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="*", default=[10_000, 100_000], help="sizes (10000 100000)")
@@ -167,6 +200,7 @@ def main() -> None:
         for kind in arguments.subwords:
             measure_text(pairs, kind, arguments.folder, arguments.results)
         shutil.rmtree(arguments.folder / f"{pairs}", ignore_errors=True)
+    draw(arguments.results)
 
 
 if __name__ == "__main__":

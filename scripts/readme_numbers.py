@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import checks, layers, origin, quality, savings, verdicts
+from readme_blocks import checks, layers, origin, quality, savings, size, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -73,6 +73,7 @@ BLOCKS: Blocks = {
     "distributed-equality": checks.distributed_equality,
     "report-at-size": checks.report_at_size,
     "recurrences": layers.recurrences,
+    "data-at-size": size.data_at_size,
 }
 
 

@@ -14,13 +14,13 @@ import re
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rmsexp.data import Report
+from rmsexp.data import Report, merges
 from rmsexp.data.cache import cached
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
@@ -56,21 +56,21 @@ def learn(
         counted[side] = [part / "words.json" for part in parts]
     report(f"learning {vocabulary:,} merges")
     make = partial(_write_merges, list(chain.from_iterable(counted.values())), vocabulary, corpus.name)
-    merges = cached(work / f"{vocabulary}_merges", _read_merges, make, report)
+    learnt = cached(work / f"{vocabulary}_merges", _read_merges, make, report)
     sides = []
     for side, language in zip(SIDES, languages, strict=True):
         words, frequent = _summed(counted[side]), list[str]()
         if threshold:
-            counts = _token_counts(words, _bpe(merges, frequent))
+            counts = _token_counts(words, _bpe(learnt, frequent))
             frequent = sorted(token for token, count in counts.items() if count >= threshold)
             if not frequent:
                 raise ValueError(
                     f"data.threshold={threshold}: no subword of the {language} training text of "
                     f"{corpus.name} occurs so often; lower it"
                 )
-        counts = _token_counts(words, _bpe(merges, frequent))
+        counts = _token_counts(words, _bpe(learnt, frequent))
         sides.append({"frequent": frequent, "vocabulary": sorted(counts, key=lambda token: (-counts[token], token))})
-    _write_json(folder / "model", {"merges": merges, "sides": sides})
+    _write_json(folder / "model", {"merges": learnt, "sides": sides})
 
 
 def _tokenise(languages: tuple[str, str], pairs: Pairs, folder: Path) -> None:
@@ -160,26 +160,14 @@ def _write_merges(files: Sequence[Path], vocabulary: int, name: str, folder: Pat
 
     Raises: ValueError if these words give fewer merges than ``vocabulary``.
     """
-    from subword_nmt.learn_bpe import learn_bpe
-
-    words, merges = _summed(files), io.StringIO()
-    if any(len(word) > 1 for word in words):  # learn_bpe fails if all words have one letter
-        with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bar
-            learn_bpe(_emptied(words), merges, vocabulary, is_dict=True)
-    count = max(0, merges.getvalue().count("\n") - 1)
-    if count < vocabulary:
+    found = merges.learn(_summed(files), vocabulary)
+    if len(found) < vocabulary:
         raise ValueError(
-            f"data.vocabulary={vocabulary} is more than the {count:,} merges that the training text of "
+            f"data.vocabulary={vocabulary} is more than the {len(found):,} merges that the training text of "
             f"{name} gives; lower it"
         )
-    (folder / "merges").write_text(merges.getvalue(), encoding="utf-8", newline="\n")
-
-
-def _emptied(words: Counter[str]) -> Iterator[str]:
-    """Yield a line for each word, and remove it, because learning merges takes the memory."""
-    while words:
-        word, count = words.popitem()
-        yield f"{word} {count}"
+    text = "".join(f"{left} {right}\n" for left, right in found)
+    (folder / "merges").write_text(f"#version: 0.2\n{text}", encoding="utf-8", newline="\n")
 
 
 def _read_merges(folder: Path) -> str:

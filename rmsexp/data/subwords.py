@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from rmsexp import checks
-from rmsexp.data import DataError, Report, cache, moses, pieces
+from rmsexp.data import DataError, Report, cache, merges, moses, pieces
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
 
@@ -91,7 +91,8 @@ def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
     They do not depend on the versions of the packages that learn the subwords.
     """
     languages, chosen = (corpus.source, corpus.target), (options.kind, options.vocabulary, options.threshold)
-    return cache.key(__file__, cache.key(moses.__file__), corpus.digest, languages, *chosen)
+    code = [cache.key(module.__file__) for module in (moses, merges)]
+    return cache.key(__file__, *code, corpus.digest, languages, *chosen)
 
 
 def _learn_sentencepiece(

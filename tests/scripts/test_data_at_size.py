@@ -1,0 +1,94 @@
+"""The corpus grows as WMT14 does, and the measuring script writes a record for each size, once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import data_at_size
+import parallel_corpus
+import readme_numbers
+from readme_blocks.evidence import Evidence
+
+TAKEN = {"seconds": 2.0, "processor": 3.0, "mebibytes": 400.0}
+
+
+def test_word_types_have_different_spellings() -> None:
+    for language in (parallel_corpus.ENGLISH, parallel_corpus.GERMAN):
+        words = [language.word(rank) for rank in (*range(1, 30_000), *range(900_000, 910_000))]
+        assert len(set(words)) == len(words)
+
+
+def test_the_vocabulary_and_the_lengths_are_those_of_wmt14() -> None:
+    types = [
+        int(language.types(np.array([words]))[0])
+        for language, words in ((parallel_corpus.ENGLISH, 116e6), (parallel_corpus.GERMAN, 110e6))
+    ]
+    assert 1.4e6 < sum(types) < 1.6e6
+    sides = next(parallel_corpus.chunks(20_000, 0))
+    means = [np.mean([len(line.split()) for line in lines]) for lines in sides]
+    assert np.allclose(means, [116 / 4.5, 110 / 4.5], rtol=0.02)
+    assert max(len(line.split()) for lines in sides for line in lines) == parallel_corpus.LONGEST
+
+
+def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_corpus, "HELD_OUT", 5)
+    monkeypatch.setattr(parallel_corpus, "CHUNK", 40)
+    for pairs in (50, 100):
+        parallel_corpus.write(tmp_path / f"{pairs}", pairs)
+    for name in ("train.en", "train.de"):
+        small, large = ((tmp_path / f"{pairs}" / name).read_text().splitlines() for pairs in (50, 100))
+        assert (len(large), large[:50]) == (100, small)
+    assert (tmp_path / "50/test.en").read_text() == (tmp_path / "100/test.en").read_text()
+
+
+def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def watched(command: list[str]) -> dict[str, float]:
+        commands.append(command)
+        root = next(Path(word.removeprefix("data.root=")) for word in command if word.startswith("data.root="))
+        root.mkdir(parents=True, exist_ok=True)
+        return TAKEN
+
+    monkeypatch.setattr(data_at_size, "watched", watched)
+    for name in ("HELD_OUT", "CHUNK"):
+        monkeypatch.setattr(parallel_corpus, name, 5)
+    monkeypatch.setattr(data_at_size, "HELD_OUT_IMAGES", 3)
+    folder, results = tmp_path / "work", tmp_path / "reference" / "computed"
+    words = ["--pairs", "40", "80", "--images", "6", "--folder", str(folder), "--results", str(results)]
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["scripts/data_at_size.py", *words])
+        data_at_size.main()
+    assert len(commands) == 1 + 2 * 2 * 2
+    assert list(folder.iterdir()) == []
+    found: list[dict[str, Any]] = [
+        json.loads(path.read_text())["results"] for path in sorted(results.glob("checks/*/check.json"))
+    ]
+    assert [(one.get("subwords"), one.get("pairs")) for one in found] == [
+        (None, None),
+        *((kind, pairs) for pairs in (40, 80) for kind in data_at_size.KINDS),
+    ]
+    assert (results / "checks/data_at_size.png").exists()
+    text = readme_numbers.BLOCKS["data-at-size"](Evidence(tmp_path / "reference", tmp_path))
+    assert "`moses_bpe`, processor time grows as the number of pairs to the power" in text
+    assert "(reference/computed/checks/data_at_size.png)" in text
+
+
+def test_the_exponent_of_growth() -> None:
+    records = [{"pairs": pairs, "prepared": {"processor": 3 * pairs**0.8}} for pairs in (10, 100, 5000)]
+    assert data_at_size.exponent(records, "processor") == pytest.approx(0.8)
+
+
+def test_memory_and_time_of_a_process_and_its_children_are_summed() -> None:
+    child = "import time; x = b'1' * (64 << 20); time.sleep(2)"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"]
+    found = data_at_size.watched(command)
+    assert found["mebibytes"] > 64
+    assert found["seconds"] > 2
