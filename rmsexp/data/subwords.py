@@ -91,7 +91,7 @@ def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
     They do not depend on the versions of the packages that learn the subwords.
     """
     languages, chosen = (corpus.source, corpus.target), (options.kind, options.vocabulary, options.threshold)
-    code = [cache.key(module.__file__) for module in (moses, merges)]
+    code = [cache.key(file) for file in (moses.__file__, merges.__file__)]
     return cache.key(__file__, *code, corpus.digest, languages, *chosen)
 
 
