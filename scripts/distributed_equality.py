@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import as_torchrun
 import chaos
 import torch
 import torch._dynamo  # which the first optimiser would import, in each process
@@ -107,11 +108,7 @@ def be_process(job: config.Job, rank: int, size: int, port: int, log: Path, kill
     with log.open("a") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-    if size > 1:
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
-        attempt = {"TORCHELASTIC_RUN_ID": "equality", "TORCHELASTIC_RESTART_COUNT": 0}
-        os.environ.update({key: str(value) for key, value in (ranks | address | attempt).items()})
+    as_torchrun.become(rank, size, port)
     update = Trainer._update
 
     def killed(self: Trainer, step: int, batches: Any) -> Any:

@@ -72,6 +72,7 @@ BLOCKS: Blocks = {
     "ray-node-lost": checks.ray_node_lost,
     "distributed-equality": checks.distributed_equality,
     "report-at-size": checks.report_at_size,
+    "distributed-throughput": checks.distributed_throughput,
     "recurrences": layers.recurrences,
     "data-at-size": size.data_at_size,
 }

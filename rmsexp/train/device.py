@@ -18,7 +18,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
     ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
-    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device.
+    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -32,7 +32,10 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if name == "cuda" and process.rank_and_size()[1] > 1:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if rank >= gpus:
+            raise ValueError(f"torch sees {gpus} GPUs here; start at most as many processes, or set device=cpu")
+        torch.cuda.set_device(rank)
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 

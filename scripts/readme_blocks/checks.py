@@ -197,6 +197,23 @@ def report_at_size(evidence: Evidence) -> str:
     return _newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
 
 
+def distributed_throughput(evidence: Evidence) -> str:
+    """What a second process gains: a row per task."""
+
+    def describe(content: Mapping[str, Any]) -> str:
+        rows = []
+        for task in content["results"]["tasks"]:
+            rows.append({"task": f"`{task['task']}`, {task['setting']}"})
+            for name, ratio in task["ratios"].items():
+                rows[-1][f"throughput of {name}"] = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
+            rows[-1]["communication, share of a step"] = f"{100 * task['communication_share']:.0f} %"
+            rows[-1]["time state"] = ", ".join(sorted({one["state"] for one in task["repetitions"]}))
+        return paragraphs(table(rows), f"{machine(content['session'])}, commit {_commit(content)}.")
+
+    command = "python scripts/distributed_throughput.py --results results"
+    return _newest(evidence, "distributed_throughput", command, describe)
+
+
 def _remained(errors: list[str]) -> str:
     return f"{plural(len(errors), 'difference').capitalize()} remained" if errors else "No difference remained"
 

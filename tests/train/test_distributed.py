@@ -13,6 +13,7 @@ import torch
 
 from rmsexp import app, config, process
 from rmsexp.compare.records.one_run import _machine
+from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed import heartbeat
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.distributed.heartbeat import Heartbeat
@@ -70,6 +71,17 @@ def test_mistakes_are_named_before_the_processes_meet(
 ) -> None:
     assert app.main([*words, f"results={tmp_path}"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    with pytest.raises(ValueError, match="torch sees 2 GPUs here; start at most as many processes"):
+        set_up_device(config.job(["device=cuda", "threads=1", "micro_batches=3"]).config)
 
 
 def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:
