@@ -57,6 +57,7 @@ def write(
     }
     return CampaignReport(
         questions=[f"{state.campaign.question} ({state.campaign.name}, {state.campaign.task})" for state in states],
+        numbers=table,
         matrix=verdicts.matrix(states),
         verdicts=verdicts.readable(table),
         tables=tuned,

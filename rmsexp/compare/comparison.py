@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import atomic
-from rmsexp.compare.plots import setting_curves
-from rmsexp.compare.records import statistics
+from rmsexp.compare.plots import panels, setting_curves
+from rmsexp.compare.records import quantities, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import markup
@@ -32,7 +32,8 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
     atomic.write_atomic(folder / "summary.csv", markup.csv(table))
     atomic.write_atomic(folder / "summary.md", text)
-    setting_curves.save(records, folder)
+    shown = quantities.recorded(records)
+    setting_curves.save(panels.setting(records, shown, setting_curves.LIMITS), shown, folder)
     return folder
 
 

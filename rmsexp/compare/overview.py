@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from rmsexp import atomic
-from rmsexp.compare.page import html, markdown
+from rmsexp.compare.page import answer, html, markdown
 from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
 from rmsexp.compare.tables import markup
+
+SAVINGS = {"eager": "savings", "fused": "savings_fused"}  # the names of the figures by implementation
 
 
 def write(
@@ -38,12 +40,16 @@ def write(
         ValueError: there are neither settings nor campaigns.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    savings = _draw_savings(timings, folder)
+    reports = answer.real_data_first(reports)
+    saved = {impl: savings_by_task.rows(timings, impl) for impl in SAVINGS}
+    savings = _draw_savings(saved, folder)
+    numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
+    first = answer.answer(reports, numbers, saved["eager"])
     paper = _draw_paper_curves(reports, folder)
     latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
     texts = {
-        "report.html": html.page(reports, campaigns),
-        "report.md": markdown.overview(reports, campaigns, problems, savings, paper, folder),
+        "report.html": html.page(reports, campaigns, first),
+        "report.md": markdown.overview(reports, campaigns, first, problems, savings, paper, folder),
         "summary.csv": markup.csv(summary(reports)),
         "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),
     }
@@ -61,12 +67,13 @@ def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
 
 
-def _draw_savings(timings: pd.DataFrame, folder: Path) -> list[Path]:
+def _draw_savings(saved: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+    """Draw the figure of each implementation with savings. ``saved``: the rows of the figure by implementation."""
     paths = []
-    for impl, name in (("eager", "savings"), ("fused", "savings_fused")):
-        if len(savings_by_task.rows(timings, impl)):
-            canvas.write(savings_by_task.draw(timings, impl), folder / name)
-            paths.append(folder / f"{name}.png")
+    for impl, rows in saved.items():
+        if len(rows):
+            canvas.write(savings_by_task.draw(rows, impl), folder / SAVINGS[impl])
+            paths.append(folder / f"{SAVINGS[impl]}.png")
     return paths
 
 

@@ -17,10 +17,11 @@ from rmsexp import atomic, record
 from rmsexp.compare import comparison
 from rmsexp.compare.page import markdown
 from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import canvas
+from rmsexp.compare.plots import canvas, panels, setting_curves
 from rmsexp.compare.plots import p_sweep as p_plot
 from rmsexp.compare.plots import savings as savings_plot
-from rmsexp.compare.records import statistics
+from rmsexp.compare.plots.panels import Setting
+from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
@@ -33,7 +34,7 @@ P_TITLE = "The fraction of units p"
 
 
 class WrittenReport(NamedTuple):
-    """The report of a setting. ``drawing`` ends when its figures and summary are written; None: nothing is written."""
+    """The report of a setting. ``drawing`` ends when its figures are written; None: nothing is written."""
 
     report: SettingReport
     drawing: Future[None] | None
@@ -71,7 +72,7 @@ def write(
         settings: the records of all settings by their folders (:meth:`Records.settings`). The other settings are needed
             to compare learning rates.
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
-        pool: the executor that writes the figures and the summary, perhaps after this function has returned.
+        pool: the executor that writes the figures, perhaps after this function has returned.
         to: the folder of the report, which is made if it is missing.
     """
     records = settings[folder]
@@ -85,10 +86,13 @@ def write(
     to.mkdir(parents=True, exist_ok=True)
     timings = _timings_of(folder, records, timings)
     parts = list(_parts(folder, settings, timings))
+    drawn = panels.setting(records, quantities.recorded(records), setting_curves.LIMITS)
     titles = {"curves": "Curves"} | {part.name: part.title for part in parts}
     figures = ["curves", *_figures(records, parts)]
     report = replace(
         report,
+        charts=drawn.charts,
+        tests=next((part.numbers for part in parts if part.name == "paired"), report.tests),
         summary=parts[0].numbers,
         tables={part.title: part.readable for part in parts},
         sentences=findings.figure_1(records),
@@ -99,7 +103,7 @@ def write(
         atomic.write_atomic(to / f"{part.name}.csv", markup.csv(part.numbers))
     atomic.write_atomic(to / "report.md", markdown.setting(report, to))
     atomic.write_atomic(to / "tables.tex", markdown.latex(report))
-    return WrittenReport(report, pool.submit(_draw, records, parts, to))
+    return WrittenReport(report, pool.submit(_draw, drawn, _figures(records, parts), to))
 
 
 def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.DataFrame:
@@ -117,13 +121,10 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     return timings[is_own]
 
 
-def _draw(records: Records, parts: list[Part], to: Path) -> None:
-    """Write the figures and the summary of a setting into a folder, which takes most of the time of a report.
-
-    ``parts``: its tables, of which the summary is the first.
-    """
-    comparison.draw(records, to, parts[0].numbers)
-    for name, draw in _figures(records, parts).items():
+def _draw(drawn: Setting, figures: dict[str, Callable[[], Figure]], to: Path) -> None:
+    """Write the figures of a setting into a folder, which takes most of the time of a report."""
+    canvas.write(setting_curves.draw_setting(drawn), to / "curves")
+    for name, draw in figures.items():
         canvas.write(draw(), to / name)
 
 
@@ -163,9 +164,10 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
     if goal:
         times = time_to_target.table(records, goal)
         yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
-    by_p = p_table.table(records, task, setting)
-    if by_p["p"].nunique() > 1 and by_p["series"].nunique() > 2:
-        yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
+    if sum(names.norm_of(series) == p_table.PARTIAL for series in set(records.runs["series"])) > 1:
+        by_p = p_table.table(records, task, setting)
+        if by_p["p"].nunique() > 1:
+            yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
     family = _learning_rate_family(folder, settings)
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)

@@ -38,14 +38,17 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verdicts_come_first(reported: Path) -> None:
     text = (reported / "report/report.md").read_text()
-    assert text.startswith("# Report\n\n## Verdicts\n")
+    assert text.startswith(
+        "# Report\n\n## RMSNorm against LayerNorm\n\nQuality: RMSNorm equals LayerNorm on cifar10: supported"
+    )
+    assert text.index("## Verdicts\n") < text.index("## cifar10")
     assert "| RMSNorm equals LayerNorm | supported: -0.11 (-0.25 to +0.03) points, 8 seeds |" in text
     for name in ("differences", "rates", "equal_time"):
         assert f"]({name}.png)" in text
         assert (reported / f"report/{name}.png").stat().st_size > 10_000
         assert (reported / f"report/{name}.svg").exists()
     page = (reported / "report/report.html").read_text()
-    assert page.index('class="campaigns"') < page.index('class="setting"')
+    assert page.index('class="answer"') < page.index('class="campaigns"') < page.index('class="setting"')
     assert '<b data-outcome="refuted">refuted</b>' in page
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from helpers.records import write_run
 from rmsexp import record
 from rmsexp.compare import load
 from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots import panels
+from rmsexp.compare.plots.setting_curves import LIMITS
+from rmsexp.compare.records import quantities
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import summary as summary_table
 
@@ -69,7 +73,11 @@ def setting(root: Path) -> Records:
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
-    return SettingReport(task, setting, str(root), root / "report", load(root).select(task, setting), **more)
+    """Return the report of a setting with its charts, as far as its records name a target metric."""
+    records = load(root).select(task, setting)
+    with suppress(ValueError):
+        more = {"charts": panels.setting(records, quantities.recorded(records), LIMITS).charts} | more
+    return SettingReport(task, setting, str(root), root / "report", records, **more)
 
 
 def named(folder: Path, series: str) -> None:

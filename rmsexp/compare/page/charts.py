@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,16 @@ from rmsexp.compare import paper
 from rmsexp.compare.page.colours import on_dark
 from rmsexp.compare.plots import panels, style
 from rmsexp.compare.plots.verdict_panels import GAP, Panel
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.records.load import Records
+from rmsexp.compare.records import names, statistics
 
 DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
 
 
-def charts(records: Records, task: str, limits: panels.Limits) -> list[dict[str, Any]]:
-    """Return the charts of a setting's quantities, then the paper's charts for the task.
-
-    If no run names a target metric, there are only the paper's charts.
-    """
-    try:
-        recorded = quantities.recorded(records)
-    except ValueError:
-        recorded = []
-    models = [panels.chart(records, quantity, limits) for quantity in recorded]
-    return [_chart(model) for model in (*models, *panels.paper_charts(task))]
+def charts(drawn: Sequence[panels.Chart], task: str, limits: panels.Limits) -> list[dict[str, Any]]:
+    """Return the charts of a setting, with curves thinned to ``limits``, then the paper's charts for the task."""
+    return [_chart(panels.thinned(chart, limits)) for chart in drawn] + [
+        _chart(chart) for chart in panels.paper_charts(task)
+    ]
 
 
 def verdict_panel(panel: Panel) -> dict[str, Any]:
@@ -50,25 +44,24 @@ def verdict_panel(panel: Panel) -> dict[str, Any]:
     return titles | ranges | {"zero": panel.zero, "bands": bands, "texts": texts, "marks": marks}
 
 
-def look(norm: str) -> dict[str, str]:
-    """Return the name, the label and the colours of a norm of a campaign, on light and on dark background."""
-    colour = style.colour(names.norm_of(norm))
-    return {"norm": norm, "label": names.label(norm), "colour": colour, "on_dark": on_dark(colour)}
+def look(series: str) -> dict[str, str]:
+    """Return the label of a series, its marker, and its colours on light and on dark background."""
+    colour, _, symbol = style.look(norm := names.norm_of(series))
+    marker = {"symbol": symbol, "outline": style.outline(norm)}
+    return {"norm": series, "label": names.label(series), "colour": colour, "on_dark": on_dark(colour), **marker}
 
 
 def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return, for each series, its name, label, number of seeds, dashes, and colours on light and dark background.
+    """Return the :func:`look` of each series with its name, its number of seeds and its dashes.
 
     Norms of the paper's curves for the task are included; those that we have not trained have 0 seeds.
     """
     curves, seeds = paper.curves(), Counter(runs["series"])
     all_series = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
-    result = []
-    for series in all_series:
-        colour = style.colour(names.norm_of(series))
-        look = {"colour": colour, "on_dark": on_dark(colour), "dash": _dash(style.dash_of(series, all_series))}
-        result.append({"series": series, "label": names.label(series), "seeds": seeds[series], **look})
-    return result
+    return [
+        look(series) | {"series": series, "seeds": seeds[series], "dash": _dash(style.dash_of(series, all_series))}
+        for series in all_series
+    ]
 
 
 def _dash(dash: style.Dash) -> str:
@@ -79,10 +72,16 @@ def _dash(dash: style.Dash) -> str:
 def _chart(chart: panels.Chart) -> dict[str, Any]:
     source = f"{chart.source} of the paper, at its own setting." if chart.source else ""
     by_axis = {
-        axis: {"title": panel.x_title, "curves": [line for curve in panel.curves for line in _lines(curve)]}
+        axis: {
+            "title": panel.x_title,
+            "curves": [line for curve in panel.curves for line in _lines(curve)],
+            "beyond": [point._asdict() for point in panel.beyond],
+        }
         for axis, panel in chart.panels.items()
     }
-    return {"title": str(escape(chart.title)), "source": source, "log": chart.log, "panels": by_axis}
+    low, high, log = chart.limits
+    y_axis = {"title": str(escape(chart.title)), "log": log, "may_be_log": chart.may_be_log}
+    return y_axis | {"range": _numbers([low, high]), "source": source, "panels": by_axis}
 
 
 def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
@@ -93,7 +92,7 @@ def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
     ]
     mean = curve.mean
     band = {"low": _numbers(mean["low"]), "high": _numbers(mean["high"])} if curve.has_band else {}
-    source = {"paper": True} if curve.from_paper else {"averaged": curve.averaged}
+    source = {"paper": True} if curve.from_paper else {"averaged": curve.averaged, "at_end": curve.at_end}
     return [*lines, _line(curve.series, curve) | source | _points(mean["x"], mean["mean"]) | band]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rmsexp.compare.plots.panels import Chart
 from rmsexp.compare.plots.verdict_panels import Panel
 from rmsexp.compare.records.load import Records
 
@@ -25,6 +26,8 @@ class SettingReport:
         sentences: the findings in words (:mod:`rmsexp.compare.tables.findings`).
         notes: the caveats, as lines of text: data, machine, reasons for caution.
         figures: paths of PNG files by title.
+        charts: the charts of its quantities.
+        tests: the differences from LayerNorm as numbers (:func:`rmsexp.compare.tables.seed_tests.table`).
         summary: the summary as numbers (:func:`rmsexp.compare.tables.summary.table`).
     """
 
@@ -37,6 +40,8 @@ class SettingReport:
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
+    charts: list[Chart] = field(default_factory=list)
+    tests: pd.DataFrame = field(default_factory=pd.DataFrame)
     summary: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
@@ -46,6 +51,7 @@ class CampaignReport:
 
     Attributes:
         questions: the question of each campaign, with its name.
+        numbers: the verdicts as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
         matrix: the matrix of claims and tasks (:func:`rmsexp.compare.tables.verdicts.matrix`).
         verdicts: the readable table of verdicts.
         tables: the other readable tables by title.
@@ -56,6 +62,7 @@ class CampaignReport:
     """
 
     questions: list[str]
+    numbers: pd.DataFrame
     matrix: pd.DataFrame
     verdicts: pd.DataFrame
     tables: dict[str, pd.DataFrame]

@@ -18,18 +18,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from rmsexp.compare.page.answer import Answer
 from rmsexp.compare.page.charts import charts, look, looks, verdict_panel
 from rmsexp.compare.page.colours import DARK
 from rmsexp.compare.page.contents import CampaignReport, SettingReport
-from rmsexp.compare.plots import panels
+from rmsexp.compare.page.markdown import ANSWER
+from rmsexp.compare.plots import panels, ranges
+from rmsexp.compare.plots.setting_curves import LIMITS
+from rmsexp.compare.plots.verdict_panels import Panel
 from rmsexp.compare.records import names
-from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.caveats import warnings
 from rmsexp.compare.tables.formats import NO_VALUE
 
-LIMITS = panels.Limits(seed=300, mean=1000)
 # Limit for one quantity and one x axis, summed over all settings: points in the curves of seeds, and also points in the
 # means. Browsers draw so many quickly.
 POINTS = 100_000
+READING = (
+    "relative to LayerNorm, on each machine, interleaved, with 95 % intervals; diamonds: the paper, each framework"
+)
 RUN_COLUMNS = {
     "label": "norm",
     "seed": "seed",
@@ -50,8 +56,8 @@ RUN_COLUMNS = {
 }
 
 
-def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = None) -> str:
-    """Return the HTML page: the campaigns, if there are any, and then the settings in the given order.
+def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = None, first: Answer | None = None) -> str:
+    """Return the HTML page: the first view, the campaigns, if there are any, and then the settings in the given order.
 
     Raises:
         ValueError: there are neither settings nor campaigns.
@@ -66,12 +72,13 @@ def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = No
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment.get_template("page.html.j2").render(
         settings=[_setting(report, name, limits) for report, name in zip(reports, _names(reports), strict=True)],
+        answer=None if first is None else _answer(first),
         campaigns=None if campaigns is None else _campaigns(campaigns),
         limits=limits,
         dark=DARK,
-        decades=panels.DECADES,
+        decades=ranges.DECADES,
         css=Markup((folder / "page.css").read_text()),
-        script=Markup((folder / "verdicts.js").read_text() + (folder / "page.js").read_text()),
+        script=Markup("".join((folder / f"{name}.js").read_text() for name in ("verdicts", "lines", "page"))),
         plotly=Markup(get_plotlyjs()),
     )
 
@@ -82,12 +89,19 @@ def _names(reports: Sequence[SettingReport]) -> list[str]:
     return [report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1) for report in reports]
 
 
+def _answer(first: Answer) -> dict[str, Any]:
+    figures = [] if first.savings is None else [_figure("Time saved, norms in eager mode", READING, [first.savings])]
+    return {"title": ANSWER, "sentences": first.sentences, "table": first.table, "figures": figures}
+
+
+def _figure(title: str, caption: str, shown: Sequence[Panel]) -> dict[str, Any]:
+    norms = names.in_order(entry.norm for panel in shown for entry in panel.marks)
+    figure = {"title": title, "caption": caption, "looks": [look(norm) for norm in norms]}
+    return figure | {"panels": [(panel.title, verdict_panel(panel)) for panel in shown]}
+
+
 def _campaigns(report: CampaignReport) -> dict[str, Any]:
-    figures = []
-    for title, panels_of_figure in report.figures.items():
-        norms = names.in_order(entry.norm for panel in panels_of_figure for entry in panel.marks)
-        figure = {"title": title, "caption": report.captions[title], "looks": [look(norm) for norm in norms]}
-        figures.append(figure | {"panels": [(panel.title, verdict_panel(panel)) for panel in panels_of_figure]})
+    figures = [_figure(title, report.captions[title], shown) for title, shown in report.figures.items()]
     texts = {
         "questions": report.questions,
         "matrix": report.matrix,
@@ -104,32 +118,14 @@ def _setting(report: SettingReport, name: str, limits: panels.Limits) -> dict[st
         "task": report.task,
         "name": name,
         "series": looks(report.task, records.runs),
-        "warnings": _warnings(records),
+        "warnings": warnings(records),
         "notes": report.notes,
         "sentences": report.sentences,
         "problems": records.problems,
         "tables": report.tables,
         "runs": _runs(records.runs),
-        "charts": charts(records, report.task, limits),
+        "charts": charts(report.charts, report.task, limits),
     }
-
-
-def _warnings(records: Records) -> list[str]:
-    """Return a few words for each reason for caution; the page's notes have the details."""
-    runs = records.runs
-    states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
-    statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
-    short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
-    columns = ("impl", "device", "threads", "precision", "torch", "dataset")
-    values = {column: runs[column].dropna().unique() for column in columns}
-    return [
-        *(["built-in data"] if runs["builtin"].eq(True).any() else []),
-        *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
-        *(f"time of {count} of {len(runs)} runs excluded: {state}" for state, count in states.items()),
-        *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
-        *(f"{column} mixed" for column in values if len(values[column]) > 1),
-        *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
-    ]
 
 
 def _runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from rmsexp.compare.page.answer import Answer
 from rmsexp.compare.page.contents import CampaignReport, SettingReport
 from rmsexp.compare.tables import markup
+
+ANSWER = "RMSNorm against LayerNorm"
 
 
 def overview(
     reports: Sequence[SettingReport],
     campaigns: CampaignReport | None,
+    first: Answer,
     problems: Sequence[str],
     savings: Sequence[Path],
     paper: Sequence[Path],
@@ -24,6 +28,7 @@ def overview(
     Args:
         reports: the reports of the settings.
         campaigns: the report of the campaigns, which comes before those of the settings; None without campaigns.
+        first: the first view.
         problems: problems with the records, one line each.
         savings: paths of the figures of savings, in the folder ``to``.
         paper: paths of the figures of the paper's curves, in the folder ``to``.
@@ -32,6 +37,8 @@ def overview(
     parts = ["# Report"]
     if problems:
         parts.append("Problems with the records:\n\n" + _list(problems))
+    parts += [f"## {ANSWER}", *first.sentences]
+    parts += [markup.markdown(first.table)] * (len(first.table) > 0)
     parts += [] if campaigns is None else [verdicts(campaigns)]
     parts += map(_image, savings)
     parts += [setting(report, to, level=2) for report in reports]

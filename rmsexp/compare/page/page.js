@@ -40,83 +40,7 @@ function writeHash() {
   history.replaceState(null, "", "#" + parameters);
 }
 
-// ---- curves
-
-/** Exponential moving average over unevenly spaced points; `span` is its time constant, in units of x. */
-function smoothed(x, y, span) {
-  if (span === 0) return y;
-  let mean = y[0];
-  return y.map((value, i) => (mean += (i ? 1 - Math.exp((x[i - 1] - x[i]) / span) : 0) * (value - mean)));
-}
-
-function kindOf(curve) {
-  if (curve.paper) return "paper";
-  return "seed" in curve ? "seed" : "mean";
-}
-
-function traces(curves, look) {
-  const longest = Math.max(...curves.map((curve) => curve.x.at(-1) ?? 0));
-  const span = (Number(form.smooth.value) / 100) * longest;
-  const excluded = { both: null, mean: "seed", seeds: "mean" }[form.show.value];
-  return curves
-    .map((curve, i) => ({ ...curve, id: `curve${i}`, kind: kindOf(curve) }))
-    .filter((curve) => curve.kind !== excluded && !hidden.has(curve.series))
-    .map((curve) => ({ ...curve, y: smoothed(curve.x, curve.y, span) }))
-    .flatMap((curve) => [
-      lineOf(curve, look.get(curve.series)),
-      ...(curve.diverged ? [crossOf(curve, look.get(curve.series))] : []),
-      ...(curve.low && span === 0 ? [bandOf(curve, look.get(curve.series))] : []),
-    ]);
-}
-
-/** Return a trace. Plotly updates the trace that has the same `uid`, so a curve's line and band need different ones. */
-function trace(curve, kind, more) {
-  return { type: "scatter", uid: curve.id + kind, meta: { series: curve.series, kind }, ...more };
-}
-
-function nameOf(curve, label) {
-  return { seed: `${label} seed ${curve.seed}`, paper: `${label} (paper)`, mean: label }[curve.kind];
-}
-
-function lineOf(curve, { label, colour, dash }) {
-  const isSeed = curve.kind === "seed";
-  const isThin = isSeed && form.show.value === "both";
-  return trace(curve, curve.kind, {
-    mode: curve.x.length === 1 ? "markers" : "lines", name: nameOf(curve, label), x: curve.x, y: curve.y,
-    line: { color: colour, width: isSeed ? 1.2 : 2.5, dash: curve.dash ?? dash }, opacity: isThin ? 0.5 : 1,
-    ...(isThin ? { hoverinfo: "skip" } : { hovertemplate: "%{y:.4~g}" }),
-  });
-}
-
-function crossOf(curve, { colour }) {
-  const end = { x: curve.x.slice(-1), y: curve.y.slice(-1) };
-  return trace(curve, "diverged", { ...end, mode: "markers", marker: { symbol: "x", size: 9, color: colour }, hoverinfo: "skip" });
-}
-
-function bandOf(curve, { colour }) {
-  const outline = { x: [...curve.x, ...curve.x.toReversed()], y: [...curve.high, ...curve.low.toReversed()] };
-  const area = { mode: "none", fill: "toself", fillcolor: colour, opacity: 0.15 };
-  return trace(curve, "band", { ...outline, ...area, hoverinfo: "skip" });
-}
-
-function scale(chart) {
-  return form.y.value === "auto" ? (chart.log ? "log" : "linear") : form.y.value;
-}
-
-function layout(chart, panel) {
-  const { color: text, borderTopColor: rule, backgroundColor: raised } = getComputedStyle(form);
-  const axis = { gridcolor: rule, zerolinecolor: rule, linecolor: rule, automargin: true };
-  const smoothing = Number(form.smooth.value) ? ", smoothed" : "";
-  return {
-    xaxis: { ...axis, title: { text: panel.title } },
-    yaxis: { ...axis, title: { text: chart.title + smoothing }, type: scale(chart) },
-    paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: text, family: "system-ui, sans-serif" },
-    margin: { l: 55, r: 12, t: 12, b: 48 }, showlegend: false, uirevision: form.x.value + form.y.value,
-    hovermode: form.show.value === "seeds" ? "closest" : "x unified",
-    hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color: text }, namelength: -1 },
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
-  };
-}
+// ---- charts
 
 function drawCharts(section) {
   if (!contents.has(section)) contents.set(section, JSON.parse(section.querySelector("script").textContent));
@@ -124,8 +48,8 @@ function drawCharts(section) {
   const swatches = section.querySelectorAll(".norms svg");
   const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // plotly renders some HTML tags
   const look = new Map(
-    series.map(({ series: name, label, dash }, i) => [
-      name, { label: escaped(label), dash, colour: getComputedStyle(swatches[i]).color },
+    series.map(({ series: name, label, dash, symbol }, i) => [
+      name, { label: escaped(label), dash, symbol, colour: getComputedStyle(swatches[i]).color },
     ]),
   );
   const holder = section.querySelector(".charts");
@@ -140,7 +64,7 @@ function drawCharts(section) {
     const [plot, caption] = holder.children[i].children;
     plot.setAttribute("aria-label", `${chart.source} ${chart.title} against ${panel.title}; the tables below have the numbers`);
     caption.textContent = [chart.source, remark(chart, panel, drawn, counted)].join(" ");
-    Plotly.react(plot, drawn, layout(chart, panel), { responsive: true, displayModeBar: false });
+    Plotly.react(plot, drawn, layout(chart, panel, drawn, look, plot.clientHeight), { responsive: true, displayModeBar: false });
   });
   section.querySelector(".reading").textContent = reading(charts);
 }
@@ -182,6 +106,7 @@ function remark(chart, panel, drawn, counted) {
 
 function omission(chart, drawn) {
   const omitted = scale(chart) === "log" ? drawn.flatMap((curve) => curve.y).filter((value) => value <= 0).length : 0;
+  if (form.y.value === "log" && !chart.may_be_log) return "Not drawn on a logarithmic axis: ratios of these values mean nothing.";
   return omitted ? `${omitted} values of zero or below cannot be shown on a logarithmic axis.` : "";
 }
 
@@ -191,6 +116,8 @@ function reading(charts) {
   const smoothing = Number(form.smooth.value);
   const show = form.show.value;
   const parts = { both: ["thin: one seed", "thick: mean over the seeds counted above"], mean: ["mean over the seeds counted above"], seeds: ["one line per seed"] }[show];
+  if (curves.some((curve) => curve.at_end < curve.averaged) && show !== "seeds") parts.push("a mean goes as far as half the seeds do");
+  if (show !== "seeds") parts.push("pointing at a line reads it, between points interpolated");
   if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
   if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded from savings (contended, mixed or unknown)");
   if (curves.some((curve) => curve.diverged) && show !== "mean") parts.push("x: diverged");

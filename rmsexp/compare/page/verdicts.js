@@ -4,7 +4,7 @@
 const UNIT = 46; // pixels per unit of a y axis that counts lines of text
 
 /** Return the traces of one kind of marks in a norm's colour. */
-function markTraces(entry, colour) {
+function markTraces(entry, colour, symbol, text) {
   const shared = { type: "scatter", x: entry.x, y: entry.y, name: entry.label, hovertemplate: "%{x:.4~g}, %{y:.4~g}" };
   const marker = (symbol, size, more) => ({ mode: "markers", marker: { symbol, size, color: colour, ...more } });
   switch (entry.kind) {
@@ -13,12 +13,13 @@ function markTraces(entry, colour) {
     case "cross": return [{ ...shared, ...marker("x", 9), hovertemplate: "diverged at %{x}" }];
     case "left": return [{ ...shared, ...marker("triangle-left", 12), hoverinfo: "skip", hovertemplate: null, cliponaxis: false }];
     case "right": return [{ ...shared, ...marker("triangle-right", 12), hoverinfo: "skip", hovertemplate: null, cliponaxis: false }];
+    case "paper": return [{ ...shared, ...marker("diamond-open", 9, { color: text, line: { width: 1.5 } }), hovertemplate: "%{x:.3~g}" }];
     case "interval": {
       const ends = {
         type: "data", symmetric: false, color: colour,
         array: entry.x.map((x, i) => entry.high[i] - x), arrayminus: entry.x.map((x, i) => x - entry.low[i]),
       };
-      return [{ ...shared, ...marker("circle", 10), error_x: ends, hovertemplate: "%{x:+.3~g}" }];
+      return [{ ...shared, ...marker(symbol, 9), error_x: ends, hovertemplate: "%{x:+.3~g}" }];
     }
     default: return [...band(entry, colour), { ...shared, mode: "lines", line: { color: colour, width: 2.5 } }];
   }
@@ -58,12 +59,12 @@ function panelLayout(panel, style) {
 
 /** Draw all panels; `style` has the computed colours of the page. */
 function drawVerdicts(style) {
-  for (const figure of document.querySelectorAll(".campaigns .figure")) {
+  for (const figure of document.querySelectorAll(".figure")) {
     const swatches = [...figure.querySelectorAll("[data-norm]")];
-    const colours = new Map(swatches.map((swatch) => [swatch.dataset.norm, getComputedStyle(swatch).color]));
+    const looks = new Map(swatches.map((swatch) => [swatch.dataset.norm, [getComputedStyle(swatch).color, swatch.dataset.symbol]]));
     for (const holder of figure.querySelectorAll(".panel")) {
       const panel = JSON.parse(holder.nextElementSibling.textContent);
-      const traces = panel.marks.flatMap((entry) => markTraces(entry, colours.get(entry.norm)));
+      const traces = panel.marks.flatMap((entry) => markTraces(entry, ...looks.get(entry.norm), style.color));
       Plotly.react(holder, traces, panelLayout(panel, style), { responsive: true, displayModeBar: false });
     }
   }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -23,16 +25,27 @@ def interval(
     axes.errorbar([middle], [y], xerr=errors, color=colour, fmt=marker, capsize=4, fillstyle=fill)
 
 
-def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "") -> int:
-    """Draw the paper's savings in percent, in grey; return the number of frameworks that have a point.
+def reach(axes: Axes) -> float:
+    """Return the largest x that is drawn at its place: the axis may become twice as long for the paper's marks."""
+    low, high = axes.get_xlim()
+    return high + (high - low)
+
+
+def paper_savings(
+    axes: Axes, task: str, heights: Sequence[tuple[str, float]], marker: str = "", largest: float = math.inf
+) -> int:
+    """Draw the paper's savings in percent, hollow and grey; return the number of frameworks that have a point.
 
     Args:
+        axes: the panel, in which our marks are drawn already.
         task: the task whose savings are drawn.
         heights: (norm, height) of each row of the figure; several rows may have the same norm.
         marker: one marker for all frameworks, without legend entry. By default each framework has a marker of its own
             and an entry in the legend.
+        largest: larger savings are drawn there, with an arrow and their value (:func:`reach`).
     """
     drawn = 0
+    look: dict[str, Any] = {"color": GREY, "markersize": 6, "fillstyle": "none", "markeredgewidth": 1.5}
     for framework_marker, (framework, rows) in zip(
         FRAMEWORKS, paper.savings(task).groupby("framework", sort=False), strict=False
     ):
@@ -40,7 +53,20 @@ def paper_savings(axes: Axes, task: str, heights: Sequence[tuple[str, float]], m
         points = [(100 * saving[norm], y) for norm, y in heights if norm in saving]
         if points:
             label = None if marker else f"paper, {framework}"
-            axes.plot(*zip(*points, strict=True), marker or framework_marker, color=GREY, markersize=5, label=label)
+            places = [(min(x, largest), y) for x, y in points]
+            axes.plot(*zip(*places, strict=True), marker or framework_marker, linestyle="", label=label, **look)
+            for x, y in points:
+                if x > largest:
+                    axes.annotate(
+                        f"{x:.0f} \u2192",
+                        (largest, y),
+                        (-8, 0),
+                        textcoords="offset points",
+                        size=8,
+                        ha="right",
+                        va="center",
+                        color=GREY,
+                    )
             drawn += 1
     return drawn
 

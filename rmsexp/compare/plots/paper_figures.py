@@ -79,7 +79,7 @@ def _ours(records: Records, rows: Mapping[str, str], view: View) -> Chart:
     panel = chart.panels[view.x]
     curves = [curve for curve in panel.curves if curve.from_paper]
     curves += [curve for series in rows.values() for curve in panel.curves if curve.series == series and curve.seeds]
-    return _in_units(chart._replace(panels={view.x: panel._replace(curves=curves)}), view)
+    return _in_units(panels.ranged(chart._replace(panels={view.x: panel._replace(curves=curves)})), view)
 
 
 def _published(source: str, task: str, ours: Chart, view: View) -> Chart | None:
@@ -99,7 +99,9 @@ def _in_units(chart: Chart, view: View) -> Chart:
     if view.per == 1 or longest < FEWEST * view.per:
         return chart
     unit = f"{view.per / 1000:g}k" if view.per > SMALL_UNIT else f"{view.per}"
-    return chart._replace(panels={view.x: Panel(f"step / {unit}", [_divided(curve, view.per) for curve in curves])})
+    divided = [_divided(curve, view.per) for curve in curves]
+    beyond = [point._replace(x=point.x / view.per) for point in chart.panels[view.x].beyond]
+    return chart._replace(panels={view.x: Panel(f"step / {unit}", divided, beyond)})
 
 
 def _divided(curve: Curve, by: int) -> Curve:

@@ -8,8 +8,6 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names
 
-PAPER_OFFSET = 0.22  # distance of the paper's marks below ours, relative to the distance between rows
-
 
 def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figure:
     """Return a figure with one row per series: our saving and, for eager norms, the paper's.
@@ -27,11 +25,11 @@ def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figu
             marks.interval(axes, y, saving, low, high, colour)
         else:
             axes.plot(100 * row["saving"], y, "o", color=colour, fillstyle="none")
-    if set(table["impl"]) == {"eager"}:
-        heights = [(series.lower(), y - PAPER_OFFSET) for y, series in enumerate(rows["series"])]
-        if marks.paper_savings(axes, task, heights):
-            marks.legend_outside(axes)
     marks.zero_line(axes)
+    if set(table["impl"]) == {"eager"}:
+        heights = [(series.lower(), float(y)) for y, series in enumerate(rows["series"])]
+        if marks.paper_savings(axes, task, heights, largest=marks.reach(axes)):
+            marks.legend_outside(axes)
     axes.set_xlabel("time saved relative to LayerNorm (%)")
     return figure
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rmsexp.compare.plots import canvas, marks, style
@@ -40,33 +43,46 @@ def _best(timings: pd.DataFrame, impl: str) -> list[comparable.Comparison]:
     return list(best.values())
 
 
-def draw(timings: pd.DataFrame, impl: str) -> Figure:
-    """Return the figure: one row per task, setting and norm, with our savings and, for eager norms, the paper's."""
-    table = rows(timings, impl).iloc[::-1].reset_index(drop=True)
-    table["label"] = table["task"] + ", " + table["setting"] + ": " + table["series"].map(without_impl).map(label)
+def draw(rows: pd.DataFrame, impl: str) -> Figure:
+    """Return the figure: one row per task, setting and norm, with our savings and, for eager norms, the paper's.
+
+    ``rows``: the :func:`rows` of an implementation.
+    """
+    table = rows.iloc[::-1].reset_index(drop=True)
+    one_setting = table["setting"].nunique() == 1
+    place_names = table["task"] if one_setting else table["task"] + ", " + table["setting"]
+    table["label"] = place_names + ": " + table["series"].map(without_impl).map(label)
     clocks = sorted(set(table[list(CLOCK)].itertuples(index=False, name=None)))
-    title = f"Time saved relative to LayerNorm, {impl} norms"
+    title = f"Time saved relative to LayerNorm, {impl} norms" + f", {table['setting'].iloc[0]}" * one_setting
     figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table))
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
+        first = line.iloc[0]
+        if impl == "eager":
+            marks.paper_savings(axes, str(first["task"]), [(str(first["series"]), y)], PAPER)
         for row in line.to_dict("records"):
             place = clocks.index(tuple(row[key] for key in CLOCK))
             saving, low, high = (100 * fraction for fraction in timing_records.saving(row))
             colour, marker = style.colour(row["norm"]), CLOCKS[place % len(CLOCKS)]
             filling = "none" if row["processes"] == 1 else "full"
-            marks.interval(axes, y - OFFSET * place, saving, low, high, colour, marker, filling)
-        first = line.iloc[0]
-        if impl == "eager":
-            marks.paper_savings(axes, str(first["task"]), [(str(first["series"]), y - OFFSET * len(clocks))], PAPER)
+            height = y + OFFSET * ((len(clocks) - 1) / 2 - place)
+            marks.interval(axes, height, saving, low, high, colour, marker, filling)
+    _legend(axes, clocks, in_order(table["norm"]), impl)
+    marks.zero_line(axes)
+    axes.set_xlabel("time saved per training step (%)")
+    return figure
+
+
+def _legend(axes: Axes, clocks: Sequence[tuple[str, str, float, str]], norms: Sequence[str], impl: str) -> None:
+    """Draw the legend: the colours of norms, the marker of each machine, and that of the paper."""
+    for norm in norms:
+        axes.plot([], [], color=style.colour(norm), linewidth=2, label=label(norm))
     for place, (machine, processor, threads, precision) in enumerate(clocks):
         identity = "" if machine == processor else f", machine {machine}"
         name = f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
         axes.plot([], [], CLOCKS[place % len(CLOCKS)], color="black", label=name)
     if impl == "eager":
-        axes.plot([], [], PAPER, color=style.GREY, markersize=5, label="paper, each framework")
+        axes.plot([], [], PAPER, color=style.GREY, fillstyle="none", label="paper, each framework")
     marks.legend_outside(axes)
-    marks.zero_line(axes)
-    axes.set_xlabel("time saved per training step (%)")
-    return figure
 
 
 def _caption(table: pd.DataFrame) -> list[str]:

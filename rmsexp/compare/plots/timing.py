@@ -12,7 +12,6 @@ from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.names import label
 
-PAPER_OFFSET = 0.25  # distance of the paper's marks below ours, relative to the distance between rows
 PROCESS_OFFSET = 0.15  # distance of the points of single processes above ours
 
 
@@ -35,6 +34,7 @@ def draw(timings: pd.DataFrame) -> Figure:
             if row["processes"] > 1:
                 each = [100 * (1 - ratio) for ratio in row["estimates"]]
                 savings.plot(each, [y + PROCESS_OFFSET] * len(each), ".", color=colour(row["norm"]), markersize=4)
+    marks.zero_line(savings)
     frameworks = _paper_savings(savings, timings, heights)
     for axes in (times, savings):
         axes.set_yticks(heights, [""] * len(heights))
@@ -42,7 +42,6 @@ def draw(timings: pd.DataFrame) -> Figure:
         axes.set_ylim(heights[-1] - 0.6 - legend, 0.6)
     for y, name in zip(heights, timing_records.labels(timings), strict=True):
         times.text(0.015, y + 0.12, name, transform=times.get_yaxis_transform(), size=9)
-    marks.zero_line(savings)
     times.set_xlim(left=0)
     times.set_xlabel("ms per step, median and quartiles")
     each_process = ", each process" if timings["processes"].max() > 1 else ""
@@ -55,8 +54,8 @@ def _paper_savings(axes: Axes, timings: pd.DataFrame, heights: list[float]) -> i
     if not matching.savings_are_comparable(timings):
         return 0
     lines = zip(timings["norm"], heights, timing_records.has_reference_impl(timings), strict=True)
-    comparable = [(norm, y - PAPER_OFFSET) for norm, y, same_impl in lines if same_impl]
-    frameworks = marks.paper_savings(axes, timings["task"].iloc[0], comparable)
+    comparable = [(norm, y) for norm, y, same_impl in lines if same_impl]
+    frameworks = marks.paper_savings(axes, timings["task"].iloc[0], comparable, largest=marks.reach(axes))
     if frameworks:
         axes.legend(loc="lower right", fontsize=8, frameon=False)
     return frameworks

@@ -20,7 +20,7 @@ from rmsexp.compare.records.campaigns import Job, State
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import verdicts
 
-Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right"]
+Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 MARGIN = 0.06  # space between the marks and the edge of a panel, relative to the range of the marks
@@ -34,7 +34,7 @@ class Marks(NamedTuple):
         label: what the marks are, for a legend or a tooltip.
         kind: "points"; a "line" through the points; "chosen", a ring around each point; "cross", a run that diverged;
             "interval", points with horizontal intervals; "left" or "right", an arrow at the edge of the panel, to a
-            point beyond it.
+            point beyond it; "paper", values of the paper.
         x, y: the points.
         low, high: ends of the interval at each point: of x for "interval", and of y, drawn as a band, for "line". Empty
             for none.
@@ -100,7 +100,7 @@ def differences(states: Sequence[State]) -> list[Panel]:
 def _differences(task: str, rows: pd.DataFrame) -> Panel:
     bounded = rows[rows["margin"].notna()]  # claims of superiority may be about differences that are many times larger
     bounded = rows if bounded.empty else bounded
-    x_range = _range([0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]])
+    x_range = padded([0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]])
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
     for row in rows.to_dict("records"):
@@ -144,7 +144,7 @@ def _rates(state: State) -> Panel:
     campaign = state.campaign
     found = {norm: _by_rate(state, norm) for norm in campaign.norms}
     values = [value for points in found.values() for values in points.values() for value in values]
-    y_range = _range([value for value in values if not math.isnan(value)])
+    y_range = padded([value for value in values if not math.isnan(value)])
     marks = [entry for number, norm in enumerate(campaign.norms) for entry in _rate_marks(state, norm, number, y_range)]
     ticks = sorted({rate for points in found.values() for rate in points})
     x_range = (ticks[0] / 1.3, ticks[-1] * 1.3) if ticks else (0.5, 2.0)
@@ -211,7 +211,7 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
             x = mean["x"] * timed.seconds[norm] / divisor
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
             marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
-    y_range = _range([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
+    y_range = padded([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
     title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP))
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
@@ -237,7 +237,7 @@ def _title(state: State) -> str:
     return f"{state.campaign.task} ({state.campaign.name})"
 
 
-def _range(values: Iterable[float]) -> tuple[float, float]:
+def padded(values: Iterable[float]) -> tuple[float, float]:
     """Return a range with the finite values and some space around them; (0, 1) without a value."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:

@@ -53,6 +53,30 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     return [line for line in lines if line]
 
 
+def brief(records: Records) -> list[str]:
+    """Return the data of the runs and their :func:`warnings`, as the caption of a figure."""
+    data = f"data: {', '.join(_distinct(records.runs['dataset'])) or 'unknown'}"
+    return [data, *warnings(records)]
+
+
+def warnings(records: Records) -> list[str]:
+    """Return a few words for each reason for caution; the notes have the details."""
+    runs = records.runs
+    states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
+    statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
+    short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
+    columns = ("impl", "device", "threads", "precision", "torch", "dataset")
+    values = {column: runs[column].dropna().unique() for column in columns}
+    return [
+        *(["built-in data"] if runs["builtin"].eq(True).any() else []),
+        *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
+        *(f"time of {count} of {len(runs)} runs excluded: {state}" for state, count in states.items()),
+        *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
+        *(f"{column} mixed" for column in values if len(values[column]) > 1),
+        *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
+    ]
+
+
 def _compared(target: statistics.Target, step: int | None) -> str:
     """Return what the tables compare. ``step``: the common step."""
     if step is None:

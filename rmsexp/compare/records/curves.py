@@ -30,18 +30,22 @@ def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
 
 
 def mean_curve(curves: list[Points]) -> pd.DataFrame:
-    """Return the mean over seeds: columns ``x``, ``mean``, ``low``, ``high``.
+    """Return the mean over seeds: columns ``x``, ``mean``, ``low``, ``high``, ``seeds``.
 
-    ``low`` and ``high`` bound the 95 % t-interval of the mean; they are NaN below three seeds. The curve covers the
-    range of x that all seeds have. Its points are at every x of any seed in this range; the others are interpolated.
+    ``low`` and ``high`` bound the 95 % t-interval of the mean; they are NaN below three seeds. The curve goes as far as
+    at least half the seeds do, and ``seeds`` is the number of those in each mean. Its points are at every x of any seed
+    in this range; the others are interpolated.
     """
-    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.unique(np.concatenate([x for x, _ in curves]))
-    grid = grid[(grid >= start) & (grid <= end)]
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])
-    mean = values.mean(axis=0)
-    half = t_factor(len(curves)) * values.std(axis=0, ddof=min(1, len(curves) - 1))
-    return pd.DataFrame({"x": grid, "mean": mean, "low": mean - half, "high": mean + half})
+    values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves])
+    seeds = (~np.isnan(values)).sum(axis=0)
+    kept = 2 * seeds >= len(curves)
+    grid, values, seeds = grid[kept], values[:, kept], seeds[kept]
+    mean = np.nansum(values, axis=0) / seeds
+    squares = np.nansum((values - mean) ** 2, axis=0)
+    factors = np.array([t_factor(count) for count in range(len(curves) + 1)])
+    half = factors[seeds] * np.sqrt(squares / np.maximum(seeds - 1, 1))
+    return pd.DataFrame({"x": grid, "mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds})
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:

@@ -11,15 +11,15 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables.formats import four_digits
 
 WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
-BASELINE, SECOND = "none", "ln"
+BASELINE, SECOND = "ln", "none"
 
 
 def figure_1(records: Records) -> list[str]:
     """Return two sentences, or an empty list if there is nothing to compare.
 
     The first gives the training losses of all norms after as many steps as the baseline was trained, and after as much
-    time; the second describes the method. The baseline is the model without norm, or LN if every run without norm is
-    missing, diverged or failed. It is compared only with runs of the same implementation. Times are compared only if
+    time; the second describes the method. The baseline is LN or, if every run with LN is missing, diverged or failed,
+    the model without norm. It is compared only with runs of the same implementation. Times are compared only if
     they are clear and of the same device, number of threads and version of torch; otherwise the sentence says why not.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
@@ -85,7 +85,7 @@ def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame) -> str:
 
 
 def _name(baseline: str) -> str:
-    return "the model without norm" if baseline == BASELINE else names.label(baseline)
+    return "the model without norm" if baseline == "none" else names.label(baseline)
 
 
 def _value_at(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str, position: float, y: str) -> float:
@@ -116,7 +116,7 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
     ]
     if baseline == SECOND:
         reason = "diverged, failed or was not started" if BASELINE in set(records.runs["series"]) else "is missing"
-        remarks.append(f"LayerNorm is the baseline, since {_name(BASELINE)} {reason}")
+        remarks.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
     missing = names.in_order(records.runs.loc[~records.runs["series"].isin(used["series"]), "series"])
     if missing:
         remarks.append(

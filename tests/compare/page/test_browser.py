@@ -153,7 +153,8 @@ def test_axes_are_switched(show: Callable[[str], Page]) -> None:
     )
     assert page.evaluate(kinds) == ["linear"] * 3
     page.get_by_label("logarithmic").check()
-    assert page.evaluate(kinds) == ["log"] * 3
+    assert page.evaluate(kinds) == ["log", "log", "linear"]  # an error has no logarithmic axis
+    assert "Not drawn on a logarithmic axis" in (visible(page).locator("figcaption").nth(2).text_content() or "")
     assert "x=time" in page.url
     assert "y=log" in page.url
 
@@ -170,7 +171,8 @@ def test_seeds_and_means_are_shown_together_or_alone(show: Callable[[str], Page]
 
 def test_a_diverged_run_ends_in_a_cross(show: Callable[[str], Page]) -> None:
     page = show("show=seeds")
-    assert visible(page).locator(".plot").first.locator(".points path").count() == 1
+    kinds = page.evaluate("() => document.querySelector('.plot').data.map((trace) => trace.meta.kind)")
+    assert kinds.count("diverged") == 1
     assert "x: diverged" in (visible(page).locator(".reading").text_content() or "")
 
 
@@ -183,7 +185,8 @@ def test_smoothing_is_an_exponential_moving_average_along_the_axis(show: Callabl
     assert axis_titles(page)[0] == ("step", "train loss (nats), smoothed")
     assert "smooth=5" in page.url
     curve = mean_of(page.evaluate("() => contents.get(sections[0]).charts[0].panels.step"), "rms")
-    drawn = page.evaluate("() => document.querySelector('.plot').data.find((trace) => trace.meta.series === 'rms').y")
+    line = page.evaluate("() => document.querySelector('.plot').data.find((trace) => trace.meta.series === 'rms')")
+    drawn = [value for at, value in zip(line["x"], line["y"], strict=True) if at in curve["x"]]
     expected = curve["y"][:1]
     for before, at, value in zip(curve["x"], curve["x"][1:], curve["y"][1:], strict=False):
         weight = math.exp(-(at - before) / (0.05 * 400))
@@ -198,6 +201,27 @@ def test_the_value_under_the_pointer_is_shown(show: Callable[[str], Page]) -> No
     label = visible(page).locator(".plot").first.locator(".hoverlayer")
     label.get_by_text("RMSNorm").first.wait_for()
     assert re.search(r"LayerNorm : \d\.\d+", " ".join(label.locator("text").all_text_contents()))
+
+
+def test_a_line_is_not_read_beyond_its_end(show: Callable[[str], Page]) -> None:
+    page = show("show=mean")
+    plot = visible(page).locator(".plot").first
+    box = plot.locator(".nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"])
+    texts = plot.locator(".hoverlayer text")
+    texts.get_by_text("LayerNorm").first.wait_for()
+    assert not any("WeightNorm" in text for text in texts.all_text_contents())  # it diverged at step 120 of 400
+
+
+def test_lines_have_markers_and_labels(show: Callable[[str], Page]) -> None:
+    page = show("show=mean")
+    symbols = page.evaluate(
+        "() => document.querySelector('.plot').data.filter((t) => t.marker?.symbol).map((t) => t.marker.symbol)"
+    )
+    assert set(symbols) >= {style.look(norm).symbol for norm in ("ln", "rms", "wn")}
+    labels = " ".join(visible(page).locator(".plot").first.locator(".annotation").all_text_contents())
+    assert all(label in labels for label in ("LayerNorm", "RMSNorm", "WeightNorm"))
 
 
 def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None:

@@ -9,10 +9,8 @@ from rmsexp.compare.plots import style
 
 
 def test_every_colour_stands_out_on_a_dark_background() -> None:
-    colours_of_norms = [*style.COLOURS.values(), *style.OTHER_COLOURS]
-    assert (
-        min(colours.contrast(colours.on_dark(colour), colours.DARK) for colour in colours_of_norms) >= colours.CONTRAST
-    )
+    all_colours = [look.colour for look in (*style.LOOKS.values(), *style.OTHER_LOOKS)]
+    assert min(colours.contrast(colours.on_dark(colour), colours.DARK) for colour in all_colours) >= colours.CONTRAST
     assert colours.on_dark(style.colour("prms")).lower() == style.colour("prms").lower()
     assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known pair

@@ -12,7 +12,7 @@ from rmsexp.compare.plots import savings_by_task
 
 
 def draw(root: Path, impl: str = "eager") -> Figure:
-    return savings_by_task.draw(load_timings(root), impl)
+    return savings_by_task.draw(savings_by_task.rows(load_timings(root), impl), impl)
 
 
 def test_the_figure_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_figure_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Pat
     ]
     (axes,) = draw(tmp_path).axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["transformer, demo: RMSNorm", "cifar10, demo: pRMSNorm", "cifar10, demo: RMSNorm"]
+    assert labels == ["transformer: RMSNorm", "cifar10: pRMSNorm", "cifar10: RMSNorm"]
     points = [container[0].get_xdata()[0] for container in axes.containers]
     assert points == pytest.approx([3, 30, 20], abs=0.1)
     fills = [container[0].get_fillstyle() for container in axes.containers]
@@ -45,14 +45,14 @@ def test_machines_and_numbers_of_threads_share_a_line_of_the_figure(tmp_path: Pa
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.95}, number=2, session=other)
     (axes,) = draw(tmp_path).axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["cifar10, demo: pRMSNorm", "cifar10, demo: RMSNorm"]
+    assert labels == ["cifar10: pRMSNorm", "cifar10: RMSNorm"]
     points = [tuple(float(value[0]) for value in container[0].get_data()) for container in axes.containers]
     step = savings_by_task.OFFSET
-    expected = [(20, -2 * step), (10, 1 - 2 * step), (3, 1 - step), (5, 1)]
+    expected = [(20, -step), (10, 1 - step), (3, 1), (5, 1 + step)]  # three machines around the row
     assert sorted(points) == [pytest.approx(point, abs=0.1) for point in sorted(expected)]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     machines = ["AMD EPYC\n2 threads, machine 3f", "AMD EPYC\n1 thread", "an older processor\n1 thread"]
-    assert legend == [*machines, "paper, each framework"]
+    assert legend == ["RMSNorm", "pRMSNorm", *machines, "paper, each framework"]
 
 
 def test_fused_norms_have_a_figure_of_their_own_against_fused_layernorm(tmp_path: Path) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
-from helpers.comparisons import SERIES, drop_evaluations, summary
+from helpers.comparisons import SERIES, drop_evaluations, summary, write_rows
 from helpers.records import make_row, write_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from rmsexp import atomic, record
+from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.plots import setting_curves, style
-from rmsexp.compare.records import quantities
+from rmsexp.compare.plots import panels, setting_curves, style
+from rmsexp.compare.records import names, quantities
 from rmsexp.compare.tables import summary as summary_table
 
 
@@ -85,14 +86,12 @@ def test_bands_need_three_seeds(tmp_path: Path) -> None:
     assert variant.is_dashed()
 
 
-def test_error_messages_with_dollars_and_newlines_are_drawn_as_text(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "rms", steps=120, status="failed")
-    stored = json.loads((folder / record.STATUS).read_text()) | {"error": "OSError: $HOME/$x_\n" + "long " * 100}
-    atomic.write_json(folder / record.STATUS, stored)
+def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", dataset={"name": "$HOME/$x_ " + "long " * 100, "digest": "0", "builtin": True})
     records = load(tmp_path)
     figure = setting_curves.draw(records, quantities.recorded(records)[:1])
     figure.canvas.draw()  # raises if the dollar signs are parsed as a formula
-    assert any("OSError: $HOME/$x_" in text.get_text() for text in figure.texts)
+    assert any("data: $HOME/$x_" in text.get_text() for text in figure.texts)
 
 
 def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
@@ -101,7 +100,39 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     (folder / record.METRICS).write_text(rows[0] + "\n")
     records = load(tmp_path)
     figure = setting_curves.draw(records, [quantities.recorded(records)[0]])
-    assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [["o", "o"]] * 2  # seed and mean
+    assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [
+        [style.marker("rms")] * 2
+    ] * 2  # seed and mean
+
+
+def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> None:
+    for seed in range(3):
+        folder = write_run(tmp_path, "rms", seed)
+        rows, _ = record.RunFolder(folder).read_metrics()
+        for row in rows:
+            row["loss"] = 500.0 if row["step"] == 200 and seed == 0 else 0.1 + 0.4 * (seed == 1)
+            if "error" in row:
+                row["error"] = 0.99 - 0.6 * (seed == 1)
+        write_rows(folder, rows)
+    setting = panels.setting(load(tmp_path), quantities.recorded(load(tmp_path)), setting_curves.LIMITS)
+    loss, _, error = setting.charts
+    curve = loss.panels["step"].curves[0]
+    assert curve.mean["low"].min() == 0
+    assert error.panels["step"].curves[0].mean["high"].max() == 100
+    assert loss.limits.high < 10
+    assert [(point.x, point.y) for point in loss.panels["step"].beyond] == [(200, 500)]
+    axes = setting_curves.draw_setting(setting).axes[0]
+    assert any("500" in text.get_text() for text in axes.texts)
+    assert axes.get_ylim()[1] < 10
+
+
+def test_lines_have_labels_at_their_ends(results: Path) -> None:
+    axes = setting_curves.draw(load(results), quantities.recorded(load(results))[:1]).axes[0]
+    labels = [names.label(series) for series in SERIES]
+    texts = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert set(labels) <= set(texts)
+    heights = sorted(texts[name] for name in labels)
+    assert min(after - before for before, after in pairwise(heights)) > 0.03
 
 
 def legends(figure: Figure) -> list[list[str]]:

@@ -43,8 +43,8 @@ def test_unit_and_logarithmic_axis_belong_to_the_quantity(tmp_path: Path) -> Non
     write(tmp_path, "rms", [0.9, 0.002])
     chart = panels.chart(load(tmp_path), WER, LIMITS)
     assert chart.panels["step"].curves[0].mean["mean"].tolist() == pytest.approx([90, 0.2])
-    assert chart.log
-    assert not panels.chart(load(tmp_path), Quantity("valid", "wer", "word error rate"), LIMITS).log
+    assert chart.limits.log
+    assert not panels.chart(load(tmp_path), Quantity("valid", "wer", "word error rate"), LIMITS).limits.log
 
 
 def test_older_records_have_the_loss_and_the_target_metric(tmp_path: Path) -> None:

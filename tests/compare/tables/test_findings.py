@@ -26,8 +26,8 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     sentence, method = findings.figure_1(setting(tmp_path))
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
     assert sentence == (
-        "When the model without norm reaches training loss 8.050 (at step 200, 20 seconds), "
-        "LayerNorm is at 6.100 after the same steps and at 8.100 after the same time; "
+        "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), "
+        "no norm is at 8.050 after the same steps and at its end before that time (20 seconds); "
         "RMSNorm is at 6.100 after the same steps and at its end before that time (10 seconds)."
     )
     assert "trailing mean over 10 % of the baseline's steps" in method
@@ -37,16 +37,16 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
 )
-def test_ln_is_the_baseline_if_the_model_without_norm_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
+def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
     if baseline:
-        write_losses(tmp_path, "none", 0.01, 0.1, status=baseline)
-    write_losses(tmp_path, "ln", 0.02, 0.2)
+        write_losses(tmp_path, "ln", 0.01, 0.1, status=baseline)
+    write_losses(tmp_path, "none", 0.02, 0.2)
     write_losses(tmp_path, "rms", 0.03, 0.1, contention="contended")
     sentence, method = findings.figure_1(setting(tmp_path))
     assert sentence.startswith(
-        "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
+        "When the model without norm reaches training loss 6.100 (at step 200, 40 seconds), RMSNorm is at 4.150"
     )
-    assert f"LayerNorm is the baseline, since the model without norm {reason}" in method
+    assert f"the model without norm is the baseline, since LayerNorm {reason}" in method
     assert sentence.endswith("RMSNorm is at 4.150 after the same steps (its time is excluded: contended).")
 
 

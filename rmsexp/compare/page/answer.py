@@ -1,0 +1,150 @@
+"""The first view of a report: RMSNorm against LayerNorm, in quality and in time, on every task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rmsexp.compare import paper
+from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
+from rmsexp.compare.records import comparable, names, timing_records
+from rmsexp.compare.tables import formats, verdicts
+from rmsexp.rules import pairs
+
+NORM, REFERENCE = "rms", "ln"
+QUALITY, TIME = "RMSNorm better by (95 % interval)", "time of a step saved (95 % interval)"
+ROW = 0.26  # the height of a saving in its panel, in the units of verdict_panels
+
+
+class Answer(NamedTuple):
+    """The answer.
+
+    Attributes:
+        sentences: the answer in words.
+        table: the differences RMSNorm - LayerNorm of each task and setting, as text.
+        savings: the panel with the savings of all norms; None without timing records.
+    """
+
+    sentences: list[str]
+    table: pd.DataFrame
+    savings: Panel | None
+
+
+def real_data_first(reports: Sequence[SettingReport]) -> list[SettingReport]:
+    """Return the reports, those on real data before those on built-in data, otherwise in the same order."""
+    return sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))
+
+
+def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.DataFrame) -> Answer:
+    """Return the first view.
+
+    Args:
+        reports: the reports of the settings.
+        decided: the verdicts of campaigns as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
+        savings: the rows of the figure of savings of eager norms (:func:`rmsexp.compare.plots.savings_by_task.rows`).
+    """
+    about = decided[(decided["a"] == NORM) & (decided["b"] == REFERENCE)] if len(decided) else decided
+    own = savings[savings["series"].map(names.without_impl) == NORM]
+    campaigns = [claims for _, claims in about.groupby("campaign", sort=False)] if len(about) else []
+    rows = [_of_campaign(row, own) for claims in campaigns for row in _shown(claims)]
+    rows += [row for report in reports for row in _of_setting(report, own)]
+    return Answer(_sentences(about, own), pd.DataFrame(rows), _panel(savings) if len(savings) else None)
+
+
+def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Return the rows of a campaign's claims: those that are decided or, if none is, the first."""
+    over = claims[claims["outcome"] != verdicts.UNDECIDED]
+    return (claims.iloc[:1] if over.empty else over).to_dict("records")
+
+
+def _of_campaign(row: dict[Any, Any], savings: pd.DataFrame) -> dict[str, str]:
+    quality = formats.NO_VALUE
+    if row["outcome"] != verdicts.UNDECIDED and not math.isnan(row["difference"]):
+        quality = f"{_signed(row['difference'], row['low'], row['high'])} {row['unit']}, {row['seeds']:.0f} seeds"
+    undecided = row["outcome"] == verdicts.UNDECIDED
+    verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {row['outcome']}"
+    what = {"task": row["task"], "runs": f"campaign {row['campaign']}"}
+    return what | {QUALITY: quality, TIME: _saved(savings, row["task"]), "verdict": verdict}
+
+
+def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the row of a setting that has both norms, in a list; an empty list for others."""
+    tests = report.tests
+    found = tests[tests["series"] == NORM].to_dict("records") if len(tests) else []
+    data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"
+    rows = []
+    for row in found:
+        factor, unit = names.scale_and_unit(row["metric"])
+        mode = str(report.records.runs["target_mode"].dropna().iloc[0])
+        value = pairs.sign(mode) * factor * row["difference"]
+        half = factor * row["interval"]
+        seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
+        text = f"{_signed(value, value - half, value + half)} {'points' if unit else names.metric_label(row['metric'])}"
+        what = {"task": report.task, "runs": f"{report.setting}, {data}"}
+        quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
+        rows.append(
+            what | {QUALITY: quality, TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE}
+        )
+    return rows
+
+
+def _signed(value: float, low: float, high: float) -> str:
+    interval = "no interval" if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
+    return f"{value:+.2f} ({interval})"
+
+
+def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
+    """Return what RMSNorm saves on a task, on each machine; ``setting``: of this setting, if it was timed."""
+    rows = savings[savings["task"] == task]
+    if (rows["setting"] == setting).any():
+        rows = rows[rows["setting"] == setting]
+    each = [formats.saving(*timing_records.saving(row)) for row in rows.to_dict("records")]
+    return "; ".join(each) or formats.NO_VALUE
+
+
+def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
+    """Return what the verdicts say and what RMSNorm saves, in a sentence each."""
+    over = about[about["outcome"] != verdicts.UNDECIDED] if len(about) else about
+    if len(over):
+        each = [f"{row['claim']} on {row['task']}: {row['outcome']}" for row in over.to_dict("records")]
+        quality = f"Quality: {'; '.join(each)}."
+    else:
+        quality = "Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."
+    if savings.empty:
+        return [quality, "Time: no training steps of RMSNorm and LayerNorm were timed interleaved."]
+    saved = 100 * (1 - savings["ratio"])
+    tasks = savings["task"].nunique()
+    sure = int((savings["high"] < 1).sum())
+    return [
+        quality,
+        f"Time: RMSNorm saves {saved.min():.1f} to {saved.max():.1f} % of a training step of LayerNorm, on {tasks} "
+        f"task{'s' if tasks > 1 else ''}; in {sure} of {len(savings)} timings the whole interval is above 0.",
+    ]
+
+
+def _panel(savings: pd.DataFrame) -> Panel:
+    """Return the panel of savings: for each task and setting a line of text, then a line for each norm and machine."""
+    marks, texts, y = list[Marks](), list[Text](), 0.0
+    for (task, setting), rows in savings.groupby(["task", "setting"], sort=False):
+        texts.append(Text(y, [f"{task}, {setting}"]))
+        y -= LINE + ROW / 2
+        published = paper.savings(str(task))
+        for norm, lines in rows.groupby("norm", sort=False):
+            own = published.loc[published["norm"] == norm, "saving"]
+            points = (100 * own).tolist()
+            marks += [Marks(str(norm), f"{names.label(str(norm))}, paper", "paper", points, [y] * len(points))] * bool(
+                points
+            )
+            for row in lines.to_dict("records"):
+                value, low, high = (100 * part for part in timing_records.saving(row))
+                label = f"{names.label(row['series'])}, {comparable.machine(row)}"
+                marks.append(Marks(str(norm), label, "interval", [value], [y], [low], [high]))
+                y -= ROW
+    ends = [end for entry in marks for end in (*entry.x, *entry.low, *entry.high)]
+    return Panel(
+        "", "time of a training step saved (%)", "", marks, padded([0.0, *ends]), (y, 0.0), zero=True, texts=texts
+    )

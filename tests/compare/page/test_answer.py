@@ -1,0 +1,56 @@
+"""The first view of a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.comparisons import report
+from helpers.records import load_timings, write_run, write_timing
+
+from rmsexp.compare.page import answer, html
+from rmsexp.compare.plots import savings_by_task
+from rmsexp.compare.tables import seed_tests
+
+REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> answer.Answer:
+    """Return the first view of two settings, of which the second is on real data."""
+    for seed in range(3):
+        for series in ("ln", "rms"):
+            write_run(tmp_path, series, seed)
+            write_run(tmp_path, series, seed, setting="small", dataset=REAL)
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
+    reports = [report(tmp_path), report(tmp_path, setting="small")]
+    reports = [replace(found, tests=seed_tests.table(found.records)) for found in reports]
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    return answer.answer(answer.real_data_first(reports), pd.DataFrame(), savings)
+
+
+def test_real_data_come_first_and_differences_have_intervals(first: answer.Answer) -> None:
+    assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
+    assert first.table[answer.QUALITY].str.fullmatch(r"[+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) points, 3 seeds").all()
+    assert first.table[answer.TIME].str.startswith("19.0 % (").all()
+    assert "RMSNorm saves 19.0 to 19.0 % of a training step of LayerNorm, on 1 task;" in first.sentences[1]
+
+
+@pytest.mark.usefixtures("first")
+def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    tests = seed_tests.table(found.records)
+    tests["difference"], tests["interval"] = -0.02, 0.01  # the error is lower by two points
+    (row,) = answer.answer(
+        [replace(found, tests=tests)], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])
+    ).table.to_dict("records")
+    assert row[answer.QUALITY] == "+2.00 (+1.00 to +3.00) points, 3 seeds"
+
+
+def test_the_page_opens_on_the_answer(first: answer.Answer, tmp_path: Path) -> None:
+    page = html.page([report(tmp_path)], None, first)
+    assert page.index("RMSNorm against LayerNorm") < page.index("Time saved") < page.index('class="setting"')
+    assert first.savings is not None
+    assert {entry.kind for entry in first.savings.marks} == {"interval", "paper"}
