@@ -122,10 +122,9 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
 
 
 def _draw(drawn: Setting, figures: dict[str, Callable[[], Figure]], to: Path) -> None:
-    """Write the figures of a setting into a folder, which takes most of the time of a report."""
-    canvas.write(setting_curves.draw_setting(drawn), to / "curves")
-    for name, draw in figures.items():
-        canvas.write(draw(), to / name)
+    """Write the figures of a setting into a folder, which takes most of the time of a report: as PNG alone."""
+    for name, draw in {"curves": partial(setting_curves.draw_setting, drawn), **figures}.items():
+        canvas.write(draw(), to / name, ["png"])
 
 
 def _missing_configs(records: Records) -> list[str]:

@@ -24,9 +24,9 @@ LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Write the figure as ``<path>.png`` and ``<path>.svg``."""
-    for suffix in ("png", "svg"):
+def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
+    """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
+    for suffix in suffixes:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
             figure.savefig(buffer, format=suffix, dpi=DPI, metadata={"Date": None} if suffix == "svg" else None)
