@@ -25,6 +25,7 @@ LABEL = 0.13  # the height of the label of a line, in inches
 MOST_LABELS = 20  # more do not fit beside a panel
 LONGEST = 18  # characters of a label
 STAGGERED = 4  # values at an arrow that stand below each other
+TITLE = 410  # the size of a title of an axis times its characters, in points, that fits the height of a panel
 LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extremes in every two pixels
 
 
@@ -135,7 +136,7 @@ def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str])
         else:
             _draw_curve(axes, curve, style.dash_of(curve.series, series), place, chart.limits)
     axes.set_xlabel(panel.x_title)
-    axes.set_ylabel(chart.title)
+    axes.set_ylabel(chart.title, size=min(10.0, TITLE / len(chart.title)))
     if chart.limits.log:
         axes.set_yscale("log")
     else:
@@ -194,7 +195,8 @@ def labels_width(series: Sequence[str]) -> float:
 
 
 def _short(series: str) -> str:
-    label = names.label(series)
+    """Return the label of a series, with "fused" in place of "impl=fused", shortened to ``LONGEST``."""
+    label = names.label(names.without_impl(series)) + " fused" * ("impl=fused" in series)
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}\u2026"
 
 
