@@ -123,7 +123,8 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
 
 def _draw(drawn: Setting, figures: dict[str, Callable[[], Figure]], to: Path) -> None:
     """Write the figures of a setting into a folder, which takes most of the time of a report: as PNG alone."""
-    for name, draw in {"curves": partial(setting_curves.draw_setting, drawn), **figures}.items():
+    curves: dict[str, Callable[[], Figure]] = {"curves": partial(setting_curves.draw_setting, drawn)}
+    for name, draw in (curves | figures).items():
         canvas.write(draw(), to / name, ["png"])
 
 
