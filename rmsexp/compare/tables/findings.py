@@ -71,7 +71,7 @@ def _sentence(
             by_time = f" and at {four_digits(loss)} after the same time"
         if reason := _untimed(runs, baseline_runs):
             by_time = "" if untimed else f" (its time is excluded: {reason})"
-        parts.append(f"{names.label(series)} is {by_step}{by_time}")
+        parts.append(f"{_name(series)} is {by_step}{by_time}")
     return f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}, {took}), {'; '.join(parts)}."
 
 
@@ -84,8 +84,8 @@ def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame) -> str:
     return ", ".join(sorted(set((baseline_runs if is_clear else runs)["time_state"])))
 
 
-def _name(baseline: str) -> str:
-    return "the model without norm" if baseline == "none" else names.label(baseline)
+def _name(series: str) -> str:
+    return "the model without norm" if series == "none" else names.label(series)
 
 
 def _value_at(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str, position: float, y: str) -> float:

@@ -27,7 +27,7 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
     assert sentence == (
         "When LayerNorm reaches training loss 6.100 (at step 200, 40 seconds), "
-        "no norm is at 8.050 after the same steps and at its end before that time (20 seconds); "
+        "the model without norm is at 8.050 after the same steps and at its end before that time (20 seconds); "
         "RMSNorm is at 6.100 after the same steps and at its end before that time (10 seconds)."
     )
     assert "trailing mean over 10 % of the baseline's steps" in method
