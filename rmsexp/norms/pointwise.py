@@ -4,11 +4,8 @@ They have no statistics: each value is mapped by itself. So padding, other examp
 influence, there are no axes to choose, and a recurrence applies the same function at every step. On feature maps, gain
 and shift have one value per channel, as those of other norms; alpha and the offset are single numbers everywhere.
 
-Deviation: DyT and Derf, initial alpha
-    original: 0.5, in LLaMA 0.2 to 0.8 before attention and 0.05 to 0.2 elsewhere (dyt:other_tasks/LLaMA/README.md)
-    ours: 0.5 at every site, or norm.alpha
-    why: one value for all tasks; which one is best is a question for a campaign
-    effect: not measured
+Both papers start alpha at 0.5. For LLaMA, the code of DyT starts it at 0.2 to 0.8 before attention and at 0.05 to 0.2
+elsewhere, depending on the size; here all sites start alike.
 """
 
 from __future__ import annotations
