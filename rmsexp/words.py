@@ -26,6 +26,8 @@ ALIASES = {
     "identity": "none",
     "meanonlybatchnorm": "mean_only_bn",
     "nonparametriclayernorm": "nonparametric_ln",
+    "dynamictanh": "dyt",
+    "dynamicerf": "derf",
 }
 WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
     "hydra.run.dir": "results=DIR sets the folder of results",
