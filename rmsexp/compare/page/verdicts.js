@@ -8,7 +8,7 @@ function markTraces(entry, colour, symbol, text) {
   const shared = { type: "scatter", x: entry.x, y: entry.y, name: entry.label, hovertemplate: "%{x:.4~g}, %{y:.4~g}" };
   const marker = (symbol, size, more) => ({ mode: "markers", marker: { symbol, size, color: colour, ...more } });
   switch (entry.kind) {
-    case "points": return [{ ...shared, ...marker("circle", 7, { opacity: 0.6 }) }];
+    case "points": return [{ ...shared, ...marker(symbol, 7, { opacity: 0.6 }) }];
     case "chosen": return [{ ...shared, ...marker("circle-open", 16, { line: { width: 2 } }) }];
     case "cross": return [{ ...shared, ...marker("x", 9), hovertemplate: "diverged at %{x}" }];
     case "left": return [{ ...shared, ...marker("triangle-left", 12), hoverinfo: "skip", hovertemplate: null, cliponaxis: false }];
@@ -21,8 +21,14 @@ function markTraces(entry, colour, symbol, text) {
       };
       return [{ ...shared, ...marker(symbol, 9), error_x: ends, hovertemplate: "%{x:+.3~g}" }];
     }
-    default: return [...band(entry, colour), { ...shared, mode: "lines", line: { color: colour, width: 2.5 } }];
+    default: return [...band(entry, colour), { ...shared, ...marker(symbol, sizes(entry.x.length), { opacity: 1 }), mode: "lines+markers", line: { color: colour, width: 2.5 } }];
   }
+}
+
+/** Return the sizes of the markers of a line with so many points: a few are visible. */
+function sizes(count) {
+  const chosen = marked(count, 0);
+  return Array.from({ length: count }, (_, i) => (chosen.has(i) ? 8 : 0));
 }
 
 function band(entry, colour) {

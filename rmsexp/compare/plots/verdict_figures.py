@@ -18,10 +18,10 @@ from rmsexp.compare.records import names
 TITLE = 60  # characters in a line of the title of a panel
 LINE_HEIGHT = 0.5  # inches per line of a panel whose y axis counts lines of text
 LOOKS: dict[str, dict[str, Any]] = {
-    "points": {"marker": "o", "linestyle": "", "markersize": 4, "alpha": 0.6},
+    "points": {"linestyle": "", "markersize": 5, "alpha": 0.6},
     "chosen": {"marker": "o", "linestyle": "", "markersize": 12, "fillstyle": "none", "markeredgewidth": 1.6},
     "cross": {"marker": "x", "linestyle": "", "markersize": 8, "markeredgewidth": 2, "clip_on": False},
-    "line": {"linewidth": style.THICK},
+    "line": {"linewidth": style.THICK, "markersize": 6},
     "left": {"marker": "<", "linestyle": "", "markersize": 8, "clip_on": False},
     "right": {"marker": ">", "linestyle": "", "markersize": 8, "clip_on": False},
 }
@@ -40,7 +40,8 @@ def draw(panels: Sequence[Panel], title: str, lines: Sequence[str]) -> Figure:
         if not panel.y_title:
             axes.set_ylim(panel.y_range[1] - extent, panel.y_range[1])
     norms = names.in_order(entry.norm for panel in panels for entry in panel.marks)
-    handles = [Line2D([], [], color=style.colour(names.norm_of(norm)), linewidth=style.THICK) for norm in norms]
+    looks = [style.look(names.norm_of(norm)) for norm in norms]
+    handles = [Line2D([], [], color=look.colour, marker=look.marker, linewidth=style.THICK) for look in looks]
     if panels[0].y_title:
         labels = [names.label(norm) for norm in norms]
         last = grid[min(len(grid), canvas.COLUMNS) - 1]
@@ -76,11 +77,13 @@ def _panel(axes: Axes, panel: Panel) -> None:
 
 
 def _marks(axes: Axes, entry: Marks) -> None:
-    colour = style.colour(names.norm_of(entry.norm))
+    colour, marker, _ = style.look(names.norm_of(entry.norm))
     if entry.kind != "interval":
-        axes.plot(entry.x, entry.y, color=colour, **LOOKS[entry.kind])
+        marked = style.marked(len(entry.x), 0) if entry.kind == "line" else None
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markevery": marked}
+        axes.plot(entry.x, entry.y, **(look | LOOKS[entry.kind]))
         if entry.low:
             axes.fill_between(entry.x, entry.low, entry.high, color=colour, alpha=0.15, linewidth=0)
         return
     for x, y, low, high in zip(entry.x, entry.y, entry.low, entry.high, strict=True):
-        marks.interval(axes, y, x, low, high, colour)
+        marks.interval(axes, y, x, low, high, colour, marker)
