@@ -23,7 +23,7 @@ from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
 
 LARGEST_VOCABULARY = 10**9  # sentencepiece takes integers of 32 bits
-MOST_PAIRS = 1_000_000  # from which sentencepiece learns; of longer texts every n-th pair is taken
+MOST_PAIRS = 500_000  # from which sentencepiece learns; of longer texts every n-th pair is taken
 
 
 @dataclass(frozen=True)
