@@ -26,6 +26,7 @@ from rich.text import Text
 from rmsexp.command_line import Parser, brief, documentation, duration, entry_point
 from rmsexp.schema import expanded
 from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
+from rmsexp.sweep_display import evaluation
 
 REFRESH_SECONDS = 2.0
 WIDEST = 10_000  # characters of a line that is not written to a terminal
@@ -156,8 +157,8 @@ def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
     for run in runs:
         steps = f"{run.step}/{run.steps}" if run.steps is not None else str(run.step)
         reason = _duration(run.seconds_left) if state == "running" else (run.error or "").partition("\n")[0]
-        evaluation = [_evaluation(run)] * evaluated
-        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *evaluation, reason]))
+        shown = [evaluation(run)] * evaluated
+        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *shown, reason]))
     yield table
 
 
@@ -193,14 +194,6 @@ def _text(text: str, style: str = "") -> Text:
     """Return a text in which characters that cannot be printed are escaped."""
     indent = "\n" * text.startswith("\n")
     return Text(indent + brief(text), style, overflow="fold") if text else Text()
-
-
-def _evaluation(run: Run) -> str:
-    """Return the last evaluation of a run, such as "test error 0.1234"."""
-    if run.evaluation is None:
-        return ""
-    value = run.evaluation.value
-    return f"{run.evaluation.split} {run.evaluation.metric} {'not finite' if value is None else f'{value:.4f}'}"
 
 
 def _duration(seconds: float | None) -> str:

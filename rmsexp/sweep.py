@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
 
-from rmsexp import config, lock, outcomes, process, record, submission
+from rich.console import Console
+
+from rmsexp import config, lock, outcomes, process, record, submission, sweep_display
 from rmsexp.command_line import ReportedError, report
 from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.words import not_swept
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from rmsexp.compare import Records
 
 
 def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None, *, quiet: bool = False) -> int:
@@ -33,9 +39,39 @@ def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None,
     (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     _quiet[:] = [True] * quiet
-    with process.saving_workers(lambda: _busy(jobs)):
-        hydra(["-m", *folder, *words])
+    _jobs[:] = jobs
+    at_once = _at_once(launcher.get("n_jobs", 1))
+    others = "joblib" in launcher["_target_"]  # processes that do the runs
+    try:
+        with process.saving_workers(lambda: _busy(jobs)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"joblib\.externals\.loky")  # that its workers were stopped
+            with sweep_display.shown(jobs, at_once) if others and not quiet else nullcontext():
+                hydra(["-m", *folder, *words])
+    except SystemExit:
+        _stopped_early(jobs)
+        raise
     return _end(jobs)
+
+
+def _at_once(n_jobs: int) -> int:
+    """Return how many runs a launcher does at the same time. For joblib -1 stands for all cores, -2 for all but one."""
+    if n_jobs < 0:
+        import joblib
+
+        return max(1, joblib.cpu_count() + 1 + n_jobs)
+    return max(1, n_jobs)
+
+
+def _stopped_early(jobs: Sequence[config.Job]) -> None:
+    """After a signal, print the tables of the sweep's settings, and how many of its runs are in which state."""
+    from rmsexp import compare
+
+    runs = sweep_display.read(jobs)
+    console = Console(highlight=False)
+    for job in {job.setting_folder: job for job in jobs}.values():
+        with suppress(ValueError):  # without metrics there is no table
+            _print_table(compare.load(job.setting_folder), job, console)
+    console.print(f"stopped: {sweep_display.counts(runs)}; repeat the command to continue", soft_wrap=True)
 
 
 def _launcher(sweep: Sequence[str], config_dir: str | None) -> dict[str, Any]:
@@ -68,6 +104,7 @@ def hydra(words: Sequence[str]) -> int:
 
 
 _quiet: list[bool] = []  # in the process of the sweep: not empty if its runs show no progress
+_jobs: list[config.Job] = []  # in the process of the sweep: its runs
 _stopped: list[int] = []  # in a worker process: the exit status, once a signal has stopped one of its runs
 
 
@@ -81,15 +118,21 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     running = HydraConfig.get()
     sources = running.runtime.config_sources
     config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
-    n_jobs = running.launcher.get("n_jobs", 1)
-    if n_jobs < 0:  # joblib: -1 stands for all cores, -2 for all but one
-        import joblib
-
-        n_jobs = max(1, joblib.cpu_count() + 1 + n_jobs)
+    n_jobs = _at_once(running.launcher.get("n_jobs", 1))
     process.follow_parent(process.STOPPING)
     if _stopped:
         raise SystemExit(_stopped[0])
+    if _jobs and not _quiet and parent_process() is None:
+        _announce(running.job.num)
     return do_run([word for word in running.overrides.task if not config.is_for_sweeps(word)], config_dir, n_jobs)
+
+
+def _announce(number: int) -> None:
+    """Print the number of a run in the sweep and its name, and the time left in all."""
+    several = len({job.setting_folder for job in _jobs}) > 1
+    left = sweep_display.time_left(sweep_display.read(_jobs))
+    name = sweep_display.name(_jobs[number], several)
+    print(f"[{number + 1}/{len(_jobs)}] {name}{', ' * bool(left)}{left}", file=sys.stderr)
 
 
 def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) -> str:
@@ -102,19 +145,26 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
     from rmsexp import runner
 
     job = config.job(overrides, config_dir)
+    quiet = bool(_quiet) or _is_of_joblib()
     with process.safe_output():
         try:
-            outcome = runner.execute(job, runner.Around(n_jobs, quiet=bool(_quiet)))
+            outcome = runner.execute(job, runner.Around(n_jobs, quiet=quiet))
         except (lock.RunLockedError, OSError) as error:
             report(error)
             return "failed"
-        outcomes.show(job, outcome)
+        if not _is_of_joblib():  # the process of the sweep shows how it ended
+            outcomes.show(job, outcome)
     if outcome.signum is not None:
         process.exit_if_orphaned(outcome.signum)
         if parent_process() is not None:  # joblib gives this worker its next run although this one raises SystemExit
             _stopped.append(128 + outcome.signum)
         raise SystemExit(128 + outcome.signum)
     return outcome.status
+
+
+def _is_of_joblib() -> bool:
+    """Return whether this is a worker process, whose runs the process of the sweep shows."""
+    return parent_process() is not None and not process.in_submitit()
 
 
 def _busy(jobs: Sequence[config.Job]) -> set[int]:
@@ -127,10 +177,7 @@ def _end(jobs: Sequence[config.Job]) -> int:
 
     Return the exit status: 0 if all runs have finished or diverged, otherwise 1.
     """
-    from rich.console import Console
-
     from rmsexp import compare
-    from rmsexp.compare.tables import summary
 
     console = Console()
     for job in {job.setting_folder: job for job in jobs}.values():
@@ -138,7 +185,7 @@ def _end(jobs: Sequence[config.Job]) -> int:
         if curves is None:
             continue
         records = compare.load(job.setting_folder)
-        console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
+        _print_table(records, job, console)
         console.print(f"curves  {curves}", soft_wrap=True)
     unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
     for folder, status in unfinished.items():
@@ -147,6 +194,12 @@ def _end(jobs: Sequence[config.Job]) -> int:
     if failed:
         console.print("repeat the command to do the runs that are missing; it skips those that have ended")
     return int(failed)
+
+
+def _print_table(records: Records, job: config.Job, console: Console) -> None:
+    from rmsexp.compare.tables import summary
+
+    console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
 
 
 def _result(job: config.Job) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""How far a sweep is: a table of the runs that other processes do at the same time, and the time left in all."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rmsexp import config, record, states
+from rmsexp.command_line import duration
+from rmsexp.states import NOT_STARTED, Run
+
+REFRESH_SECONDS = 1.0
+
+
+def read(jobs: Sequence[config.Job]) -> list[Run | None]:
+    """Return the state of each run from its record; None if it has no folder."""
+    return [states.read_run(job.folder) if job.folder.exists() else None for job in jobs]
+
+
+def time_left(runs: Sequence[Run | None], at_once: int = 1) -> str:
+    """Return the time until all runs have ended, such as "12:03 left in all", or "" if it is not known.
+
+    A run that has not begun takes as long as the mean of those whose pace is known. ``at_once``: how many of them are
+    done at the same time.
+    """
+    paces = [run.seconds_per_step * run.steps for run in runs if run and run.seconds_per_step and run.steps]
+    if not paces:
+        return ""
+    mean = sum(paces) / len(paces)
+    left = [run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs]
+    return f"about {duration(sum(left) / at_once)} left in all"
+
+
+def counts(runs: Sequence[Run | None]) -> str:
+    """Return the number of runs in each state, such as "5 finished, 2 interrupted, 11 not started"."""
+    found = Counter(NOT_STARTED if run is None else run.state for run in runs)
+    return ", ".join(f"{found[state]} {state}" for state in (*reversed(states.STATES), NOT_STARTED) if found[state])
+
+
+def name(job: config.Job, several: bool) -> str:
+    """Return the name of a run in its sweep. ``several``: whether the sweep has several settings."""
+    return f"{job.setting + '  ' if several else ''}{job.series} seed{job.config.seed}"
+
+
+@contextmanager
+def shown(jobs: Sequence[config.Job], at_once: int) -> Iterator[None]:
+    """Inside the context, print a line for each run that ends and, on a terminal, show a table of those that run."""
+    ended, display = threading.Event(), _Display(jobs, at_once)
+    thread = threading.Thread(target=display.follow, args=(ended,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Display:
+    def __init__(self, jobs: Sequence[config.Job], at_once: int) -> None:
+        self._jobs, self._at_once = jobs, at_once
+        several = len({job.setting_folder for job in jobs}) > 1
+        self._names = [name(job, several) for job in jobs]
+        self._before = [None if run is None else run.state for run in read(jobs)]
+        self._running: set[int] = set()
+        self._console = Console(stderr=True, highlight=False)
+
+    def follow(self, ended: threading.Event) -> None:
+        """Show the states again and again until ``ended`` is set, and then once more, without a table."""
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while not ended.wait(REFRESH_SECONDS):
+                live.update(self._update(), refresh=True)
+            self._update()
+
+    def _update(self) -> Group:
+        runs = read(self._jobs)
+        done = sum(run is not None and run.state in record.ENDED for run in runs)
+        for number, run in enumerate(runs):
+            if run is None or (run.state == self._before[number] and number not in self._running):
+                continue
+            self._before[number] = run.state
+            if run.state == "running":
+                self._running.add(number)
+                continue
+            self._running.discard(number)
+            line = f"[{done}/{len(runs)}] {run.state}: {self._names[number]}  step {run.step}  {evaluation(run)}"
+            self._console.print(Text(line.rstrip()), soft_wrap=True)
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for column in ("running", "step", "last evaluation", "time left"):
+            table.add_column(column, no_wrap=True)
+        for number in sorted(self._running):
+            run = runs[number]
+            assert run is not None
+            left = "" if run.seconds_left is None else duration(run.seconds_left)
+            table.add_row(self._names[number], f"{run.step}/{run.steps or '?'}", evaluation(run), left)
+        return Group(table, Text(f"[{done}/{len(runs)}] {counts(runs)}  {time_left(runs, self._at_once)}"))
+
+
+def evaluation(run: Run) -> str:
+    """Return the last evaluation of a run, such as "test error 0.1234", or ""."""
+    found = run.evaluation
+    if found is None:
+        return ""
+    return f"{found.split} {found.metric} {'not finite' if found.value is None else f'{found.value:.4f}'}"
