@@ -1,11 +1,12 @@
 """``python -m rmsexp.bench WHAT``: time layers alone, interleaved in one process on one device.
 
-norms         norm layers, eager, fused and torch's: forward with backward, and forward alone. The forward pass is
-              compared with a copy of the input into newly allocated memory
+norms         norm layers, eager, fused and torch's: forward with backward, forward alone, and a residual addition
+              followed by the norm, forward with backward. The forward pass is compared with a copy of the input into
+              newly allocated memory
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
-Prints one table per shape (norms: two) and tables of ratios over all shapes. The record, its tables (Markdown) and its
-figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/.
+Prints one table per shape (norms: three) and tables of ratios over all shapes. The record, its tables (Markdown) and
+its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.compare.tables import markup
-from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, LARGE, SHAPES
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, LARGE, SHAPES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,7 @@ SUMMARIES = {
     "norms": (
         Summary(BOTH, (("rms fused", "nn.LayerNorm"), ("rms fused", "nn.RMSNorm"), ("prms fused", "rms fused"))),
         Summary(FORWARD, (("ln fused", "copy"), ("rms fused", "copy"), ("prms fused", "copy")), LARGE),
+        Summary(ADDITION, tuple((f"{norm} fused", f"{norm} fused, apart") for norm in ("ln", "rms", "prms"))),
     ),
     "recurrences": (
         Summary(BOTH, tuple((f"{norm} fused", "torch.nn") for norm in ("none", "ln", "rms", "prms", "wn"))),
@@ -85,7 +87,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
         command.add_config_dir("a folder of your own configs, whose norms are timed, too")
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
-    commands.choices["recurrences"].set_defaults(dtype="float32")
+    commands.choices["norms"].add_argument(
+        "--peers",
+        action="store_true",
+        help="also time torch.compile of eager layers and, on CUDA, layers of Liger, QuACK and apex if installed",
+    )
+    commands.choices["recurrences"].set_defaults(dtype="float32", peers=False)
     arguments = parser.parse_args(words)
     try:
         _check(arguments)
@@ -121,9 +128,9 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)
-    dtype, measured = getattr(torch, arguments.dtype), []
-    own = _own_norms(arguments.config_dir)
-    for stored in layers.measure(arguments.what, arguments.shapes, dtype, arguments.seconds, device, _report, own):
+    own, dtype, measured = _own_norms(arguments.config_dir), getattr(torch, arguments.dtype), []
+    options = (dtype, arguments.seconds, device, _report, own)
+    for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=arguments.peers):
         measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
         _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
     folder = new_folder(results, arguments.what)

@@ -104,6 +104,26 @@ def _pointwise_backward(
     return _empty_like(x, maps), scalars, scalars.new_empty(width), scalars.new_empty(0 if shift is None else width)
 
 
+def _add_normalise_forward(
+    x: Tensor, addend: Tensor, gain: Tensor | None, shift: Tensor | None, kind: int, *_: object
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    y, mean, scale = _normalise_forward(x, gain, shift, False, kind)
+    return torch.empty_like(y), y, mean, scale
+
+
+def _add_normalise_backward(
+    dtotal: Tensor,
+    dy: Tensor,
+    total: Tensor,
+    gain: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    *_: object,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _normalise_backward(dy, total, gain, mean, scale, shift, False)
+
+
 def _gru_forward(x: Tensor, h0: Tensor, *_: object) -> list[Tensor]:
     batch, time, width = x.shape
     saved = SavedGRU(
@@ -194,6 +214,8 @@ FAKES: dict[str, Callable[..., Any]] = {
     "normalise_backward": _normalise_backward,
     "pointwise_forward": _pointwise_forward,
     "pointwise_backward": _pointwise_backward,
+    "add_normalise_forward": _add_normalise_forward,
+    "add_normalise_backward": _add_normalise_backward,
     "gru_forward": _gru_forward,
     "gru_backward": _gru_backward,
     "lstm_forward": _lstm_forward,

@@ -1,4 +1,4 @@
-"""The function that computes a fused norm."""
+"""The functions that compute fused norms."""
 
 from __future__ import annotations
 
@@ -31,3 +31,15 @@ def normalise(
     """
     y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
     return y
+
+
+def add_normalise(
+    x: Tensor, addend: Tensor, gain: Tensor | None, shift: Tensor | None, form: Form
+) -> tuple[Tensor, Tensor]:
+    """Return ``total = x + addend`` and ``normalised(total) * gain + shift``, over the last axis.
+
+    ``addend`` has the shape, dtype and device of ``x``. For the other arguments, precision and errors see
+    :func:`normalise`. Both results are those of an addition and of :func:`normalise`, bit by bit.
+    """
+    total, y = torch.ops.rmsexp.add_normalise.default(x, addend, gain, shift, *form)
+    return total, y

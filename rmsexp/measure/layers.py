@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from rmsexp import norms
 from rmsexp.machine_lock import measuring
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
+from rmsexp.measure.peers import compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import Identity
@@ -29,15 +30,15 @@ IMPLS = ("eager", "fused")
 class LayerPass:
     """A call of a layer on ``x``: the forward pass and, if ``gradient`` is given, the backward pass.
 
-    ``gradient``: the gradient with respect to the output. After the backward pass the gradients with respect to ``x``
-    and ``parameters`` are deleted.
+    ``gradient``: the gradient with respect to the output, or to each of several outputs. After the backward pass the
+    gradients with respect to ``x`` and ``parameters`` are deleted.
     """
 
     def __init__(
         self,
-        layer: Callable[[Tensor], Tensor],
+        layer: Callable[[Tensor], Tensor | tuple[Tensor, ...]],
         x: Tensor,
-        gradient: Tensor | None = None,
+        gradient: Tensor | tuple[Tensor, ...] | None = None,
         parameters: Iterable[Tensor] = (),
     ) -> None:
         self.layer, self.x, self.gradient, self.leaves = layer, x, gradient, [x, *parameters]
@@ -45,7 +46,7 @@ class LayerPass:
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
         output = self.layer(self.x)
         if self.gradient is not None:
-            output.backward(self.gradient)
+            torch.autograd.backward(output, self.gradient)
             for leaf in self.leaves:
                 leaf.grad = None
 
@@ -53,8 +54,8 @@ class LayerPass:
 class Case(NamedTuple):
     """Layers, by name, that are timed on the same input.
 
-    ``passes``: ``BOTH`` or ``FORWARD``. ``elements``: the number of values in the input. ``reference``: the layer with
-    which the others are compared.
+    ``passes``: ``BOTH``, ``FORWARD`` or ``ADDITION``. ``elements``: the number of values in the input. ``reference``:
+    the layer with which the others are compared.
     """
 
     passes: str
@@ -71,30 +72,39 @@ def measure(
     device: torch.device,
     report: Callable[[str], None],
     own: Sequence[norms.Norm] = (),
+    *,
+    peers: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether they
+    are compared with those of :mod:`rmsexp.measure.peers`.
     """
+    cases = partial(CASES[what], peers=True) if peers else CASES[what]
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
-            for case in CASES[what](shape, dtype, device, own):
+            for case in cases(shape, dtype, device, own):
                 report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
                 yield {"shape": shape, **_measure_case(case, budget, device)}
 
 
 def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, Any]:
     timer = InterleavedTimer(list(case.layers.values()), lambda _: MicroBatches((), ()), device, seed=0)
-    with torch.set_grad_enabled(case.passes == BOTH):
+    with torch.set_grad_enabled(case.passes != FORWARD):
         timer.warm_up()
         rounds = _rounds(timer, budget)
     return {
         **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
         "calls_per_block": timer.steps_per_block,
         "contention": timer.contention.report(),
+        "operators": {
+            name: operators(layer_pass.layer, layer_pass.x)
+            for name, layer_pass in case.layers.items()
+            if name in ("nn.LayerNorm", "nn.RMSNorm")
+        },
         "seconds": {
             name: [round(value, 12) for value in seconds]
             for name, seconds in zip(case.layers, zip(*rounds, strict=True), strict=True)
@@ -115,11 +125,15 @@ def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
     return rounds
 
 
-def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()) -> list[Case]:
-    """Return two cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, and the forward pass alone.
+def norm_cases(
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), *, peers: bool = False
+) -> list[Case]:
+    """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
-    The statistics are over the features. The forward pass is also compared with a copy of the input. Of the norms
-    ``own``, those that act on weights only have no layer.
+    The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
+    residual sums that norms follow in a model; the fused forms compute both in one operator, or "apart" in two. Of the
+    norms ``own``, those that act on weights only have no layer. ``peers`` adds the layers of other libraries, and
+    compiled layers.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -131,11 +145,42 @@ def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequen
     layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
     normalisers = {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
     layers |= {name: layer for name, layer in normalisers.items() if not isinstance(layer, Identity)}
+    if peers:
+        layers |= of_libraries(features, device) | compiled(layers)
     x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)
     both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
     forward = {"copy": LayerPass(torch.clone, x), **{name: LayerPass(layer, x) for name, layer in layers.items()}}
-    return [Case(BOTH, x.numel(), "nn.LayerNorm", both), Case(FORWARD, x.numel(), "copy", forward)]
+    addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
+    functions = _additions({name: layer for name, layer in layers.items() if not name.endswith("compiled")}, addend)
+    functions |= compiled(functions) if peers else {}
+    added = {
+        name: LayerPass(add, x, (gradient, gradient), [addend, *layers[name.removesuffix(", apart")].parameters()])
+        for name, add in functions.items()
+    }
+    return [
+        Case(BOTH, x.numel(), "nn.LayerNorm", both),
+        Case(FORWARD, x.numel(), "copy", forward),
+        Case(ADDITION, x.numel(), "nn.LayerNorm", added),
+    ]
+
+
+def _additions(layers: dict[str, nn.Module], addend: Tensor) -> dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+    """Return functions of x that compute ``x + addend`` and its norm, by the names of the layers that are the norms."""
+
+    def apart(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        total = x + addend
+        return total, layer(total)
+
+    functions: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
+    for name, layer in layers.items():
+        if isinstance(layer, norms.Normaliser):
+            functions[name] = partial(layer.add, addend=addend)
+            if name.endswith("fused"):
+                functions[f"{name}, apart"] = partial(apart, layer)
+        else:
+            functions[name] = partial(apart, layer)
+    return functions
 
 
 def recurrence_cases(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from rmsexp import checks
 
-BOTH, FORWARD = "forward + backward", "forward"  # the passes that a case of a benchmark times
+# The passes that a case of a benchmark times. ADDITION: x + f and the norm of this sum, forward and backward of both.
+BOTH, FORWARD, ADDITION = "forward + backward", "forward", "addition + norm"
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
 PROCESS_SECONDS = 50.0  # budget of a process, unless timing.budget is set
 MOST_PROCESSES = 100  # largest value of timing.processes

@@ -101,17 +101,17 @@ class LanguageModel(nn.Module):
         With ``cache``, the tokens follow those of the cache, to which their keys and values are added.
         """
         start = 0 if cache is None else cache.tokens
-        x = F.embedding(tokens, self.embedding)
+        x, addend = F.embedding(tokens, self.embedding), None
         rotation = rotations(start, tokens.shape[1], self.sizes.head_width, x)
         for i, layer in enumerate(self.layers):
             past = cache.layers[i] if cache is not None and cache.tokens else None
-            x, present = layer(x, rotation, past)
+            x, addend, present = layer(x, addend, rotation, past)
             if cache is not None:
                 cache.layers[i : i + 1] = [present]
         if cache is not None:
             cache.tokens += tokens.shape[1]
         if self.end is not None:
-            x = self.end(x)
+            _, x = self.end.add(x, addend)
         return F.linear(x, self.embedding if self.output is None else self.output)
 
     def initialisers(self) -> dict[str, init.Initialiser]:
@@ -131,7 +131,11 @@ class LanguageModel(nn.Module):
 
 
 class Layer(nn.Module):
-    """Causal self-attention and feed-forward, each with its residual sum and norms."""
+    """Causal self-attention and feed-forward, each with its residual sum and norms.
+
+    A layer gets and returns a residual sum as two summands, ``x`` and ``addend``, which may be None: the norm that
+    follows the sum adds them, in the same operator if it can (:meth:`rmsexp.norms.Normaliser.add`).
+    """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -140,11 +144,16 @@ class Layer(nn.Module):
         self.attended = Residual(norm, f"{name}.attended", sizes)
         self.fed = Residual(norm, f"{name}.fed", sizes)
 
-    def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
-        """Return the layer's output, and the keys and values of ``past``, if any, and of ``x``."""
-        y, present = self.attention(self.attended.enter(x), rotation, past)
-        x = self.attended.leave(x, y)
-        return self.fed.leave(x, self.feed_forward(self.fed.enter(x))), present
+    def forward(
+        self, x: Tensor, addend: Tensor | None, rotation: Pair, past: Pair | None
+    ) -> tuple[Tensor, Tensor | None, Pair]:
+        """Return the layer's output, and the keys and values of ``past``, if any, and of the layer's input."""
+        x, entered = self.attended.enter(x, addend)
+        y, present = self.attention(entered, rotation, past)
+        x, addend = self.attended.leave(x, y)
+        x, entered = self.fed.enter(x, addend)
+        x, addend = self.fed.leave(x, self.feed_forward(entered))
+        return x, addend, present
 
 
 class Residual(nn.Module):
@@ -156,15 +165,15 @@ class Residual(nn.Module):
         self.before = None if sizes.placement == "post" else norm.value(f"{name}.before", sizes.width)
         self.after = None if sizes.placement == "pre" else norm.value(f"{name}.after", sizes.width)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """Return the input of the sublayer."""
-        return x if self.before is None else self.before(x)
+    def enter(self, x: Tensor, addend: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the residual sum ``x + addend``, and the input of the sublayer."""
+        return (x, x) if self.before is None else self.before.add(x, addend)
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the input ``x`` of :meth:`enter` plus the sublayer's output ``y``."""
+    def leave(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return two summands of the residual sum after the sublayer, from the sum before it and the output ``y``."""
         if self.after is None:
-            return x + y
-        return self.after(x + y) if self.placement == "post" else x + self.after(y)
+            return x, y
+        return (self.after.add(x, y)[1], None) if self.placement == "post" else (x, self.after(y))
 
 
 class Attention(nn.Module):

@@ -83,11 +83,11 @@ class Transformer(nn.Module):
         """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
         memory = self._memory(self._encode(batch.source, batch.source_mask, noise))
         embedded = F.pad(self._embed(batch.target[:, :-1], self.target_embedding), (0, 0, 1, 0))  # zeros at position 0
-        x = self._place(embedded, 0, noise)
+        x, addend = self._place(embedded, 0, noise), None
         for layer, (key, value) in zip(self.decoder, memory, strict=True):
-            x, _ = layer(x, batch.target_mask, key, value, batch.source_mask, noise)
+            x, addend, _ = layer(x, addend, batch.target_mask, key, value, batch.source_mask, noise)
         if self.decoder_end is not None:
-            x = self.decoder_end(x, mask=batch.target_mask)
+            _, x = self.decoder_end.add(x, addend, mask=batch.target_mask)
         return F.linear(x.flatten(0, 1).index_select(0, batch.real), self.target_embedding)
 
     def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
@@ -104,23 +104,23 @@ class Transformer(nn.Module):
         """Return logits ``(rows, target_size)`` of the token after ``tokens``, ``(rows,)``, and the next state."""
         is_token = (tokens >= 0).view(-1, 1, 1)  # FIRST is negative; its embedding is zeros, without bias
         embedded = self._embed(tokens.clamp(min=0).unsqueeze(1), self.target_embedding) * is_token
-        x = self._place(embedded, state.step, None)
+        x, addend = self._place(embedded, state.step, None), None
         mask, *memory = state.memory
         history: list[Tensor] = []
         for i, layer in enumerate(self.decoder):
             pair = slice(2 * i, 2 * i + 2)
-            x, past = layer(x, None, *memory[pair], mask, None, past=state.history[pair])
+            x, addend, past = layer(x, addend, None, *memory[pair], mask, None, past=state.history[pair])
             history += past
         if self.decoder_end is not None:
-            x = self.decoder_end(x)
+            _, x = self.decoder_end.add(x, addend)
         return F.linear(x[:, 0], self.target_embedding), DecoderState(state.memory, tuple(history), state.step + 1)
 
     def _encode(self, source: Tensor, mask: Tensor, noise: Noise | None) -> Tensor:
         """Return the encoder's output, ``(batch, time, width)``."""
-        x = self._place(self._embed(source, self.source_embedding), 0, noise)
+        x, addend = self._place(self._embed(source, self.source_embedding), 0, noise), None
         for layer in self.encoder:
-            x = layer(x, mask, noise)
-        return x if self.encoder_end is None else self.encoder_end(x, mask=mask)
+            x, addend = layer(x, addend, mask, noise)
+        return x if self.encoder_end is None else self.encoder_end.add(x, addend, mask=mask)[1]
 
     def _memory(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return keys and values of the encoder's output ``encoded`` for each decoder layer."""
@@ -137,7 +137,12 @@ class Transformer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each with its residual sum and norm."""
+    """Self-attention and feed-forward, each with its residual sum and norm.
+
+    A layer gets and returns a residual sum as two summands, ``x`` and ``addend``, which may be None: the norm that
+    follows the sum adds them, in the same operator if it can (:meth:`rmsexp.norms.Normaliser.add`). With post-norm the
+    addend is None.
+    """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -146,13 +151,21 @@ class EncoderLayer(nn.Module):
         self.attended = Residual(norm, f"{name}.attended", sizes)
         self.fed = Residual(norm, f"{name}.fed", sizes)
 
-    def forward(self, x: Tensor, mask: Tensor, noise: Noise | None) -> Tensor:
-        x = self.attended(x, mask, noise, lambda y: self.attention(*self.attention.parts(y), noise, mask=mask))
-        return self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise))
+    def forward(
+        self, x: Tensor, addend: Tensor | None, mask: Tensor, noise: Noise | None
+    ) -> tuple[Tensor, Tensor | None]:
+        def attention(y: Tensor) -> Tensor:
+            return self.attention(*self.attention.parts(y), noise, mask=mask)
+
+        x, addend = self.attended(x, addend, mask, noise, attention)
+        return self.fed(x, addend, mask, noise, lambda y: self.feed_forward(y, noise))
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source and feed-forward, each with its residual sum and norm."""
+    """Causal self-attention, attention to the source and feed-forward, each with its residual sum and norm.
+
+    For residual sums as two summands see :class:`EncoderLayer`.
+    """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
@@ -166,17 +179,19 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
+        addend: Tensor | None,
         mask: Tensor | None,
         key: Tensor,
         value: Tensor,
         source_mask: Tensor,
         noise: Noise | None,
         past: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
         """Return the layer's output, and the self-attention's keys and values of all target positions so far.
 
         Args:
             x: activations of all target positions or, with ``past``, of the single position after ``past``.
+            addend: what is to be added to ``x``, or None.
             mask: true on real target positions; only batch norms use it.
             key: keys of the source.
             value: values of the source.
@@ -190,12 +205,13 @@ class DecoderLayer(nn.Module):
             key_and_value.extend(new if past is None else [torch.cat(pair, 2) for pair in zip(past, new, strict=True)])
             return self.attention(query, *key_and_value, noise, causal=past is None)
 
-        x = self.attended(x, mask, noise, attention)
-        x = self.informed(
-            x, mask, noise, lambda y: self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
-        )
-        fed = self.fed(x, mask, noise, lambda y: self.feed_forward(y, noise))
-        return fed, (key_and_value[0], key_and_value[1])
+        def to_source(y: Tensor) -> Tensor:
+            return self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
+
+        x, addend = self.attended(x, addend, mask, noise, attention)
+        x, addend = self.informed(x, addend, mask, noise, to_source)
+        x, addend = self.fed(x, addend, mask, noise, lambda y: self.feed_forward(y, noise))
+        return x, addend, (key_and_value[0], key_and_value[1])
 
 
 class Residual(nn.Module):
@@ -207,11 +223,20 @@ class Residual(nn.Module):
         self.pre_norm, self.dropout = sizes.pre_norm, sizes.dropout
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, noise: Noise | None, sublayer: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        y = sublayer(self.norm(x, mask=mask) if self.pre_norm else x)
-        total = x + (y if noise is None else noise.dropout(y, self.dropout))
-        return total if self.pre_norm else self.norm(total, mask=mask)
+        self,
+        x: Tensor,
+        addend: Tensor | None,
+        mask: Tensor | None,
+        noise: Noise | None,
+        sublayer: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Map two summands, ``x`` and ``addend``, to two summands of the result (see :class:`EncoderLayer`)."""
+        entered = x
+        if self.pre_norm:
+            x, entered = self.norm.add(x, addend, mask=mask)
+        y = sublayer(entered)
+        y = y if noise is None else noise.dropout(y, self.dropout)
+        return (x, y) if self.pre_norm else (self.norm.add(x, y, mask=mask)[1], None)
 
 
 class Attention(nn.Module):

@@ -148,6 +148,14 @@ class Normaliser(nn.Module):
         """
         raise NotImplementedError
 
+    def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return a residual sum, ``x + addend``, and the norm of the sum; with ``addend=None`` the sum is ``x``.
+
+        A subclass may compute both in one operator. For ``mask`` see :meth:`forward`.
+        """
+        total = x if addend is None else x + addend
+        return total, self(total, mask=mask)
+
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         """Return the description of this norm over ``n`` units that the fused kernels take.
 

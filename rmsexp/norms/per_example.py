@@ -126,6 +126,21 @@ class PerExampleNorm(Normaliser):
         y = affine(value, scale, gain, shift, fold=self.maps)
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
+    def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return ``x + addend`` and the norm of this sum, with ``impl="fused"`` from one operator.
+
+        Hooks of the forward pass get the norm's input and output, so that with a hook the sum is computed first.
+        """
+        hooked = self._forward_pre_hooks or self._forward_hooks
+        if addend is None or hooked or not self._fuses_addition(x, addend):
+            return super().add(x, addend, mask)
+        self.check_input(x)
+        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
+
+    def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
+        rows = self.fuses_leaky_relu and not self.maps and self.dims == 1
+        return rows and x.shape == addend.shape and x.dtype == addend.dtype
+
     def units(self, x: Tensor) -> int:
         """Return how many units of ``x`` are normalised together.
 

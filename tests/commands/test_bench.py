@@ -18,7 +18,7 @@ from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.measure import interleaved
-from rmsexp.measure.options import BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +41,7 @@ pytestmark = pytest.mark.slow
         ("norms --seconds 0", "--seconds must be a finite number greater than 0, got 0.0"),
         ("norms --threads 0", "--threads must be at least 1, got 0"),
         ("norms --threads two", "argument --threads: invalid int value: 'two'"),
+        ("recurrences --peers", "unrecognized arguments: --peers"),
         ("norms --device gpu", "argument --device: invalid choice: 'gpu'"),
     ],
 )
@@ -123,6 +124,7 @@ def test_two_summaries_may_not_have_one_heading() -> None:
 NORMS = {"nn.LayerNorm", "nn.RMSNorm", "l2 fused", "nonparametric_ln fused"} | {
     f"{norm} {impl}" for norm in ("ln", "rms", "prms") for impl in ("eager", "fused")
 }
+OTHERS = {FORWARD: {"copy"}, ADDITION: {f"{name}, apart" for name in NORMS if name.endswith("fused")}}
 RECURRENCES = {"torch.nn"} | {
     f"{norm} {impl}" for norm in ("none", "ln", "rms", "prms", "wn") for impl in ("eager", "fused")
 }
@@ -159,13 +161,16 @@ def test_record_tables_and_output_of_norm_layers(
     assert cases(stored) == [
         ("3x32", BOTH, 96, "nn.LayerNorm"),
         ("3x32", FORWARD, 96, "copy"),
+        ("3x32", ADDITION, 96, "nn.LayerNorm"),
         ("5x16", BOTH, 80, "nn.LayerNorm"),
         ("5x16", FORWARD, 80, "copy"),
+        ("5x16", ADDITION, 80, "nn.LayerNorm"),
     ]
     printed = capsys.readouterr()
     text = (tmp_path / "norms0" / "bench.md").read_text()
     for case in stored["measurements"]:
-        assert set(case["seconds"]) == NORMS | ({"copy"} if case["passes"] == FORWARD else set())
+        assert set(case["seconds"]) == NORMS | OTHERS.get(case["passes"], set())
+        assert "aten::native_layer_norm" in case["operators"]["nn.LayerNorm"]
         rounds = {len(seconds) for seconds in case["seconds"].values()}
         assert len(rounds) == 1
         assert rounds.pop() >= FEWEST_BENCH_ROUNDS
@@ -178,13 +183,14 @@ def test_record_tables_and_output_of_norm_layers(
         assert f"| {cell} |" in text
     assert "geometric mean" in printed.out
     assert "Ratios, forward\n" not in printed.out  # none of the shapes is large
-    assert printed.err.count(" layers, interleaved") == 4
+    assert printed.err.count(" layers, interleaved") == 6
 
 
 def test_repeating_a_command_writes_another_record(run: Any, tmp_path: Path) -> None:
     first, second = run("norms --shapes 2x8", "norms0"), run("norms --shapes 2x9", "norms1")
     assert [stored["measurements"][0]["shape"] for stored in (first, second)] == ["2x8", "2x9"]
-    names = {"bench.json", "bench.md", "forward.png", "forward.svg", "forward_backward.png", "forward_backward.svg"}
+    figures = ("forward", "forward_backward", "addition_norm")
+    names = {"bench.json", "bench.md", *(f"{figure}.{format}" for figure in figures for format in ("png", "svg"))}
     for folder in ("norms0", "norms1"):
         assert {path.name for path in (tmp_path / folder).iterdir()} == names
 

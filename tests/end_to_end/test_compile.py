@@ -78,7 +78,7 @@ def test_a_compiled_layer_computes_the_same_values_and_gradients() -> None:
     eager, compiled = (fill(transformer.EncoderLayer(NORMS["ln"], "layer", sizes)) for _ in range(2))
     compile_model(compiled, config.job(["compile=true"]).config)
     x, mask = draw(3, 5, 8), torch.tensor([[True] * length + [False] * (5 - length) for length in (5, 3, 1)])
-    results = [layer(x, mask, StreamNoise(0, "noise")) for layer in (eager, compiled)]
+    results = [layer(x, None, mask, StreamNoise(0, "noise"))[0] for layer in (eager, compiled)]
     close(*results)
     close(
         *(

@@ -363,6 +363,16 @@ def test_gradients_where_not_all_are_needed(name: str, constant: str, create_gra
     close(gradients[1], gradients[0])
 
 
+@pytest.mark.parametrize("name", ["ln", "prms, outside"])
+def test_gradients_that_can_be_differentiated_where_inputs_depend_on_parameters(name: str) -> None:
+    """A norm that is applied twice has the same gradients with and without ``create_graph``."""
+    _, layer = pair(name, 10)
+    x = draw(4, 10).requires_grad_()
+    loss = layer(layer(x).tanh()).pow(3).sum()
+    leaves = [x, *layer.parameters()]
+    close(torch.autograd.grad(loss, leaves, create_graph=True), torch.autograd.grad(loss, leaves))
+
+
 @every
 def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
     """With a leaky ReLU in the fused operator, second derivatives equal those of an eager norm with nn.LeakyReLU."""

@@ -102,7 +102,7 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
     process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
-    modules = ["norms", "norms", "pointwise", "pointwise", "gru", "lstm", "attention"]
+    modules = ["norms", "norms", "pointwise", "pointwise", "add_norms", "gru", "lstm", "attention"]
     names = [f"rmsexp.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
     assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 
@@ -121,6 +121,9 @@ def call_every_operator() -> None:
         parameters = (empty(1), empty(1) if maps else None, empty(hidden), empty(hidden))
         kernels.pointwise_forward(x, *parameters, function, maps)
         kernels.pointwise_backward(x, x, *parameters, function, maps)
+    x, gain, form = empty(rows, hidden), empty(hidden), (Kind.RMS, 16, True, EPS)
+    _, _, mean, scale = kernels.add_normalise_forward(x, x, gain, gain, *form)
+    kernels.add_normalise_backward(x, x, x, gain, mean, scale, gain, *form)
     h, affine, statistics = empty(rows, hidden), empty(2, 2, 3 * hidden), empty(rows, 8)
     ax, partials = empty(rows, 3 * hidden), empty(rows, 2, 2, 3 * hidden)
     mask, form = empty(rows, dtype=torch.bool), [Kind.LAYER, 2 * hidden, hidden, 1]
@@ -218,7 +221,7 @@ class TestNorms:
 
     def test_several_rows_per_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Results are right for six rows in blocks of four rows, where half of the second block is unused."""
-        monkeypatch.setattr(norm_kernels, "_block_options", lambda _: {"BLOCK_ROWS": 4, "BLOCK_N": 8})
+        monkeypatch.setattr(norm_kernels, "block_options", lambda _: {"BLOCK_ROWS": 4, "BLOCK_N": 8})
         for case in (PARTIAL, LAYER):
             self.check("rows", *case)
 
@@ -226,7 +229,7 @@ class TestNorms:
         ("rows", "n", "block_rows"), [(255, 5, 1), (256, 5, 2), (518, 5, 4), (10**6, 4099, 16), (10**6, 1, 4096)]
     )
     def test_size_of_blocks(self, rows: int, n: int, block_rows: int) -> None:
-        options = norm_kernels._block_options(norm_kernels._Layout(rows, 1, 1, n))
+        options = norm_kernels.block_options(norm_kernels.Layout(rows, 1, 1, n))
         assert options["BLOCK_ROWS"] == block_rows
         assert options["BLOCK_N"] == min(triton.next_power_of_2(n), 4096 // block_rows)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 import torch
 
+from rmsexp.measure import peers
 from rmsexp.measure.layers import LayerPass, norm_cases
 
 
@@ -24,7 +28,7 @@ def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them(
 
 
 def test_all_layers_of_a_norm_compute_the_same_function() -> None:
-    both, forward = norm_cases("4x32", torch.float64, torch.device("cpu"))
+    both, forward, added = norm_cases("4x32", torch.float64, torch.device("cpu"))
     x = both.layers["rms eager"].x
     assert torch.equal(forward.layers["copy"].layer(x), x)
     outputs = {name: layer_pass.layer(x) for name, layer_pass in both.layers.items()}
@@ -36,3 +40,29 @@ def test_all_layers_of_a_norm_compute_the_same_function() -> None:
     assert torch.allclose(outputs["prms eager"], x / mean_square.sqrt(), atol=1e-10)
     assert torch.allclose(outputs["l2 fused"], x / sum_square.sqrt(), atol=1e-10)
     assert torch.allclose(outputs["nonparametric_ln fused"], outputs["ln eager"], atol=1e-10)
+    addend = added.layers["rms fused"].leaves[1]
+    for name, layer_pass in added.layers.items():
+        total, y = layer_pass.layer(x)
+        assert torch.equal(total, x + addend)
+        assert torch.allclose(y, both.layers[name.removesuffix(", apart")].layer(x + addend), atol=1e-10)
+        assert layer_pass.leaves[2:] == both.layers[name.removesuffix(", apart")].leaves[1:]
+
+
+def test_peers_compute_what_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled layers compute what the layers do; of other libraries there are those that can be imported, on CUDA."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    both, _, added = norm_cases("4x32", torch.float64, torch.device("cpu"), peers=True)
+    for name in peers.COMPILED:
+        compiled = both.layers[f"{name}, compiled"].layer
+        assert torch.allclose(compiled(both.layers[name].x), both.layers[name].layer(both.layers[name].x))
+        results = (added.layers[other].layer(added.layers[name].x) for other in (f"{name}, compiled", name))
+        assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
+    monkeypatch.setattr(peers, "LIBRARIES", {"a": ("torch.nn", "LayerNorm"), "b": ("no_such_library", "Norm")})
+    assert peers.of_libraries(4, torch.device("cpu")) == {}
+    assert list(peers.of_libraries(4, torch.device("cuda"))) == ["a"]
+
+
+def test_the_operators_of_a_call_are_named() -> None:
+    names = peers.operators(torch.nn.LayerNorm(4), torch.ones(2, 4))
+    assert names[0] == "aten::layer_norm"
+    assert "aten::native_layer_norm" in names

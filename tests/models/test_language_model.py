@@ -215,7 +215,10 @@ def test_norms_are_where_the_placement_says() -> None:
             norm = residual.before or residual.after
             if residual.before is not None and residual.after is not None:
                 residual.after = norm
-            close(residual.leave(x, residual.enter(x)), formula(x, norm))
+            left, addend = residual.leave(*residual.enter(x, None))
+            close(left if addend is None else left + addend, formula(x, norm))
+            if residual.before is not None:  # the next sublayer adds the two summands before its norm
+                close(residual.enter(left, addend), (formula(x, norm), residual.before(formula(x, norm))))
 
 
 # --- rotations

@@ -206,6 +206,11 @@ def norm_values(torch_layer: Any, *ours: Any) -> dict[str, Tensor]:
     return values
 
 
+def sum_of(x: Tensor, addend: Tensor | None) -> Tensor:
+    """Return a layer's output, which it returns as two summands."""
+    return x if addend is None else x + addend
+
+
 def self_attention_values(ours: Any) -> dict[str, Tensor]:
     values = {"self_attn.in_proj_weight": ours.joint.weight, "self_attn.in_proj_bias": ours.joint.bias}
     return values | linear_values("self_attn.out_proj", ours.output)
@@ -220,7 +225,7 @@ def test_an_encoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     values |= linear_values("linear1", ours.feed_forward.up) | linear_values("linear2", ours.feed_forward.down)
     load(torch_layer, values)
     results, d = [], draw(4, 5, W, seed=7) * MASK.unsqueeze(-1)
-    for run in (lambda x: ours(x, MASK, None), lambda x: torch_layer(x, src_key_padding_mask=~MASK)):
+    for run in (lambda x: sum_of(*ours(x, None, MASK, None)), lambda x: torch_layer(x, src_key_padding_mask=~MASK)):
         x = draw(4, 5, W).requires_grad_()
         y = run(x)
         y.backward(d)
@@ -248,7 +253,7 @@ def test_a_decoder_layer_is_torch_s(name: str, pre_norm: bool) -> None:
     results, d = [], draw(4, 4, W, seed=7)
 
     def run_ours(x: Tensor, memory: Tensor) -> Tensor:
-        return ours(x, None, *source.key_and_value(memory), MASK, None)[0]
+        return sum_of(*ours(x, None, None, *source.key_and_value(memory), MASK, None)[:2])
 
     def run_torch(x: Tensor, memory: Tensor) -> Tensor:
         return torch_layer(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=~MASK)
@@ -440,7 +445,7 @@ def test_dropout_in_the_sublayers() -> None:
     layer = fill(EncoderLayer(NORMS["ln"], "0", sizes(dropout=0.4)))
     noise, sublayer = StreamNoise(0, "a"), draw(4, 5, W, seed=2)
     expected = layer.fed.norm(x + StreamNoise(0, "a").dropout(sublayer, 0.4))
-    close(layer.fed(x, MASK, noise, lambda _: sublayer), expected)
+    close(layer.fed(x, None, MASK, noise, lambda _: sublayer), (expected, None))
 
 
 # --- gradients

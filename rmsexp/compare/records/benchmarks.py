@@ -1,6 +1,6 @@
 """Results of a benchmark of layers (``python -m rmsexp.bench``).
 
-A case is an input shape together with the measured passes ("forward" or "forward + backward").
+A case is an input shape together with the measured passes (rmsexp.measure.options).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -47,13 +48,19 @@ bool needs_gradients(const Arguments&... arguments) {
          any_tensor([](const Tensor& tensor) { return tensor.requires_grad(); }, arguments...);
 }
 
-// Returns the gradients of `inputs`, which autograd can differentiate again; `dy` is the gradient of y. The gradient of
-// a tensor that is undefined or does not require one is undefined.
-variable_list differentiable_gradients(const Tensor& y, const Tensor& dy, const variable_list& inputs) {
+// Returns the gradients of `inputs`, which autograd can differentiate again; `dy` is the gradient of
+// `function(inputs)`, a tensor. The gradient of a tensor that is undefined or does not require one is undefined.
+//
+// The function gets aliases of the inputs. They are nodes of their own in autograd's graph, so that one input's
+// gradient has no part that goes through another input that depends on it.
+template <typename F>
+variable_list differentiable_gradients(const F& function, const Tensor& dy, const variable_list& inputs) {
+  const auto aliased = [](const Tensor& tensor) { return tensor.defined() ? at::alias(tensor) : tensor; };
   const auto needed = [](const Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
-  variable_list leaves;
-  std::ranges::copy_if(inputs, std::back_inserter(leaves), needed);
-  const auto gradients = torch::autograd::grad({y}, leaves, {dy}, true, true, true);
+  variable_list aliases, leaves;
+  std::ranges::transform(inputs, std::back_inserter(aliases), aliased);
+  std::ranges::copy_if(aliases, std::back_inserter(leaves), needed);
+  const auto gradients = torch::autograd::grad({function(aliases)}, leaves, {dy}, true, true, true);
   variable_list result(inputs.size());
   size_t next = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {

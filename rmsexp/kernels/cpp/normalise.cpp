@@ -99,8 +99,9 @@ class Normalise : public torch::autograd::Function<Normalise> {
     const auto options = from_tuple(ctx->saved_data["options"].to<OptionsTuple>());
     variable_list result(9);  // one gradient for each argument of forward
     if (at::GradMode::is_enabled()) {
-      const Tensor y = composed(saved.x, saved.gain, saved.shift, options);
-      std::ranges::copy(differentiable_gradients(y, gradients[0], {saved.x, saved.gain, saved.shift}), result.begin());
+      const auto function = [&](const variable_list& v) { return composed(v[0], v[1], v[2], options); };
+      std::ranges::copy(differentiable_gradients(function, gradients[0], {saved.x, saved.gain, saved.shift}),
+                        result.begin());
       return result;
     }
     at::AutoDispatchBelowADInplaceOrView below;

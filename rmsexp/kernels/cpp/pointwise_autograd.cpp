@@ -65,8 +65,11 @@ class Pointwise : public torch::autograd::Function<Pointwise> {
     const double slope = ctx->saved_data["slope"].toDouble();
     variable_list result(8);  // one gradient for each argument of forward
     if (at::GradMode::is_enabled()) {
-      const Tensor y = composed(saved, function, maps, slope);
-      std::ranges::copy(differentiable_gradients(y, gradients[0], {x, alpha, offset, gain, shift}), result.begin());
+      const auto of_inputs = [&](const variable_list& v) {
+        return composed({v[0], v[1], v[2], v[3], v[4]}, function, maps, slope);
+      };
+      std::ranges::copy(differentiable_gradients(of_inputs, gradients[0], {x, alpha, offset, gain, shift}),
+                        result.begin());
       return result;
     }
     at::AutoDispatchBelowADInplaceOrView below;

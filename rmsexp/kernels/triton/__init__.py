@@ -7,6 +7,7 @@ The kernels are deterministic. They compute statistics and sums in float32, or i
 
 from torch.library import Library
 
+from rmsexp.kernels.triton.add_norms import add_normalise_backward, add_normalise_forward
 from rmsexp.kernels.triton.attention import attention_backward, attention_forward
 from rmsexp.kernels.triton.gru import gru_gates_backward, gru_gates_forward
 from rmsexp.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
@@ -18,6 +19,8 @@ OPERATORS = (
     normalise_backward,
     pointwise_forward,
     pointwise_backward,
+    add_normalise_forward,
+    add_normalise_backward,
     gru_gates_forward,
     gru_gates_backward,
     lstm_gates_forward,

@@ -139,7 +139,7 @@ def _backward(
         tl.store(dx + offset, row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0)), in_row)
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """How the rows of a tensor lie in memory: each has ``n`` units, which are ``unit_stride`` elements apart.
 
     ``channels``: number of channels of feature maps; 1 for other tensors.
@@ -151,14 +151,14 @@ class _Layout(NamedTuple):
     n: int
 
 
-def _layout(x: Tensor, maps: bool) -> _Layout:
+def layout_of(x: Tensor, maps: bool) -> Layout:
     if not maps:
-        return _Layout(x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
+        return Layout(x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
     examples, channels, height, width = x.shape
-    return _Layout(examples * channels, channels if is_channels_last(x) else 1, channels, height * width)
+    return Layout(examples * channels, channels if is_channels_last(x) else 1, channels, height * width)
 
 
-def _block_options(layout: _Layout) -> dict[str, int]:
+def block_options(layout: Layout) -> dict[str, int]:
     """Return the size of a program's block, at most 4096 values, and Triton's launch options.
 
     For channels-last maps, a block has 32 rows. Otherwise it has one row if the tensor has fewer than 256 rows, else
@@ -171,7 +171,7 @@ def _block_options(layout: _Layout) -> dict[str, int]:
     return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
 
 
-def _check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, slope: float) -> None:
+def check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, slope: float) -> None:
     """Check the arguments that both operators take, except the form. Raises: ValueError."""
     if x.ndim != 4 if maps else x.ndim < 1:
         expected = "(batch, channels, height, width)" if maps else "(…, units)"
@@ -183,7 +183,7 @@ def _check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps:
         raise ValueError(f"expected a slope in (0, 1], got {slope}")
 
 
-def _wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
+def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.to(wide(x)).contiguous()
 
 
@@ -217,17 +217,17 @@ def normalise_forward(
         mean: ``(rows,)`` in memory order, float64 for float64 input, otherwise float32; empty except for layer norm.
         scale: ``(rows,)`` in memory order, in the dtype of mean.
     """
-    _check_arguments(x, gain, shift, maps, slope)
+    check_arguments(x, gain, shift, maps, slope)
     x = x if is_readable(x, maps) else x.contiguous()
-    layout = _layout(x, maps)
+    layout = layout_of(x, maps)
     y = torch.empty_like(x)
     scale = x.new_empty(layout.rows, dtype=wide(x))
     mean = scale.new_empty(layout.rows if kind == Kind.LAYER else 0)
     if x.numel():
-        options = _block_options(layout)
+        options = block_options(layout)
         k = layout.n if kind == Kind.LAYER else k
         check_form(kind, layout.n, k)
-        parameters = (_wide_parameter(gain, x), _wide_parameter(shift, x))
+        parameters = (wide_parameter(gain, x), wide_parameter(shift, x))
         _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
             x, *parameters, y, mean, scale, *layout, k, maps, kind, inside, eps, **options
         )
@@ -258,7 +258,7 @@ def normalise_backward(
     For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
     dtype of ``scale``, or empty if gain or shift is None.
     """
-    _check_arguments(x, gain, shift, maps, slope)
+    check_arguments(x, gain, shift, maps, slope)
     check("dy", dy, x.shape, x.dtype, x.device)
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
@@ -266,9 +266,9 @@ def normalise_backward(
     x = x if is_readable(x, maps) else x.contiguous()
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
-    layout = _layout(x, maps)
+    layout = layout_of(x, maps)
     check_contiguous(scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if kind == Kind.LAYER else 0,)))
-    options = _block_options(layout)
+    options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
     examples = layout.rows // layout.channels if layout.n else 0
     parts = (examples, layout.channels) if maps else (programs, layout.n)
@@ -278,7 +278,7 @@ def normalise_backward(
     if x.numel():
         k = layout.n if kind == Kind.LAYER else k
         check_form(kind, layout.n, k)
-        tensors = (dy, x, _wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
+        tensors = (dy, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
         _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
     empty = scale.new_empty(0)
     return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
