@@ -207,7 +207,7 @@ def recurrence_cases(
     return [Case(BOTH, x.numel(), "torch.nn", layers)]
 
 
-CASES = {"norms": norm_cases, "recurrences": recurrence_cases}
+CASES: dict[str, Callable[..., list[Case]]] = {"norms": norm_cases, "recurrences": recurrence_cases}
 
 
 def _standard_normal(shape: tuple[int, ...], name: str, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def of_libraries(features: int, device: torch.device) -> dict[str, nn.Module]:
     return layers
 
 
-def compiled(functions: dict[str, Callable[..., Any]]) -> dict[str, Any]:
+def compiled(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
     """Return the functions or modules named in ``COMPILED``, compiled by ``torch.compile``, by their new names."""
     return {f"{name}, compiled": torch.compile(functions[name], dynamic=False) for name in COMPILED}
 

@@ -81,8 +81,11 @@ def add(layer: Normaliser, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
 def assert_equals_the_two_apart(layer: Normaliser, x: Tensor, addend: Tensor, *gradients: Tensor) -> None:
     """Assert that sum and norm are equal bit by bit, and that gradients are equal up to rounding."""
     fused, expected = (results(call, layer, x, addend, *gradients) for call in (add, apart))
-    assert torch.equal(fused[0], expected[0])
-    assert torch.equal(fused[1], expected[1])
+    if INTERPRETED and x.dtype is torch.bfloat16:  # the interpreter rounds to bfloat16 otherwise than torch
+        torch.testing.assert_close(fused[:2], expected[:2])
+    else:
+        assert torch.equal(fused[0], expected[0])
+        assert torch.equal(fused[1], expected[1])
     assert [tensor.shape for tensor in fused] == [tensor.shape for tensor in expected]
     tolerance = TOLERANCE[x.dtype]
     for result, other in zip(fused[2:], expected[2:], strict=True):
@@ -202,6 +205,7 @@ class Addition(nn.Module):
 
 
 @only_cpp
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.jit, which torch itself imports for forward mode
 @every
 def test_derivatives_equal_finite_differences(name: str) -> None:
     """First and second derivatives of sum and norm, in both modes, for single and for batched tangents."""
