@@ -1,4 +1,4 @@
-"""Convert parallel text to token ids. Training text is encoded once and stored, held-out splits are encoded each time.
+"""Convert parallel text to token ids. All text is encoded once and stored.
 
 Held-out splits are the validation and test sets.
 """
@@ -110,7 +110,11 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
         )
         shutil.rmtree(work, ignore_errors=True)
     report(_summary(corpus, counts, options))
-    held_out = {split: _held_out(corpus, split, source, target, options) for split in corpus.splits if split != "train"}
+    held_out = {
+        split: _held_out(corpus, split, (source, target), options, cache, report)
+        for split in corpus.splits
+        if split != "train"
+    }
     return Translation(source, target, train, held_out, counts)
 
 
@@ -190,9 +194,23 @@ def _sequences(lines: list[list[int]]) -> Sequences:
     return Sequences.from_lists([[*ids, EOS] for ids in lines])
 
 
-def _held_out(corpus: Corpus, split: str, source: Codec, target: Codec, options: TextOptions) -> HeldOut:
-    sources, references = corpus.text(split)
-    pairs = Encoded(_sequences(source.encode(sources)), _sequences(target.encode(references)))
+def _held_out(
+    corpus: Corpus, split: str, codecs: tuple[Codec, Codec], options: TextOptions, root: Path, report: Report
+) -> HeldOut:
+    """Return a validation or test split, whose encoded text is read from ``<root>/held_out`` or stored there."""
+    text = corpus.text(split)
+    sources, references = text
+
+    def make(folder: Path) -> None:
+        for side, codec, lines in zip(SIDES, codecs, text, strict=True):
+            _sequences(codec.encode(lines)).save(folder, side)
+
+    def read(folder: Path) -> Encoded:
+        return Encoded(*(Sequences.load(folder, side) for side in SIDES))
+
+    folder = root / "held_out" / key(__file__, fingerprint(corpus, options), split)
+    with storing(f"The encoded {split} split of {corpus.name}", root):
+        pairs = cached(folder, read, make, report)
     lengths = np.stack([pairs.source.lengths, pairs.target.lengths]) - 1  # (side, pair), without EOS
     scored = (lengths > 0).all(axis=0)
     if options.overlong == "drop":

@@ -108,6 +108,15 @@ def test_text_is_encoded_once_and_memory_mapped(tmp_path: Path) -> None:
         assert isinstance(mapped.tokens.base, np.memmap)
 
 
+def test_held_out_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = run(tmp_path)
+    monkeypatch.setattr(translation, "_sequences", None)  # anything encoded now would fail
+    again, _ = run(tmp_path)
+    for split in ("valid", "test"):
+        assert rows(again.held_out[split].pairs.source) == rows(first.held_out[split].pairs.source)
+        assert again.held_out[split].scored.tolist() == first.held_out[split].scored.tolist()
+
+
 def test_other_options_share_the_subwords_only(tmp_path: Path) -> None:
     for text_options in (options(), options(overlong="cut"), options(LIMIT + 1), options()):
         run(tmp_path, text_options)
