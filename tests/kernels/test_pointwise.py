@@ -118,6 +118,17 @@ def test_derivatives_equal_finite_differences(name: str, operand: str) -> None:
 
 
 @every
+def test_second_derivatives_where_the_input_depends_on_a_parameter(name: str) -> None:
+    gradients = []
+    for layer in pair(name, draw(4, 5)):
+        x = draw(4, 5) * layer.weight * layer.alpha
+        first = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()), create_graph=True)
+        total = torch.stack([gradient.square().sum() for gradient in first]).sum()
+        gradients.append([*first, *torch.autograd.grad(total, list(layer.parameters()))])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-10, atol=1e-10)
+
+
+@every
 def test_transforms(name: str) -> None:
     x = draw(3, 5)
     for transform in (func.jacfwd, func.jacrev, func.vmap):
