@@ -10,7 +10,7 @@ from importlib.metadata import version
 from omegaconf import OmegaConf
 
 import rmsexp
-from rmsexp import config, lock, outcomes, process, sweep, words
+from rmsexp import config, lock, outcomes, process, words
 from rmsexp.command_line import Parser, entry_point, report
 from rmsexp.usage import help_text
 
@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(run, arguments.config_dir) for run in runs]
         if swept is None:
             return _single_run(jobs[0], arguments)
+        from rmsexp import sweep  # which imports pandas; --help and a mistake need not wait for it
+
         return sweep.do(jobs, swept, arguments.config_dir, quiet=arguments.quiet)
     except lock.RunLockedError as error:
         report(error)
@@ -120,4 +122,6 @@ def _show(arguments: argparse.Namespace) -> int:
     flags = ("resolve", "hydra_help", "shell_completion")
     options = [word for name, value in values.items() if value is not None for word in (name, value)]
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
+    from rmsexp import sweep
+
     return sweep.hydra([*options, *([] if folder is None else ["--config-dir", folder]), *overrides])

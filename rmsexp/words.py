@@ -67,7 +67,7 @@ def _with_names(word: str, known: Sequence[str]) -> str:
         return match[0] if match[0] in known else plain if plain in known else ALIASES.get(plain, match[0])
 
     key, sign, value = word.partition("=")
-    if key == "norms" and not value.startswith("["):
+    if key == "norms" and value[:1].isalpha():
         value = f"[{value}]"
     return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in ("norm", "norms") else value)
 

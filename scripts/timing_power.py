@@ -53,7 +53,7 @@ def measure_slowed(share: float, *arguments: Any) -> dict[str, Any]:
 
     def make_slowed(*given: Any) -> steps.Contestants:
         made = make(*given)
-        place = list(made.jobs).index("second")
+        place = list(made.impls).index("second")
         made.timer.contestants[place] = Slowed(made.timer.contestants[place], share)
         return made
 

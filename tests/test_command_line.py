@@ -184,6 +184,7 @@ def test_a_value_written_as_an_option_is_answered_with_what_to_write(
 def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert command_line.command("rmsexp", "a b") == "python -m rmsexp 'a b'"
     monkeypatch.setenv("PATH", str(tmp_path))  # the environment is not active
+    monkeypatch.chdir(tmp_path)
     assert command_line.command("rmsexp") == f"{sys.executable} -m rmsexp"
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert command_line.command("rmsexp") == f"bin/{Path(sys.executable).name} -m rmsexp"

@@ -113,8 +113,8 @@ def test_every_combination_is_valid(task: str, norm: str, scale: str) -> None:
     assert job.config.max_steps == job.config.schedule.steps
 
 
-def test_the_nine_norms_are_there() -> None:
-    expected = {"none", "ln", "rms", "prms", "bn", "wn", "l2", "nonparametric_ln", "mean_only_bn"}
+def test_the_norms_are_there() -> None:
+    expected = {"none", "ln", "rms", "prms", "bn", "wn", "l2", "nonparametric_ln", "mean_only_bn", "dyt", "derf"}
     assert set(config.options("norm")) == expected
 
 

@@ -50,6 +50,11 @@ def span(seconds: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=seconds)
 
 
+def timestamp(text: str) -> float:
+    """Return what :func:`now` returned as seconds since 1970."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 def now() -> str:
     """Return the date and time in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -11,13 +11,13 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import atomic
 from rmsexp.config import NOT_IDENTITY, LoggerConfig, flatten, shortened
 from rmsexp.record import TIMED, Row
+from rmsexp.train import clock
 from rmsexp.train.failures import Failures
 
 LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases
@@ -105,7 +105,7 @@ class TensorBoardLogger:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from torch.utils.tensorboard import SummaryWriter
 
-        self._began = datetime.fromisoformat(run.facts["sessions"][0]["started"]).timestamp()
+        self._began = clock.timestamp(run.facts["sessions"][0]["started"])
         purge_step = run.step + 1 if run.step else 0
         self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge_step)
         self._writer.add_custom_scalars(_layout(run.facts["quantities"]))

@@ -40,7 +40,7 @@ class Simulation:
         self.lines: list[str] = []
         self.behaviour: dict[Job, Callable[[Job], Outcome]] = {}
 
-    def execute(self, run: Any, n_jobs: int, pause: object) -> Outcome:  # noqa: ARG002
+    def execute(self, run: Any, around: object) -> Outcome:  # noqa: ARG002
         job = run.job
         self.tried.append(job)
         return self.behaviour.get(job, self.finish)(job)

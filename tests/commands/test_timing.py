@@ -42,7 +42,7 @@ REFERENCE = ROOT / "results/reference"
         (["impl=[eager,eager]"], "impl names eager twice"),
         (["norms=[[ln]]"], "norms must be a list of single values, got [['ln']]"),
         (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
-        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN has an effect in sweeps only"),
+        (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN has no effect: -m makes a sweep"),
         (["norms=[none,rms]"], "timing.reference=ln is not one of none, rms"),
         (["norms=[ln,rmss]"], "norm=rmss is not known"),
         (["norms=[ln,rms+p=0.5]"], "norm=rms has no option norm.p"),
@@ -255,6 +255,7 @@ def test_finished_processes_are_kept(
     assert readers.read_json(record)["stopped"] == "interrupted"
 
 
+@pytest.mark.minutes
 def test_ctrl_c_keeps_the_process_that_has_measured(tmp_path: Path) -> None:
     """The signal goes to all processes, as from a terminal."""
     words = [*tiny("order_embedding"), "timing.target_width=9", "threads=1", f"results={tmp_path}"]

@@ -9,10 +9,9 @@ from helpers.comparisons import setting, summary
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare import load
-from rmsexp.compare.page import html
 from rmsexp.compare.plots import panels, savings_by_task, setting_curves
 from rmsexp.compare.records import comparable, speed
-from rmsexp.compare.records.caveats import caveats
+from rmsexp.compare.records.caveats import caveats, warnings
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.rules.quantities import loss
 
@@ -50,7 +49,7 @@ def test_runs_of_two_precisions_are_two_series(mixed: Path) -> None:
     (axes, *_) = setting_curves.draw(records, [loss("train")]).legends
     assert "RMSNorm precision=float16 (1 seed)" in [text.get_text() for text in axes.get_texts()]
     assert "precision float16, float32" in "; ".join(caveats(records))
-    assert "precision mixed" in html._warnings(records)
+    assert "precision mixed" in warnings(records)
 
 
 def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
@@ -73,7 +72,7 @@ def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path
     ]
     (axes,) = savings_by_task.draw(load_timings(tmp_path), "eager").axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend[:2] == ["AMD EPYC\n1 thread, float16", "AMD EPYC\n1 thread"]
+    assert {"AMD EPYC\n1 thread, float16", "AMD EPYC\n1 thread"} < set(legend)
 
 
 def test_the_setting_names_the_precision_of_a_timing_record_without_one(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_the_explained_file_is_the_committed_one(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "explained.yaml") == read_yaml(config.CONFIGS / "campaign/quality_cifar10.yaml")
 
 
+@pytest.mark.minutes
 def test_a_norm_of_ones_own_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,8 +52,9 @@ def assert_same_training(task: str, norm: str, root: Path, results: Path, *words
     assert seconds["warmup"] > seconds["train"]
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("aot_eager")
-@pytest.mark.parametrize("norm", ["rms", pytest.param("bn", marks=pytest.mark.minutes)])
+@pytest.mark.parametrize("norm", ["rms", "bn"])
 def test_compiled_training_on_images_equals_eager_training(norm: str, data_root: Path, tmp_path: Path) -> None:
     assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
 

@@ -29,6 +29,7 @@ def equality(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.minutes
 def test_three_processes_give_the_bits_of_one_also_if_one_is_killed() -> None:
     """The killed run is continued by one process. This task's runs start fastest."""
     lines = equality("--tasks", "language_model", "--norms", "bn", "--steps", "12", "--sizes", "1,3").splitlines()
