@@ -54,6 +54,21 @@ GROUPS = {
     "logger": "a service that the metrics are also written to; for several: logger=[wandb,tensorboard]",
     "sweep": "a prepared set of runs",
 }
+# Other names of norms on a command line, in small letters and without hyphens and underscores.
+ALIASES = {
+    "layernorm": "ln",
+    "rmsnorm": "rms",
+    "prmsnorm": "prms",
+    "batchnorm": "bn",
+    "weightnorm": "wn",
+    "l2norm": "l2",
+    "nonorm": "none",
+    "identity": "none",
+    "meanonlybatchnorm": "mean_only_bn",
+    "nonparametriclayernorm": "nonparametric_ln",
+    "dynamictanh": "dyt",
+    "dynamicerf": "derf",
+}
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
 NOT_IDENTITY = {
@@ -292,7 +307,8 @@ def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
         for name in value if isinstance(value, list) else [value]:
             known = options(group, config_dir)
             if str(name) not in known:
-                hint = nearest(str(name), [f"{group}={choice}" for choice in known] + known)
+                others = ALIASES if group == "norm" else ()
+                hint = nearest(str(name), [*(f"{group}={choice}" for choice in known), *known, *others])
                 raise ConfigError(f"{group}={name} is not known{hint} (one of {', '.join(known)})")
 
 

@@ -59,7 +59,7 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
     compile_model(model, cfg)
     folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
     contention = JointContention(device, group)
-    trainer = JointTrainer(stepper, start, folder, group.interrupt, contention, [], display, lambda: None, group=group)
+    trainer = JointTrainer(stepper, start, folder, group.interrupt, contention, [], display, lambda: None)
     try:
         trainer.run()
     except Diverged as divergence:

@@ -250,9 +250,7 @@ def _run(
         facts = run_file.identity | {"sessions": sessions}
         views = loggers.make(cfg.logger, loggers.Run(folder.path, job.resolved, facts, start.state.step), failures)
         parts_of_trainer = (stepper, start, folder, interrupt, contention, views, display, update_record)
-        trainer = (
-            Trainer(*parts_of_trainer, around.pause) if group is None else JointTrainer(*parts_of_trainer, group=group)
-        )
+        trainer = Trainer(*parts_of_trainer, around.pause) if group is None else JointTrainer(*parts_of_trainer)
         try:
             return _train(trainer, views, status)
         finally:

@@ -14,21 +14,6 @@ from hydra.errors import HydraException
 from rmsexp import config
 
 MOST_RUNS = 10_000  # of a sweep
-# Other names of norms, in small letters and without hyphens and underscores.
-ALIASES = {
-    "layernorm": "ln",
-    "rmsnorm": "rms",
-    "prmsnorm": "prms",
-    "batchnorm": "bn",
-    "weightnorm": "wn",
-    "l2norm": "l2",
-    "nonorm": "none",
-    "identity": "none",
-    "meanonlybatchnorm": "mean_only_bn",
-    "nonparametriclayernorm": "nonparametric_ln",
-    "dynamictanh": "dyt",
-    "dynamicerf": "derf",
-}
 WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
     "hydra.run.dir": "results=DIR sets the folder of results",
     "hydra.sweep.dir": "results=DIR sets the folder of results",
@@ -64,7 +49,7 @@ def _with_names(word: str, known: Sequence[str]) -> str:
 
     def name(match: re.Match[str]) -> str:
         plain = re.sub("[-_]", "", match[0].lower())
-        return match[0] if match[0] in known else plain if plain in known else ALIASES.get(plain, match[0])
+        return match[0] if match[0] in known else plain if plain in known else config.ALIASES.get(plain, match[0])
 
     key, sign, value = word.partition("=")
     if key == "norms" and value[:1].isalpha():

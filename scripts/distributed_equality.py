@@ -60,6 +60,7 @@ GRACE_SECONDS = 30  # as torchrun's: between SIGTERM and SIGKILL for the other p
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # that the kills use in turn
 LIMIT_SECONDS = 3600  # for all processes of a run, also on a busy machine
 KEPT: dict[str, Any] = {}  # data by name
+PORT_BYTES = 8
 LARGEST_LOSS_DIFFERENCE = 1e-5  # relative, with reduce=fast
 
 
@@ -81,15 +82,20 @@ def run(words: Sequence[str], size: int, log: Path, kill: Kill | None = None) ->
     """Do a run on ``size`` processes; return their exit statuses, negative for those that a signal ended."""
     job = config.job(words)
     keep_source(job)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ports, port_writer = os.pipe()
     pids = []
     for rank in range(size):
         pid = os.fork()
         if pid == 0:
-            be_process(job, rank, size, store.port, log, kill)
+            be_process(job, rank, size, ports, log, kill)
         pids.append(pid)
+    # after the forks: the store's thread may hold a lock of the C library, which a copy of this process would never get
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(port_writer, size * f"{store.port:{PORT_BYTES}}".encode())
     statuses = wait(pids)
     del store
+    os.close(ports)
+    os.close(port_writer)
     return statuses
 
 
@@ -103,12 +109,15 @@ def keep_source(job: config.Job) -> None:
         tasks.make(job, torch.device("cpu"))
 
 
-def be_process(job: config.Job, rank: int, size: int, port: int, log: Path, kill: Kill | None) -> None:
-    """Take part in the run in this process, as if torchrun had started it, and end the process."""
+def be_process(job: config.Job, rank: int, size: int, ports: int, log: Path, kill: Kill | None) -> None:
+    """Take part in the run in this process, as if torchrun had started it, and end the process.
+
+    ``ports``: a pipe from which each process reads the port of the store once.
+    """
     with log.open("a") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-    as_torchrun.become(rank, size, port)
+    as_torchrun.become(rank, size, int(os.read(ports, PORT_BYTES)))
     update = Trainer._update
 
     def killed(self: Trainer, step: int, batches: Any) -> Any:

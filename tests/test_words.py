@@ -27,7 +27,7 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
 
 
 def test_every_other_name_is_of_a_norm() -> None:
-    assert set(words.ALIASES.values()) <= {*config.options("norm")}
+    assert set(config.ALIASES.values()) <= {*config.options("norm")}
 
 
 def test_a_norm_of_the_users_keeps_its_name(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class DynamicTanh(Normaliser):
     """
 
     function: ClassVar[str] = "tanh"  # the name of f in y = f(alpha * x + offset) * weight + bias
+    has_offset: ClassVar[bool] = False
     offset: nn.Parameter | None
 
     def __init__(
@@ -62,7 +63,7 @@ class DynamicTanh(Normaliser):
         super().__init__(features, gain=True, shift=bias, maps=maps, device=device, dtype=dtype)
         self.initial_alpha, self.impl = float(alpha), impl
         self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha, device=device, dtype=dtype))
-        self.register_parameter("offset", None)
+        self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
         self.fuses_leaky_relu = impl == "fused" and kernels.load()
 
     @torch.no_grad()
@@ -109,20 +110,7 @@ class DynamicErf(DynamicTanh):
     """
 
     function = "erf"
-
-    def __init__(
-        self,
-        features: int,
-        alpha: float = ALPHA,
-        bias: bool = True,
-        *,
-        impl: str = "eager",
-        maps: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(features, alpha, bias, impl=impl, maps=maps, device=device, dtype=dtype)
-        self.offset = nn.Parameter(torch.zeros_like(self.alpha))
+    has_offset = True
 
 
 @dataclass(frozen=True, kw_only=True)

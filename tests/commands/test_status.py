@@ -115,6 +115,16 @@ def test_without_runs_only_their_number_is_printed(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == f"{tmp_path}: 0 runs\n"
 
 
+def test_committed_records_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / record.REFERENCE, "ln", steps=40)
+    assert status.main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    command = f"python -m rmsexp.status {tmp_path / record.REFERENCE}"
+    assert lines == [f"{tmp_path}: 0 runs", f"left out: the committed records; for them: {command}"]
+    assert status.main([str(tmp_path / record.REFERENCE)]) == 0
+    assert "1 finished" in capsys.readouterr().out
+
+
 def test_the_folder_of_a_single_run_may_be_named(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -215,6 +215,7 @@ OUTSIDE = ("--config-dir", "DIR")
         ),
         (["scale=huge"], "scale=huge is not known (one of demo, large, medium, paper, small)"),
         (["-m", "norm=rms,rmss"], "norm=rmss is not known; did you mean rms?"),
+        (["norm=layernorme"], "norm=layernorme is not known; did you mean layernorm?"),
         (["norm=null"], "norm takes one of bn, derf,"),
         (["norm=[rms,ln]"], "norm takes one of bn, derf,"),
         (["norm=prms", "norm.p=0"], "norm.p must lie in (0, 1], got 0.0"),

@@ -59,6 +59,7 @@ def test_compiled_training_on_images_equals_eager_training(norm: str, data_root:
     assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
 
 
+@pytest.mark.minutes
 @pytest.mark.usefixtures("aot_eager")
 def test_compiled_training_on_batches_of_different_lengths_equals_eager_training(
     text_root: Path, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Whole runs of the language model: every norm, resuming, your own files, and generated text."""
+"""Whole runs of the language model: norms, resuming, your own files, and generated text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_synthetic_data")
     ],
     ids=" ".join,
 )
-def test_every_norm_trains(main: Main, tmp_path: Path, more: list[str]) -> None:
+def test_norms_train(main: Main, tmp_path: Path, more: list[str]) -> None:
     done = main(*TINY, *more)
     assert done.status == 0, done.err
     assert "entropy of single tokens, in nats: valid " in done.err

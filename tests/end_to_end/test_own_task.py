@@ -12,6 +12,7 @@ from helpers import documents
 from helpers.tasks import Main
 
 from rmsexp import compare, config, generate, prepare, record, runner, tasks, timing
+from rmsexp.train.task import lacking
 
 SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
 
@@ -93,7 +94,8 @@ LACKING = [
 @pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize("name", config.options("task"))
 def test_every_task_of_the_package_has_what_the_protocol_asks_for(name: str) -> None:
-    tasks.make(config.job([f"task={name}"]), torch.device("cpu"))
+    job = config.job([f"task={name}"])
+    assert lacking(tasks.make(job, torch.device("cpu")), job.config) is None
 
 
 @pytest.mark.parametrize(("old", "new", "message"), LACKING)

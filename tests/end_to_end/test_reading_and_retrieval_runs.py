@@ -1,4 +1,4 @@
-"""Whole runs of the attentive reader and order-embedding: every norm, resuming, sweeps, clipping, mistakes."""
+"""Whole runs of the attentive reader and order-embedding: norms, resuming, sweeps, clipping, mistakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELD_OUT = {"attentive_reader": ("valid",), "order_embedding": ("valid", "test")
         ("attentive_reader", "bn", ("norm.everywhere=true",)),
     ],
 )
-def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str, more: tuple[str, ...]) -> None:
+def test_norms_train(main: Main, tmp_path: Path, name: str, norm: str, more: tuple[str, ...]) -> None:
     done = main(*tiny(name), f"norm={norm}", *more)
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)

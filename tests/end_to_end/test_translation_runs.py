@@ -1,4 +1,4 @@
-"""Whole runs of the translation tasks: every norm, sweeps, precision, mistakes, users' text."""
+"""Whole runs of the translation tasks: norms, sweeps, precision, mistakes, users' text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(main: Main, text_root: Path) -> Main:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", TASKS)
-def test_every_norm_trains(main: Main, tmp_path: Path, name: str, norm: str) -> None:
+def test_norms_train(main: Main, tmp_path: Path, name: str, norm: str) -> None:
     done = main(*tiny(name), *SHORT, f"norm={norm}")
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)

@@ -166,7 +166,7 @@ def _cut(curve: Curve, possible: tuple[float, float]) -> Curve:
 
 
 def ranged(chart: Chart) -> Chart:
-    """Return the chart with the range of its y axis, and with what lies beyond it."""
+    """Return the chart with the range of its y axis, and the points where curves leave this range."""
     every = [curve for panel in chart.panels.values() for curve in panel.curves]
     means = [curve.mean["mean"].to_numpy(float) for curve in every]
     seeds = [seed for curve in every for seed in curve.seeds]

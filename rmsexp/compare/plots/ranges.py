@@ -1,4 +1,4 @@
-"""The range of an axis of values, which neither a spike nor a first point decides, and what lies beyond it."""
+"""The range of a y axis, without outliers such as a spike or a first value, and the points where curves leave it."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def _interval(pairs: list[Interval]) -> Interval:
 
 
 def machine(row: Row) -> str:
-    """Return the name of a row's machine, with its identity if machines of this name are told apart."""
+    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it."""
     return str(row["processor"]) if row["machine"] == row["processor"] else f"{row['processor']} ({row['machine']})"
 
 

@@ -7,11 +7,15 @@ The kernels are deterministic. They compute statistics and sums in float32, or i
 
 from torch.library import Library
 
-from rmsexp.kernels.triton.add_norms import add_normalise_backward, add_normalise_forward
 from rmsexp.kernels.triton.attention import attention_backward, attention_forward
 from rmsexp.kernels.triton.gru import gru_gates_backward, gru_gates_forward
 from rmsexp.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
-from rmsexp.kernels.triton.norms import normalise_backward, normalise_forward
+from rmsexp.kernels.triton.norms import (
+    add_normalise_backward,
+    add_normalise_forward,
+    normalise_backward,
+    normalise_forward,
+)
 from rmsexp.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 
 OPERATORS = (

@@ -1,7 +1,8 @@
 """Norms over the last axis, or over the positions of each channel of feature maps, as Triton kernels.
 
 A *row* is a set of n units that share a statistic; for maps, it is the positions of one channel of one example. Each
-program computes BLOCK_ROWS rows, BLOCK_N units of each at a time. Zhang & Sennrich (2019); Ba et al. (2016).
+program computes BLOCK_ROWS rows, BLOCK_N units of each at a time. The same kernels compute the sum of two tensors and a
+norm of the sum over its last axis. Zhang & Sennrich (2019); Ba et al. (2016).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -21,6 +22,8 @@ from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms
 @triton.jit
 def _forward(
     x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
+    addend,  # as x, is added to it before the norm; or None
+    total,  # as x, written: x + addend; None without an addend
     gain,  # (n,), for maps (channels,); or None
     shift,  # (n,), for maps (channels,); or None
     y,  # written, with the layout of x
@@ -38,11 +41,23 @@ def _forward(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute mean and scale of each row, and ``y = (x - mean) * scale * gain + shift``."""
+    """Compute mean and scale of each row, and ``y = (x - mean) * scale * gain + shift``.
+
+    With an addend, ``total = x + addend`` takes the place of x.
+    """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     row_exists = row < rows
     row_begin = row // unit_stride * n * unit_stride + row % unit_stride
+    if addend is not None:
+        for start in range(0, n, BLOCK_N):
+            unit = start + tl.arange(0, BLOCK_N)[None, :]
+            in_row = row_exists & (unit < n)
+            offset = row_begin + unit.to(tl.int64) * unit_stride
+            value = tl.load(x + offset, in_row).to(DTYPE) + tl.load(addend + offset, in_row).to(DTYPE)
+            tl.store(total + offset, value, in_row)
+        tl.debug_barrier()  # other threads wrote the total that is read from here on
+        x = total
     row_mean, row_scale = row_statistics(
         x + row_begin, row_exists, unit_stride, n, k, KIND, EPS_INSIDE, EPS, DTYPE, BLOCK_ROWS, BLOCK_N
     )
@@ -65,7 +80,8 @@ def _forward(
 @triton.jit
 def _backward(
     dy,  # (rows, n), with the layout of x
-    x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
+    dtotal,  # as dy, is added to the gradient of x; or None
+    x,  # (rows, n), what was normalised; consecutive units of a row are `unit_stride` elements apart
     gain,  # (n,), for maps (channels,); or None
     mean,  # (rows,) for LAYER; otherwise empty
     scale,  # (rows,)
@@ -88,7 +104,8 @@ def _backward(
 
     With ``normalised = (x - mean) * scale``, the gradient of gain is the sum of ``dy * normalised``, and that of shift
     is the sum of ``dy``. A program writes the sums over its rows, or for maps over the units of each row; the caller
-    adds these parts. For the gradient of x see :func:`row_gradient_terms`, with ``g = dy * gain``.
+    adds these parts. For the gradient of x see :func:`row_gradient_terms`, with ``g = dy * gain``. With an addend, x is
+    the total, and ``dtotal`` the gradient of the total from elsewhere; addend has the same gradient as x.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
@@ -136,7 +153,10 @@ def _backward(
         if gain is not None:
             g *= tl.load(gain + (row % channels if MAPS else unit), in_row, other=0)
         normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
-        tl.store(dx + offset, row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0)), in_row)
+        gradient = row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
+        if dtotal is not None:
+            gradient += tl.load(dtotal + offset, in_row, other=0).to(DTYPE)
+        tl.store(dx + offset, gradient, in_row)
 
 
 class Layout(NamedTuple):
@@ -187,6 +207,84 @@ def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.to(wide(x)).contiguous()
 
 
+def with_layout(x: Tensor, like: Tensor) -> Tensor:
+    """Return ``x`` with the strides of ``like``, as a copy if it has others."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
+
+
+class Form(NamedTuple):
+    """The norm that an operator computes.
+
+    Attributes:
+        kind: A value of :class:`rmsexp.kernels.forms.Kind`; for the formulas see :mod:`rmsexp.kernels.triton.rows`.
+        k: Number of units of a row that enter its statistic.
+        inside: Whether eps is inside the root.
+        eps: Added to the statistic.
+    """
+
+    kind: int
+    k: int
+    inside: bool
+    eps: float
+
+    def of_rows(self, n: int) -> "Form":
+        """Return the form for rows of ``n`` units. Raises: ValueError if the kernels cannot compute it."""
+        form = self._replace(k=n) if self.kind == Kind.LAYER else self
+        check_form(form.kind, n, form.k)
+        return form
+
+
+def _launch_forward(
+    x: Tensor, addend: Tensor | None, gain: Tensor | None, shift: Tensor | None, maps: bool, form: Form
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
+    """Return the sum of x and addend, or None without an addend, and y, mean and scale (:func:`normalise_forward`)."""
+    x = x if is_readable(x, maps) else x.contiguous()
+    addend = None if addend is None else with_layout(addend, x)
+    layout = layout_of(x, maps)
+    total, y = None if addend is None else torch.empty_like(x), torch.empty_like(x)
+    scale = x.new_empty(layout.rows, dtype=wide(x))
+    mean = scale.new_empty(layout.rows if form.kind == Kind.LAYER else 0)
+    if x.numel():
+        options = block_options(layout)
+        tensors = (x, addend, total, wide_parameter(gain, x), wide_parameter(shift, x), y, mean, scale)
+        kind, k, inside, eps = form.of_rows(layout.n)
+        grid = (triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)
+        _forward[grid](*tensors, *layout, k, maps, kind, inside, eps, **options)
+    return total, y, mean, scale
+
+
+def _launch_backward(
+    dy: Tensor,
+    dtotal: Tensor | None,
+    x: Tensor,
+    gain: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    maps: bool,
+    form: Form,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, gain and shift (:func:`normalise_backward`), with ``dtotal`` added to that of x."""
+    x = x if is_readable(x, maps) else x.contiguous()
+    dy, dtotal = with_layout(dy, x), None if dtotal is None else with_layout(dtotal, x)
+    layout = layout_of(x, maps)
+    check_contiguous(
+        scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if form.kind == Kind.LAYER else 0,))
+    )
+    options = block_options(layout)
+    programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
+    examples = layout.rows // layout.channels if layout.n else 0
+    parts = (examples, layout.channels) if maps else (programs, layout.n)
+    dx = torch.empty_like(x)
+    dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))
+    if x.numel():
+        kind, k, inside, eps = form.of_rows(layout.n)
+        tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
+        _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
+    empty = scale.new_empty(0)
+    return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
+
+
 def normalise_forward(
     x: Tensor,
     gain: Tensor | None,
@@ -206,10 +304,7 @@ def normalise_forward(
         gain: ``(features,)``, or None for 1.
         shift: ``(features,)``, or None for 0.
         maps: Whether ``x`` is feature maps.
-        kind: A value of :class:`rmsexp.kernels.forms.Kind`; for the formulas see :mod:`rmsexp.kernels.triton.rows`.
-        k: Number of units of a row that enter its statistic.
-        inside: Whether eps is inside the root.
-        eps: Added to the statistic.
+        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`Form`.
         slope: Slope of the leaky ReLU, which a separate kernel applies; 1 means no leaky ReLU.
 
     Returns:
@@ -218,19 +313,7 @@ def normalise_forward(
         scale: ``(rows,)`` in memory order, in the dtype of mean.
     """
     check_arguments(x, gain, shift, maps, slope)
-    x = x if is_readable(x, maps) else x.contiguous()
-    layout = layout_of(x, maps)
-    y = torch.empty_like(x)
-    scale = x.new_empty(layout.rows, dtype=wide(x))
-    mean = scale.new_empty(layout.rows if kind == Kind.LAYER else 0)
-    if x.numel():
-        options = block_options(layout)
-        k = layout.n if kind == Kind.LAYER else k
-        check_form(kind, layout.n, k)
-        parameters = (wide_parameter(gain, x), wide_parameter(shift, x))
-        _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
-            x, *parameters, y, mean, scale, *layout, k, maps, kind, inside, eps, **options
-        )
+    _, y, mean, scale = _launch_forward(x, None, gain, shift, maps, Form(kind, k, inside, eps))
     return y if slope == 1 else F.leaky_relu(y, slope), mean, scale
 
 
@@ -263,22 +346,54 @@ def normalise_backward(
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
         dy = torch.where(y > 0, dy, dy * slope)
-    x = x if is_readable(x, maps) else x.contiguous()
-    if dy.stride() != x.stride():
-        dy = torch.empty_like(x).copy_(dy)
-    layout = layout_of(x, maps)
-    check_contiguous(scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if kind == Kind.LAYER else 0,)))
-    options = block_options(layout)
-    programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
-    examples = layout.rows // layout.channels if layout.n else 0
-    parts = (examples, layout.channels) if maps else (programs, layout.n)
-    dx = torch.empty_like(x)
-    dgain = None if gain is None else scale.new_empty(parts)
-    dshift = None if shift is None else scale.new_empty(parts)
-    if x.numel():
-        k = layout.n if kind == Kind.LAYER else k
-        check_form(kind, layout.n, k)
-        tensors = (dy, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
-        _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
-    empty = scale.new_empty(0)
-    return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
+    return _launch_backward(dy, None, x, gain, mean, scale, shift, maps, Form(kind, k, inside, eps))
+
+
+def add_normalise_forward(
+    x: Tensor,
+    addend: Tensor,
+    gain: Tensor | None,
+    shift: Tensor | None,
+    kind: int,
+    k: int,
+    inside: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``total = x + addend``, ``y = (total - mean) * scale * gain + shift``, mean and scale.
+
+    ``addend`` has the shape and dtype of ``x``. For the other arguments, mean and scale see
+    :func:`rmsexp.kernels.triton.norms.normalise_forward`.
+    """
+    check_arguments(x, gain, shift, False, 1.0)
+    check("addend", addend, x.shape, x.dtype, x.device)
+    total, y, mean, scale = _launch_forward(x, addend, gain, shift, False, Form(kind, k, inside, eps))
+    assert total is not None
+    return total, y, mean, scale
+
+
+def add_normalise_backward(
+    dtotal: Tensor,
+    dy: Tensor,
+    total: Tensor,
+    gain: Tensor | None,
+    mean: Tensor,
+    scale: Tensor,
+    shift: Tensor | None,
+    kind: int,
+    k: int,
+    inside: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient of x, which is that of addend, too, and the gradients of gain and shift.
+
+    Args:
+        dtotal: Gradient of ``total``.
+        dy: Gradient of ``y``.
+        total: The sum that :func:`add_normalise_forward` returned.
+
+    For the other arguments and results see :func:`rmsexp.kernels.triton.norms.normalise_backward`.
+    """
+    check_arguments(total, gain, shift, False, 1.0)
+    for name, gradient in (("dtotal", dtotal), ("dy", dy)):
+        check(name, gradient, total.shape, total.dtype, total.device)
+    return _launch_backward(dy, dtotal, total, gain, mean, scale, shift, False, Form(kind, k, inside, eps))

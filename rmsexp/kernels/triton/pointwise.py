@@ -6,8 +6,6 @@ example, and row i is of channel ``i % channels``. Zhu et al. (2025); Chen et al
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -16,7 +14,15 @@ from torch.nn import functional as F
 
 from rmsexp.kernels.forms import is_channels_last, is_readable, wide
 from rmsexp.kernels.triton.checks import check, check_parameter
-from rmsexp.kernels.triton.rows import launch_options, tanh
+from rmsexp.kernels.triton.norms import (
+    Layout,
+    block_options,
+    check_arguments,
+    layout_of,
+    wide_parameter,
+    with_layout,
+)
+from rmsexp.kernels.triton.rows import tanh
 
 
 @triton.jit
@@ -115,32 +121,10 @@ def _backward(
     tl.store(dscalars + 2 * program + 1, tl.sum(sums_offset))
 
 
-class _Layout(NamedTuple):
-    """How a tensor is read: ``rows`` of ``n`` values; ``channels``: that of contiguous maps, 1 for other tensors."""
-
-    rows: int
-    n: int
-    channels: int
-    per_row: bool
-
-
-def _layout(x: Tensor, maps: bool) -> _Layout:
-    if maps and not is_channels_last(x):
-        examples, channels, height, width = x.shape
-        return _Layout(examples * channels, height * width, channels, True)
-    n = x.shape[1 if maps else -1]
-    return _Layout(x.numel() // max(1, n), n, 1, False)
-
-
-def _block_options(layout: _Layout) -> dict[str, int]:
-    """Return the size of a program's block, at most 4096 values, and Triton's launch options.
-
-    With many rows, a program has several, so that fewer programs write parts of the parameters' gradients.
-    """
-    width = triton.next_power_of_2(max(1, layout.n))
-    rows = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
-    units = min(width, max(1, 4096 // rows))
-    return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
+def _layout(x: Tensor, maps: bool) -> tuple[Layout, bool]:
+    """Return how the kernels read ``x``, and whether a row has one gain."""
+    channels_last = maps and is_channels_last(x)
+    return layout_of(x.movedim(1, -1), False) if channels_last else layout_of(x, maps), maps and not channels_last
 
 
 def _check_arguments(
@@ -154,25 +138,11 @@ def _check_arguments(
     slope: float,
 ) -> None:
     """Check the arguments that both operators take. Raises: ValueError."""
-    if x.ndim != 4 if maps else x.ndim < 1:
-        expected = "(batch, channels, height, width)" if maps else "(…, units)"
-        raise ValueError(f"expected x of shape {expected}, got {list(x.shape)}")
-    width = x.shape[1 if maps else -1]
-    for name, vector, size in (
-        ("gain", gain, width),
-        ("shift", shift, width),
-        ("alpha", alpha, 1),
-        ("offset", offset, 1),
-    ):
-        check_parameter(name, vector, size, x.device)
+    check_arguments(x, gain, shift, maps, slope)
+    check_parameter("alpha", alpha, 1, x.device)
+    check_parameter("offset", offset, 1, x.device)
     if function not in ("tanh", "erf"):
         raise ValueError(f"expected the function tanh or erf, got {function}")
-    if not 0 < slope <= 1:
-        raise ValueError(f"expected a slope in (0, 1], got {slope}")
-
-
-def _wide(vector: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if vector is None else vector.to(wide(x)).contiguous()
 
 
 def pointwise_forward(
@@ -193,11 +163,12 @@ def pointwise_forward(
     x = x if is_readable(x, maps) else x.contiguous()
     y = torch.empty_like(x)
     if x.numel():
-        layout = _layout(x, maps)
-        options = _block_options(layout)
-        parameters = [_wide(vector, x) for vector in (alpha, offset, gain, shift)]
+        layout, per_row = _layout(x, maps)
+        options = block_options(layout)
+        parameters = [wide_parameter(vector, x) for vector in (alpha, offset, gain, shift)]
+        sizes = (layout.rows, layout.n, layout.channels)
         _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
-            x, *parameters, y, *layout, function == "erf", _DTYPES[wide(x)], **options
+            x, *parameters, y, *sizes, per_row, function == "erf", _DTYPES[wide(x)], **options
         )
     return y if slope == 1 else F.leaky_relu(y, slope)
 
@@ -224,20 +195,19 @@ def pointwise_backward(
         y = pointwise_forward(x, alpha, offset, gain, shift, function, maps)
         dy = torch.where(y > 0, dy, dy * slope)
     x = x if is_readable(x, maps) else x.contiguous()
-    if dy.stride() != x.stride():
-        dy = torch.empty_like(x).copy_(dy)
-    layout, width = _layout(x, maps), x.shape[1 if maps else -1]
-    options = _block_options(layout)
+    dy = with_layout(dy, x)
+    (layout, per_row), width = _layout(x, maps), x.shape[1 if maps else -1]
+    options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"]) if x.numel() else 0
-    parts = (layout.rows // layout.channels if x.numel() else 0, width) if layout.per_row else (programs, width)
+    parts = (layout.rows // layout.channels if x.numel() else 0, width) if per_row else (programs, width)
     dx, dscalars = torch.empty_like(x), x.new_empty((programs, 2), dtype=wide(x))
     dgain = dscalars.new_empty(parts)
     dshift = None if shift is None else dscalars.new_empty(parts)
     if x.numel():
-        parameters = [_wide(vector, x) for vector in (alpha, offset, gain)]
-        _backward[(programs,)](
-            dy, x, *parameters, dx, dscalars, dgain, dshift, *layout, function == "erf", _DTYPES[wide(x)], **options
-        )
+        parameters = [wide_parameter(vector, x) for vector in (alpha, offset, gain)]
+        tensors = (dy, x, *parameters, dx, dscalars, dgain, dshift)
+        sizes = (layout.rows, layout.n, layout.channels)
+        _backward[(programs,)](*tensors, *sizes, per_row, function == "erf", _DTYPES[wide(x)], **options)
     return dx, dscalars.sum(0), dgain.sum(0), dscalars.new_empty(0) if dshift is None else dshift.sum(0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,10 +16,8 @@ from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.distributed.group import Group, LostError
 from rmsexp.train.distributed.sums import KINDS
-from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.loggers import Logger
+from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Start, Trainer
-from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import Settings, Stepper, Sums
 from rmsexp.train.task import MicroBatches, Schedule, Task
 
@@ -95,13 +93,13 @@ class JointContention(Contention):
 
     def __init__(self, device: torch.device, group: Group) -> None:
         super().__init__(device)
-        self._group = group
+        self.group = group
         self.own_pids = {pid for host, pid in group.pids if host == group.pids[group.rank][0]}
         self.exchange()
 
     def exchange(self) -> None:
         """Find out which process was disturbed most. All processes must call this."""
-        reports = self._group.gather(super().report())
+        reports = self.group.gather(super().report())
         self._worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
 
     def report(self) -> dict[str, Any]:
@@ -110,8 +108,8 @@ class JointContention(Contention):
 
     def probe(self) -> bool:
         """Let process 0 take a probe, while the others wait, so that they do not disturb it."""
-        spike = super().probe() if self._group.rank == 0 else False
-        self._group.barrier()
+        spike = super().probe() if self.group.rank == 0 else False
+        self.group.barrier()
         return spike
 
 
@@ -119,24 +117,15 @@ class JointTrainer(Trainer):
     """Trains on several processes, which take the same steps. Process 0 alone writes.
 
     A signal to any process stops all after the same step. If a process is lost, process 0 saves the last complete step.
+    The contention must be a :class:`JointContention`, which has the group of processes.
     """
 
-    def __init__(
-        self,
-        stepper: Stepper,
-        start: Start,
-        folder: record.RunFolder,
-        interrupt: Interrupt,
-        contention: Contention,
-        loggers: Sequence[Logger],
-        display: ProgressDisplay,
-        after_checkpoint: Callable[[], None],
-        *,
-        group: Group,
-    ) -> None:
-        super().__init__(stepper, start, folder, interrupt, contention, loggers, display, after_checkpoint)
-        assert isinstance(contention, JointContention)
-        self._group, self._joint_contention, self._can_save = group, contention, False
+    _contention: JointContention
+    _can_save = False  # whether the last step is complete
+
+    @property
+    def _group(self) -> Group:
+        return self._contention.group
 
     def run(self) -> None:
         """Train as one process does. Raises, besides: LostError."""
@@ -177,7 +166,7 @@ class JointTrainer(Trainer):
             super()._write_best(value)
 
     def _checkpoint(self) -> None:
-        self._joint_contention.exchange()
+        self._contention.exchange()
         if self._group.rank == 0:
             super()._checkpoint()
 

@@ -1,4 +1,4 @@
-"""Robust ranges of axes, and what lies beyond them."""
+"""The range of a y axis without outliers, and the points where curves leave it."""
 
 from __future__ import annotations
 
