@@ -24,7 +24,7 @@ EQUALITY = Path(__file__).parents[2] / "scripts" / "distributed_equality.py"
 
 def equality(*words: str) -> str:
     """Return what the script prints, which fails if a run differs from that of one process."""
-    done = subprocess.run([sys.executable, str(EQUALITY), *words], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([sys.executable, str(EQUALITY), *words], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
 
