@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from rmsexp import atomic
 
 DPI = 150
+COMPRESSION = 3  # of PNG files: from 1, fast, to 9
 PANEL = (4.3, 3.1)  # width and height of the axes
 GAP = (0.8, 0.65)  # space to the left of and below each panel, for tick labels and axis titles
 COLUMNS, TITLE, LEGEND = 3, 0.3, 2.2  # of a grid: panels side by side, and space above panels and for the legend
@@ -27,10 +30,26 @@ SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
     for suffix in suffixes:
-        buffer = BytesIO()
-        with matplotlib.rc_context(SVG):
-            figure.savefig(buffer, format=suffix, dpi=DPI, metadata={"Date": None} if suffix == "svg" else None)
-        atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
+        content = _png(figure) if suffix == "png" else _svg(figure)
+        atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
+
+
+def _png(figure: Figure) -> bytes:
+    """Return a PNG without transparency, which takes half the time of ``savefig`` to compress, for the same size."""
+    figure.set_dpi(DPI)
+    drawn = FigureCanvasAgg(figure)
+    drawn.draw()
+    buffer = BytesIO()
+    pixels = np.asarray(drawn.buffer_rgba())[..., :3]
+    Image.fromarray(pixels).save(buffer, "png", compress_level=COMPRESSION, dpi=(DPI, DPI))
+    return buffer.getvalue()
+
+
+def _svg(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    with matplotlib.rc_context(SVG):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:

@@ -67,9 +67,12 @@ class Records:
         return not self.metrics.empty
 
     def select(self, task: str, setting: str) -> Records:
-        """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs."""
+        """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs.
+
+        If all runs are of this setting, return these records themselves: caches know them.
+        """
         of_setting = (self.runs["task"] == task) & (self.runs["setting"] == setting)
-        return self.only(self.runs.loc[of_setting, "folder"])
+        return self if of_setting.all() else self.only(self.runs.loc[of_setting, "folder"])
 
     def only(self, folders: Iterable[str]) -> Records:
         """Return the runs in these folders and their metrics, which may be none, with the problems of these runs."""

@@ -8,10 +8,12 @@ import pandas as pd
 from rmsexp.compare.records import names, quantities, speed, statistics
 from rmsexp.compare.records.curves import averaged, clock_difference
 from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.statistics import Array
 from rmsexp.compare.tables.formats import four_digits
 
 WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
 BASELINE, SECOND = "ln", "none"
+Curve = dict[str, Array]  # the columns of a run's training rows
 
 
 def figure_1(records: Records) -> list[str]:
@@ -30,30 +32,34 @@ def figure_1(records: Records) -> list[str]:
     if baseline is None or others.empty:
         return []
     rows = records.metrics[records.metrics["split"] == "train"]
-    end = min(float(rows.loc[rows["folder"] == folder, "step"].max()) for folder in baseline_runs["folder"])
-    smoothed = {
-        str(folder): _smoothed(run_rows, end * WINDOW) for folder, run_rows in rows.groupby("folder", observed=True)
-    }
+    of_baseline = rows[rows["folder"].isin(baseline_runs["folder"])]
+    end = float(of_baseline.groupby("folder", observed=True)["step"].max().min())
+    smoothed = _smoothed(rows, end * WINDOW)
     return [
         _sentence(baseline, baseline_runs, others, smoothed, end),
         _method(records, baseline, pd.concat([baseline_runs, others])),
     ]
 
 
-def _smoothed(rows: pd.DataFrame, window: float) -> pd.DataFrame:
-    """Return the columns ``step``, ``time``, ``loss`` of a run's training rows, with smoothed losses.
+def _smoothed(rows: pd.DataFrame, window: float) -> dict[str, Curve]:
+    """Return ``step``, ``time`` and smoothed ``loss`` of the training rows of each run, by its folder.
 
     A smoothed loss is the mean of the losses at steps above ``step - window`` and up to ``step``.
     """
-    rows = rows[["step", "time", "loss"]].dropna(subset=["step", "loss"]).reset_index(drop=True)
-    step, total = rows["step"].to_numpy(), np.concatenate([[0.0], rows["loss"].cumsum()])
-    first = np.searchsorted(step, step - window, side="right")
-    count = np.arange(len(rows)) + 1
-    return rows.assign(loss=(total[count] - total[first]) / (count - first))
+    rows = rows[["folder", "step", "time", "loss"]].dropna(subset=["step", "loss"])
+    columns = {key: rows[key].to_numpy(float) for key in ("step", "time", "loss")}
+    smoothed = {}
+    for folder, indices in rows.groupby("folder", observed=True).indices.items():
+        step, time, loss = (column[indices] for column in columns.values())
+        total = np.concatenate([[0.0], loss.cumsum()])
+        first = np.searchsorted(step, step - window, side="right")
+        count = np.arange(len(step)) + 1
+        smoothed[str(folder)] = {"step": step, "time": time, "loss": (total[count] - total[first]) / (count - first)}
+    return smoothed
 
 
 def _sentence(
-    baseline: str, baseline_runs: pd.DataFrame, others: pd.DataFrame, smoothed: dict[str, pd.DataFrame], end: float
+    baseline: str, baseline_runs: pd.DataFrame, others: pd.DataFrame, smoothed: dict[str, Curve], end: float
 ) -> str:
     level = four_digits(_value_at(baseline_runs, smoothed, "step", end, "loss"))
     seconds = _value_at(baseline_runs, smoothed, "step", end, "time")
@@ -88,19 +94,22 @@ def _name(series: str) -> str:
     return "the model without norm" if series == "none" else names.label(series)
 
 
-def _value_at(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str, position: float, y: str) -> float:
+def _value_at(runs: pd.DataFrame, smoothed: dict[str, Curve], x: str, position: float, y: str) -> float:
     """Return ``y`` at ``x = position``, interpolated and averaged over runs; NaN if a run does not cover ``position``.
 
     ``runs``: those of one series, of which the mean covers :func:`averaged`. ``smoothed``: the curve of each folder.
     """
     averaged_runs, _ = averaged(runs, timed="time" in (x, y))
-    curves = [smoothed[folder].dropna(subset=[x, y]) for folder in averaged_runs["folder"]]
-    values = [np.interp(position, curve[x], curve[y], left=np.nan, right=np.nan) for curve in curves]
-    return float(np.mean(values))
+    return float(np.mean([_interpolated(smoothed[folder], x, position, y) for folder in averaged_runs["folder"]]))
 
 
-def _end(runs: pd.DataFrame, smoothed: dict[str, pd.DataFrame], x: str) -> float:
-    return min(float(smoothed[folder][x].max()) for folder in runs["folder"])
+def _interpolated(curve: Curve, x: str, position: float, y: str) -> float:
+    known = ~np.isnan(curve[x]) & ~np.isnan(curve[y])
+    return float(np.interp(position, curve[x][known], curve[y][known], left=np.nan, right=np.nan))
+
+
+def _end(runs: pd.DataFrame, smoothed: dict[str, Curve], x: str) -> float:
+    return min(float(np.fmax.reduce(smoothed[folder][x])) for folder in runs["folder"])
 
 
 def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:

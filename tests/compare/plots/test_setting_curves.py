@@ -9,6 +9,8 @@ from pathlib import Path
 
 from helpers.comparisons import SERIES, drop_evaluations, summary, write_rows
 from helpers.records import make_row, write_run
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -31,6 +33,11 @@ def thick(figure: Figure, panel: int) -> list[str]:
     return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == style.THICK]
 
 
+def thin(axes: Axes) -> list[LineCollection]:
+    """Return the lines of the seeds of each series."""
+    return [found for found in axes.collections if isinstance(found, LineCollection)]
+
+
 def test_a_figure_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
     records = load(results)
     figure = setting_curves.draw(records, quantities.recorded(records))
@@ -41,7 +48,7 @@ def test_a_figure_has_a_thin_line_per_run_and_a_thick_line_per_series(results: P
     ]
     for panel, axes in enumerate(figure.axes):
         assert thick(figure, panel) == [style.colour(series).lower() for series in SERIES]
-        assert sum(line.get_linewidth() == style.THIN for line in axes.lines) == 11
+        assert sum(len(seeds.get_segments()) for seeds in thin(axes)) == 11
         assert sum(line.get_marker() == "x" for line in axes.lines) == 1
     assert figure.axes[4].get_ylim()[1] > 50  # percent
 
@@ -68,9 +75,14 @@ def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: P
 
 def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
     figure = setting_curves.draw(load(results), quantities.recorded(load(results))[:1])
-    by_step, by_time = ([line for line in axes.lines if line.is_dashed()] for axes in figure.axes)
-    assert by_step == []
-    assert [to_hex(line.get_color()) for line in by_time] == [style.colour("wn").lower()]
+    by_step, by_time = ([dashed(seeds) for seeds in thin(axes)] for axes in figure.axes)
+    assert sum(by_step) == 0
+    assert not any(line.is_dashed() for axes in figure.axes for line in axes.lines)
+    assert dict(zip(SERIES, by_time, strict=True)) == dict.fromkeys(SERIES, 0) | {"wn": 1}
+
+
+def dashed(seeds: LineCollection) -> int:
+    return sum(dashes is not None for _, dashes in seeds.get_linestyles())
 
 
 def test_bands_need_three_seeds(tmp_path: Path) -> None:
@@ -79,7 +91,7 @@ def test_bands_need_three_seeds(tmp_path: Path) -> None:
     write_run(tmp_path, "rms+eps=0.1")
     records = load(tmp_path)
     figure = setting_curves.draw(records, quantities.recorded(records)[:1])
-    assert len(figure.axes[0].collections) == 1
+    assert len(figure.axes[0].collections) == len(thin(figure.axes[0])) + 1
     assert thick(figure, 0) == [style.colour("rms").lower()] * 2
     plain, variant = (line for line in figure.axes[0].lines if line.get_linewidth() == style.THICK)
     assert not plain.is_dashed()
