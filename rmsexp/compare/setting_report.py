@@ -17,8 +17,8 @@ from rmsexp import atomic, record
 from rmsexp.compare import comparison
 from rmsexp.compare.page import markdown
 from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import canvas, panels, setting_curves
 from rmsexp.compare.plots import p_sweep as p_plot
+from rmsexp.compare.plots import panels, setting_curves, unchanged
 from rmsexp.compare.plots import savings as savings_plot
 from rmsexp.compare.plots.panels import Setting
 from rmsexp.compare.records import names, quantities, statistics
@@ -122,10 +122,10 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
 
 
 def _draw(drawn: Setting, figures: dict[str, Callable[[], Figure]], to: Path) -> None:
-    """Write the figures of a setting into a folder, which takes most of the time of a report: as PNG alone."""
+    """Write the figures of a setting that have changed, as PNG, which takes most of the time of a report."""
     curves: dict[str, Callable[[], Figure]] = {"curves": partial(setting_curves.draw_setting, drawn)}
     for name, draw in (curves | figures).items():
-        canvas.write(draw(), to / name, ["png"])
+        unchanged.write(draw, to / name)
 
 
 def _missing_configs(records: Records) -> list[str]:
