@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from rmsexp.compare import paper
@@ -161,7 +162,7 @@ def chart(records: Records, quantity: Quantity, limits: Limits, axes: Sequence[A
 
 def _cut(curve: Curve, possible: tuple[float, float]) -> Curve:
     """Return a curve whose band has possible values only."""
-    band = {end: curve.mean[end].clip(*possible) for end in ("low", "high")}
+    band = {end: np.clip(curve.mean[end].to_numpy(float), *possible) for end in ("low", "high")}
     return curve._replace(mean=curve.mean.assign(**band))
 
 

@@ -72,11 +72,11 @@ def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
     Runs that diverged or failed are unfit. With ``timed``, so are runs whose time state is not "clear". Unfit runs
     enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
     """
-    lost, time_excluded = runs["status"].isin(LOST), (runs["time_state"] != "clear") & timed
-    included, not_lost = runs[~lost & ~time_excluded], runs[~lost]
-    if len(included):
-        return included, True
-    return (not_lost if len(not_lost) else runs), False
+    kept = ~runs["status"].isin(LOST).to_numpy()
+    fit = kept & (runs["time_state"] == "clear").to_numpy() if timed else kept
+    if fit.any():
+        return runs[fit], True
+    return (runs[kept] if kept.any() else runs), False
 
 
 def clock_difference(runs: pd.DataFrame) -> str:

@@ -61,9 +61,9 @@ def values(records: Records, quantity: Quantity) -> pd.DataFrame:
 
     Columns: ``folder``, ``series``, ``step``, ``time``, ``epoch`` and the metric.
     """
-    rows = records.metrics[records.metrics["split"] == quantity.split]
     columns = ["folder", "series", "step", "time", "epoch", quantity.metric]
-    return rows.reindex(columns=columns).dropna(subset=quantity.metric)
+    rows = records.metrics.reindex(columns=columns)[records.metrics["split"] == quantity.split]
+    return rows.dropna(subset=quantity.metric)
 
 
 def missing(records: Records) -> str:

@@ -34,9 +34,15 @@ def run_seconds_per_1k_steps(records: Records, folders: Sequence[str]) -> pd.Ser
 
     Runs without two consecutive training rows that have a time are left out.
     """
-    rows = records.metrics[records.metrics["folder"].isin(folders)]
+    rows = _times(records, folders)
     values = {folder: seconds_per_1k_steps(run) for folder, run in rows.groupby("folder", observed=True)}
     return pd.Series({folder: np.median(times) for folder, times in values.items() if len(times)}, dtype=float)
+
+
+def _times(records: Records, folders: Sequence[str] | pd.Series) -> pd.DataFrame:
+    """Return the rows of the metrics of these runs, without the columns that times do not need."""
+    rows = records.metrics[["folder", "split", "step", "time"]]
+    return rows[rows["folder"].isin(folders)]
 
 
 def time_unit(longest: float) -> tuple[str, float]:
@@ -79,7 +85,7 @@ def speed(records: Records, series: str) -> Speed:
     runs = records.runs[records.runs["series"] == series]
     clear = runs[runs["time_state"] == "clear"]
     used = runs if clear.empty else clear
-    values = seconds_per_1k_steps(records.metrics[records.metrics["folder"].isin(used["folder"])])
+    values = seconds_per_1k_steps(_times(records, used["folder"]))
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [math.nan] * 3
     known = used[list(CLOCK)].astype(object)
     clocks = frozenset(known.where(known.notna(), None).itertuples(index=False, name=None))

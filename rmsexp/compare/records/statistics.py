@@ -61,6 +61,7 @@ class Target(NamedTuple):
     scored: bool = False
 
 
+@lru_cache(maxsize=RECENT)
 def target(records: Records) -> Target:
     """Return the target of the setting, from the first run that names one.
 
@@ -130,12 +131,11 @@ def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
     Columns: ``folder``, ``series``, ``step``, ``value``. Runs that diverged or failed are left out, and so are NaN.
     The last results are remembered, so nobody may change them.
     """
-    rows = records.metrics
-    if metric not in rows:
+    if metric not in records.metrics:
         return pd.DataFrame(columns=["folder", "series", "step", "value"])
     ended = records.runs.loc[~records.runs["status"].isin(LOST), "folder"]
-    rows = rows[(rows["split"] == split) & rows["folder"].isin(ended)]
-    rows = rows.rename(columns={metric: "value"})[["folder", "series", "step", "value"]].dropna()
+    rows = records.metrics[["folder", "series", "split", "step", metric]].rename(columns={metric: "value"})
+    rows = rows[(rows["split"] == split) & rows["folder"].isin(ended)].drop(columns="split").dropna()
     return rows.astype({"folder": object, "series": object})
 
 

@@ -31,7 +31,8 @@ def figure_1(records: Records) -> list[str]:
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
     if baseline is None or others.empty:
         return []
-    rows = records.metrics[records.metrics["split"] == "train"]
+    rows = records.metrics[["folder", "split", "step", "time", "loss"]]
+    rows = rows[rows["split"] == "train"]
     of_baseline = rows[rows["folder"].isin(baseline_runs["folder"])]
     end = float(of_baseline.groupby("folder", observed=True)["step"].max().min())
     smoothed = _smoothed(rows, end * WINDOW)
@@ -46,7 +47,7 @@ def _smoothed(rows: pd.DataFrame, window: float) -> dict[str, Curve]:
 
     A smoothed loss is the mean of the losses at steps above ``step - window`` and up to ``step``.
     """
-    rows = rows[["folder", "step", "time", "loss"]].dropna(subset=["step", "loss"])
+    rows = rows.dropna(subset=["step", "loss"])
     columns = {key: rows[key].to_numpy(float) for key in ("step", "time", "loss")}
     smoothed = {}
     for folder, indices in rows.groupby("folder", observed=True).indices.items():
