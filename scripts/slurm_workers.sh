@@ -14,13 +14,17 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-requeue=false
-stop() { kill -TERM "$worker" 2> /dev/null; }
+requeue=false stopping=false worker=
+stop() {
+  stopping=true
+  [ -z "$worker" ] || kill -TERM "$worker" 2> /dev/null
+}
 trap 'requeue=true; stop' USR2
 trap stop TERM
 
 python -m rmsexp.campaign "$@" &
 worker=$!
+$stopping && stop # the signal came before this shell knew the worker's number
 while # a signal ends "wait" before the worker has saved its run
   wait "$worker"
   kill -0 "$worker" 2> /dev/null
