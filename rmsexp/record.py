@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rmsexp import atomic
+from rmsexp.command_line import command
 from rmsexp.lock import Lock
 from rmsexp.readers import read_json
 
@@ -337,6 +338,12 @@ def read(folder: Path) -> Record:
     files = RunFolder(folder)
     rows, _ = files.read_metrics()
     return Record(folder, read_json(files.run_path), files.read_status(), rows)
+
+
+def left_out(root: Path, module: str) -> str:
+    """Return the line by which the command ``module`` says that it leaves out ``<root>/reference``; "" without it."""
+    reference = root / REFERENCE
+    return f"left out: the committed records; for them: {command(module, str(reference))}" if reference.is_dir() else ""
 
 
 def find(root: Path, pattern: str) -> list[Path]:

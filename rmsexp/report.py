@@ -39,8 +39,8 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
     if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
         results = results.absolute()
     print(f"reading {results}", flush=True)
-    if (reference := results / record.REFERENCE).is_dir():
-        print(f"left out: the committed records; for them: python -m rmsexp.report {reference}", flush=True)
+    if line := record.left_out(results, "rmsexp.report"):
+        print(line, flush=True)
     pool = _pool(sum(1 for _ in record.find_runs(results)))
     try:
         return _run(results, task, setting, out or report_folder(results), pool)

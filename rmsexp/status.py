@@ -23,8 +23,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rmsexp import record
 from rmsexp.command_line import Parser, brief, documentation, duration, entry_point
-from rmsexp.record import REFERENCE
 from rmsexp.schema import expanded
 from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
 from rmsexp.sweep_display import evaluation
@@ -121,8 +121,8 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
     damaged = f"; damaged records: {len(overview.problems)}" if overview.problems else ""
     runs = f"{len(overview.runs)} run{'s' * (len(overview.runs) != 1)}"
     yield _text(f"{overview.results}: {runs}{': ' * bool(states)}{states}{damaged}")
-    if (reference := overview.results / REFERENCE).is_dir():
-        yield _text(f"left out: the committed records; for them: python -m rmsexp.status {reference}")
+    if line := record.left_out(overview.results, "rmsexp.status"):
+        yield _text(line)
     for campaign in overview.campaigns:
         yield from _campaign(campaign)
     for state in ("running", "failed"):

@@ -154,7 +154,7 @@ def test_committed_records_are_left_out_unless_they_are_asked_for(
         write_timing(root, {"ln": 1.0, "rms": 0.8})
     first, *_ = report.run(results)
     assert [page.root for page in pages] == [str(results)]
-    assert f"left out: the committed records; for them: python -m rmsexp.report {reference}" in capsys.readouterr().out
+    assert record.left_out(results, "rmsexp.report") in capsys.readouterr().out
     assert first == results / "report/report.html"
     first, *_ = report.run(reference)
     assert [page.root for page in pages[1:]] == [str(reference / "machine")]

@@ -18,6 +18,7 @@ from helpers.campaigns import Campaign
 from helpers.records import write_run
 
 from rmsexp import record, status
+from rmsexp.command_line import command
 
 PLAIN = """\
 {root}: 5 runs: 1 running, 1 failed, 1 diverged, 2 finished; damaged records: 1
@@ -119,8 +120,8 @@ def test_committed_records_are_left_out_and_named(tmp_path: Path, capsys: pytest
     write_run(tmp_path / record.REFERENCE, "ln", steps=40)
     assert status.main([str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    command = f"python -m rmsexp.status {tmp_path / record.REFERENCE}"
-    assert lines == [f"{tmp_path}: 0 runs", f"left out: the committed records; for them: {command}"]
+    shown = command("rmsexp.status", str(tmp_path / record.REFERENCE))
+    assert lines == [f"{tmp_path}: 0 runs", f"left out: the committed records; for them: {shown}"]
     assert status.main([str(tmp_path / record.REFERENCE)]) == 0
     assert "1 finished" in capsys.readouterr().out
 

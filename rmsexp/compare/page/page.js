@@ -116,7 +116,7 @@ function reading(charts) {
   const smoothing = Number(form.smooth.value);
   const show = form.show.value;
   const parts = { both: ["thin: one seed", "thick: mean over the seeds counted above"], mean: ["mean over the seeds counted above"], seeds: ["one line per seed"] }[show];
-  if (curves.some((curve) => curve.at_end < curve.averaged) && show !== "seeds") parts.push("a mean goes as far as half the seeds do");
+  if (curves.some((curve) => curve.at_end < curve.averaged) && show !== "seeds") parts.push("a mean ends where fewer than half of the seeds have values");
   if (show !== "seeds") parts.push("pointing at a line reads it, between points interpolated");
   if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
   if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded from savings (contended, mixed or unknown)");

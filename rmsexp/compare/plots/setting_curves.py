@@ -101,7 +101,7 @@ def _layout(setting: Setting, legends: list[list[str]]) -> tuple[Figure, list[li
 def _reading(charts: Sequence[Chart]) -> str:
     """Return how to read the lines of the charts."""
     curves = [curve for chart in charts for panel in chart.panels.values() for curve in panel.curves]
-    parts = ["thin: one seed; thick: mean over the seeds in the legend, as far as half of them go"]
+    parts = ["thin: one seed; thick: mean over seeds, which ends where fewer than half of them have values"]
     parts += [f"band: {statistics.CONFIDENCE:.0%} t-interval of the mean"] * any(curve.has_band for curve in curves)
     beyond = any(panel.beyond for chart in charts for panel in chart.panels.values())
     return "; ".join(parts + ["arrow: largest value beyond the axis"] * beyond)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.kernels.forms import Kind, is_channels_last, is_readable, wide
+from rmsexp.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
 from rmsexp.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
 from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
 
@@ -212,26 +212,14 @@ def with_layout(x: Tensor, like: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
-class Form(NamedTuple):
-    """The norm that an operator computes.
+def _checked(form: Form, n: int) -> Form:
+    """Return the form for rows of ``n`` units, which all enter the statistic of layer norm.
 
-    Attributes:
-        kind: A value of :class:`rmsexp.kernels.forms.Kind`; for the formulas see :mod:`rmsexp.kernels.triton.rows`.
-        k: Number of units of a row that enter its statistic.
-        inside: Whether eps is inside the root.
-        eps: Added to the statistic.
+    Raises: ValueError if the kernels cannot compute it.
     """
-
-    kind: int
-    k: int
-    inside: bool
-    eps: float
-
-    def of_rows(self, n: int) -> "Form":
-        """Return the form for rows of ``n`` units. Raises: ValueError if the kernels cannot compute it."""
-        form = self._replace(k=n) if self.kind == Kind.LAYER else self
-        check_form(form.kind, n, form.k)
-        return form
+    form = form._replace(k=n) if form.kind == Kind.LAYER else form
+    check_form(form.kind, n, form.k)
+    return form
 
 
 def _launch_forward(
@@ -247,7 +235,7 @@ def _launch_forward(
     if x.numel():
         options = block_options(layout)
         tensors = (x, addend, total, wide_parameter(gain, x), wide_parameter(shift, x), y, mean, scale)
-        kind, k, inside, eps = form.of_rows(layout.n)
+        kind, k, inside, eps = _checked(form, layout.n)
         grid = (triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)
         _forward[grid](*tensors, *layout, k, maps, kind, inside, eps, **options)
     return total, y, mean, scale
@@ -278,7 +266,7 @@ def _launch_backward(
     dx = torch.empty_like(x)
     dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))
     if x.numel():
-        kind, k, inside, eps = form.of_rows(layout.n)
+        kind, k, inside, eps = _checked(form, layout.n)
         tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
         _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
     empty = scale.new_empty(0)
@@ -304,7 +292,7 @@ def normalise_forward(
         gain: ``(features,)``, or None for 1.
         shift: ``(features,)``, or None for 0.
         maps: Whether ``x`` is feature maps.
-        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`Form`.
+        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`rmsexp.kernels.forms.Form`.
         slope: Slope of the leaky ReLU, which a separate kernel applies; 1 means no leaky ReLU.
 
     Returns:
