@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
 
-    results = config.expanded(arguments.results)
+    results = config.results_folder(arguments.results)
     threads = "null" if arguments.threads is None else arguments.threads
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
     results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once

@@ -39,6 +39,7 @@ from rmsexp.schema import flatten as flatten
 from rmsexp.schema import norm_from as norm_from
 from rmsexp.schema import plain_values as plain_values
 from rmsexp.schema import respelled as respelled
+from rmsexp.schema import results_folder as results_folder
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
@@ -136,7 +137,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
     setting, series = _names(resolved, normalised(chosen, imported))
     older_setting, older_series = _names(composed, chosen)
-    folder = expanded(config.results) / config.task
+    folder = results_folder(config.results) / config.task
     setting = older_setting if (folder / older_setting).is_dir() else setting
     series = older_series if (folder / setting / older_series).is_dir() else series
     return Job(tuple(overrides), config, norm, resolved, setting, series)

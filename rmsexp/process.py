@@ -176,19 +176,33 @@ class CtrlC(KeyboardInterrupt):
 
 @contextmanager
 def ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C raise CtrlC inside the context, or at its end if a library has dropped or replaced the exception."""
-    pressed = False
+    """Let Ctrl-C raise CtrlC inside the context, or at its end if a library has dropped or replaced the exception.
+
+    Python drops exceptions in finalisers and in callbacks of weak references; then CtrlC is raised again, a moment later.
+    """
+    pressed, earlier_hook = False, sys.unraisablehook
+    again: list[threading.Timer] = []
 
     def press(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal pressed
         pressed = True
         raise CtrlC
 
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not CtrlC:
+            return earlier_hook(unraisable)
+        again.append(threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]))
+        again[-1].start()
+
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     with handling(press, [] if ignored else [signal.SIGINT]):
+        sys.unraisablehook = dropped
         try:
             yield
         finally:
+            for timer in again:
+                timer.cancel()
+            sys.unraisablehook = earlier_hook
             if pressed:
                 raise CtrlC
 

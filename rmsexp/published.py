@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{arguments.file} ends in none of {', '.join(TASKS)}; set --task")
     if not 0 <= arguments.seed <= config.LARGEST_SEED:
         parser.error(f"--seed must be from 0 to {config.LARGEST_SEED}, got {arguments.seed}")
-    results, root = config.expanded(arguments.results), config.expanded(arguments.data_root)
+    results, root = config.results_folder(arguments.results), config.expanded(arguments.data_root)
     if task in LOGS:
         print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
         print(f"curves  {compare.draw(results, task, SCALE) / 'curves.png'}")

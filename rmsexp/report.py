@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_config_dir("accepted as by all commands; a report needs no configs")
     arguments = parser.parse_args(argv)
     out = config.expanded(arguments.out) if arguments.out else None
-    paths = run(config.expanded(arguments.results), arguments.task, arguments.setting, out)
+    paths = run(config.results_folder(arguments.results), arguments.task, arguments.setting, out)
     for path in paths:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")

@@ -36,6 +36,14 @@ def expanded(path: str | Path) -> Path:
         raise ConfigError(f"{path}: there is no such home folder; {hint}") from None
 
 
+def results_folder(path: str | Path) -> Path:
+    """Return the root folder of all records, which need not exist. Raises: ConfigError if a file is in its place."""
+    folder = expanded(path)
+    if file := next((part for part in (folder, *folder.parents) if part.is_file()), None):
+        raise ConfigError(f"results={path}: {file} is a file; name a folder")
+    return folder
+
+
 @dataclass
 class DataConfig:
     """The key below ``data`` that every task has. ``root``: folder of all data sets and of what is made from them."""

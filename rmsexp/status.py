@@ -25,7 +25,7 @@ from rich.text import Text
 
 from rmsexp import record
 from rmsexp.command_line import Parser, brief, documentation, duration, entry_point
-from rmsexp.schema import expanded
+from rmsexp.schema import results_folder
 from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
 from rmsexp.sweep_display import evaluation
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     form.add_argument("--json", action="store_true", help="print a JSON document; docs/campaigns.md explains its keys")
     arguments = parser.parse_args(argv)
-    reader, console = Reader(expanded(arguments.results)), Console(highlight=False)
+    reader, console = Reader(results_folder(arguments.results)), Console(highlight=False)
     if arguments.watch:
         if not console.is_terminal:
             parser.error("--watch needs a terminal; leave it out")

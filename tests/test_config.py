@@ -98,6 +98,15 @@ def test_the_folder_is_below_results(tmp_path: Path) -> None:
     assert config.job([f"results={tmp_path}/a b"]).folder == tmp_path / "a b" / "cifar10/demo/rms/seed0"
 
 
+def test_a_file_in_the_place_of_results_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.touch()
+    for results in (file, file / "below"):
+        with pytest.raises(config.ConfigError) as caught:
+            config.job([f"results={results}"])
+        assert str(caught.value) == f"results={results}: {file} is a file; name a folder"
+
+
 def test_the_home_folder_is_expanded_after_an_equals_sign() -> None:
     assert config.expand_home("data.root=~/data") == f"data.root={Path.home()}/data"
     assert config.expand_home("~norm") == "~norm"

@@ -41,7 +41,7 @@ def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> Pla
     corpus = phrases.phrases(n_train, n_valid, n_test)
     texts = {split: joined(corpus.text(split)[0]) for split in SPLITS}
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
-    return PlainText("sentences twin", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
+    return PlainText("sentences", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
 
 
 def files(train: str, valid: str, test: str) -> PlainText:

@@ -205,7 +205,7 @@ def test_an_item_from_its_first_run_to_its_table(
     assert lines[4] == "| Model | R@1, here | R@1, paper |"
     assert lines[6].startswith("| OE + LayerNorm | ")
     assert lines[6].endswith(" | 38.4 |")
-    assert "- Here: scale=demo, built-in synthetic data scenes twin, seed 0, " in page.read_text()
+    assert "- Here: scale=demo, built-in synthetic data scenes, seed 0, " in page.read_text()
     numbers = pd.read_csv(page.with_suffix(".csv"))
     assert numbers["here"].between(0, 1).all()
     assert page.with_suffix(".tex").exists()

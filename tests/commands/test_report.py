@@ -89,7 +89,7 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     text = (written / "report/report.md").read_text()
     assert text.count("### Against LayerNorm, seed by seed") == 3
     assert "When LayerNorm reaches training loss" in text
-    assert "built-in data (shapes twin)" in text
+    assert "built-in data (shapes)" in text
     assert "best of 2 tried, by test error" in text
     assert "| RMSNorm | 3 of 3 |" in text
     assert "no test (fewer than 3 common seeds)" in text

@@ -206,7 +206,7 @@ def test_phenomenon_occurs_in_every_split(phenomenon: str, text: dict[str, Pairs
 
 
 def test_names_splits_and_sizes(corpus: Corpus, text: dict[str, Pairs]) -> None:
-    assert (corpus.name, corpus.builtin, corpus.source, corpus.target) == ("phrases twin", True, "en", "de")
+    assert (corpus.name, corpus.builtin, corpus.source, corpus.target) == ("phrases", True, "en", "de")
     assert set(corpus.splits) == set(SPLITS)
     for name, count in (("train", 6000), ("valid", 200), ("test", 200)):
         assert [len(lines) for lines in text[name]] == [count, count]

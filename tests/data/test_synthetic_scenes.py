@@ -42,7 +42,7 @@ def content(words: list[str], split: CaptionedImages) -> np.ndarray:
 
 
 def test_names_sizes_and_types(source: Source, captions: Captions) -> None:
-    assert (source.name, source.builtin) == ("scenes twin", True)
+    assert (source.name, source.builtin) == ("scenes", True)
     assert {name: len(split) for name, split in captions.splits.items()} == SIZES
     assert len(set(captions.words)) == len(captions.words) == 71
     for split in captions.splits.values():

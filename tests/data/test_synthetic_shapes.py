@@ -20,7 +20,7 @@ def test_names_shapes_and_types(images: Images) -> None:
     assert images.train_x.dtype == np.uint8
     assert images.train_y.dtype == np.int64
     assert images.builtin
-    assert images.name == "shapes twin"
+    assert images.name == "shapes"
 
 
 def test_images_depend_on_the_seed_only() -> None:

@@ -103,7 +103,7 @@ def error(answer: Callable[[Question], str], questions: list[Question]) -> float
 
 
 def test_names_sizes_and_types(source: Source, cloze: Cloze) -> None:
-    assert (source.name, source.builtin) == ("stories twin", True)
+    assert (source.name, source.builtin) == ("stories", True)
     assert {name: len(split) for name, split in cloze.splits.items()} == {"train": 5000, "valid": 500}
     assert len(set(cloze.words)) == len(cloze.words) == 66
     assert [cloze.words[k] for k in cloze.entities] == list(ENTITIES)

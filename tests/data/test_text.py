@@ -24,7 +24,7 @@ def read(plain: PlainText) -> dict[str, bytes]:
 
 def test_the_synthetic_sentences_are_always_the_same() -> None:
     plain = text.sentences(50, 5, 6)
-    assert (plain.name, plain.builtin) == ("sentences twin", True)
+    assert (plain.name, plain.builtin) == ("sentences", True)
     lines = {split: content.decode().split("\n") for split, content in read(plain).items()}
     assert {split: len(lines[split]) - 1 for split in SPLITS} == {"train": 50, "valid": 5, "test": 6}
     sentences = [line for split in SPLITS for line in lines[split][:-1]]

@@ -442,7 +442,7 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     assert done.status == 0
     first = done.err.splitlines()[0]
     assert "task=cifar10 norm=rms" in first
-    assert "built-in data (shapes twin)" in first
+    assert "built-in data (shapes)" in first
     assert "scale=paper" in first
     folder, comparison = bench.folder(), bench.folder().parents[1] / "comparison"
     end = done.out.splitlines()
@@ -901,7 +901,7 @@ def test_prepare(data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
     done = run_prepare("task=cifar10")
     assert done.status == 0
-    assert done.out.startswith("ready: shapes twin, digest ")
+    assert done.out.startswith("ready: shapes, digest ")
     assert run_prepare("task=foo").status == 2
 
     def raise_data_error(_: Path) -> NoReturn:

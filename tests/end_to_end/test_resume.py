@@ -185,6 +185,20 @@ def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(
     assert (rows[0][-1]["step"], rows[0][-1]["examples"]) == (5, 40)
 
 
+def test_a_run_continues_with_another_interval_of_logging(data_root: Path, tmp_path: Path, reference: Reference) -> None:
+    """Figure 1's runs are logged more often than others; the interval is no part of what a run is."""
+    assert execute(data_root, tmp_path, "norm=rms", "log_every=2", "max_steps=4").step == 4
+    assert execute(data_root, tmp_path, "norm=rms", "log_every=8").status == "finished"
+    undisturbed, continued = (chaos.run_content(root) for root in (reference("rms"), tmp_path))
+    for content, logged in ((undisturbed, [2, 4, 6, 8]), (continued, [2, 4, 8])):
+        rows = content["metrics"]
+        assert [row["step"] for row in rows if row["split"] == "train"] == logged
+        content["metrics"] = [row for row in rows if row["split"] == "test"]
+        content["last.pt"] = {key: content["last.pt"][key] for key in ("model", "optimizer")}
+        del content["previous.pt"]
+    assert chaos.differences(undisturbed, continued) == []
+
+
 def test_after_a_damaged_checkpoint_only_its_steps_are_repeated(
     data_root: Path, tmp_path: Path, reference: Reference, capsys: pytest.CaptureFixture[str]
 ) -> None:

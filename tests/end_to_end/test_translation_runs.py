@@ -106,7 +106,7 @@ def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, words: li
     [
         (["data.name=files"], "data.name=files needs data.train, the path of its two files without the language"),
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
-        (["data.tests=[test,test2018]"], "data.tests: phrases twin has no test2018 (it has test)"),
+        (["data.tests=[test,test2018]"], "data.tests: phrases has no test2018 (it has test)"),
         (["data.tests=[test,train]"], "data.tests: train is not a test set"),
         (["data.tests=[test,valid]"], "data.tests: valid is not a test set"),  # because valid selects the best model
         (["data.tests=[test,test]"], "data.tests"),

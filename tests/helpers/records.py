@@ -57,7 +57,7 @@ def write_run(
         "impl": "fused" if "impl=fused" in series else "eager",
         "recipe_steps": 400,
         "target": {"split": "test", "metric": "error", "mode": "min", "selection": "test"},
-        "dataset": {"name": "shapes twin", "digest": "0", "builtin": True},
+        "dataset": {"name": "shapes", "digest": "0", "builtin": True},
         "parameters": {"total": 1, "modules": {}},
         "sessions": [session],
     }
@@ -136,7 +136,7 @@ def write_timing(
     content |= {"kind": "steps", "reference": reference, "options": {}, "stopped": "narrow enough"}
     content |= {
         "format": 2,
-        "dataset": {"name": "shapes twin", "digest": "0", "builtin": True},
+        "dataset": {"name": "shapes", "digest": "0", "builtin": True},
         "processes": processes,
         "series": [
             {"series": name, "impl": "fused" if "impl=fused" in name else "eager", "parts": {}, "peak_bytes": None}

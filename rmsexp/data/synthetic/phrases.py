@@ -112,7 +112,7 @@ def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: in
                 sources.append(source)
                 targets.append(render_target(sentence))
     digest = hashlib.sha256(repr(splits).encode()).hexdigest()
-    return Corpus("phrases twin", digest, True, "en", "de", {name: partial(zip, *splits[name]) for name in splits})
+    return Corpus("phrases", digest, True, "en", "de", {name: partial(zip, *splits[name]) for name in splits})
 
 
 def render_source(sentence: Sentence) -> str:

@@ -104,7 +104,7 @@ def scenes(n_train: int = 3000, n_valid: int = 250, n_test: int = 250, seed: int
         encoded = [[ids[word] for word in (*caption.split(), NAMES[EOS])] for caption in captions]
         splits[name] = CaptionedImages(features, Sequences.from_lists(encoded))
     result = Captions(list(WORDS), splits)
-    return Source("scenes twin", content.hexdigest(), True, lambda _: result)
+    return Source("scenes", content.hexdigest(), True, lambda _: result)
 
 
 def facts(scene: Scene) -> set[str]:

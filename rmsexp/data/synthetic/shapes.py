@@ -35,7 +35,7 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
     test_x, test_y = _draw(n_test, np.random.Generator(np.random.PCG64([seed, 1])))
     content = b"".join(array.tobytes() for array in (train_x, train_y, test_x, test_y))
     digest = hashlib.sha256(content).hexdigest()
-    return Images(train_x, train_y, test_x, test_y, name="shapes twin", digest=digest, builtin=True)
+    return Images(train_x, train_y, test_x, test_y, name="shapes", digest=digest, builtin=True)
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

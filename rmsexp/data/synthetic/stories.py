@@ -74,7 +74,7 @@ def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> Source[Cl
     digest = hashlib.sha256(repr(splits).encode()).hexdigest()
     entities = np.array([ids[entity] for entity in ENTITIES], dtype=np.int64)
     cloze = Cloze(list(WORDS), entities, {name: _encoded(split, ids) for name, split in splits.items()})
-    return Source("stories twin", digest, True, lambda _: cloze)
+    return Source("stories", digest, True, lambda _: cloze)
 
 
 def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:

@@ -45,7 +45,7 @@ TABLE = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def reports(root: Path) -> list[SettingReport]:
-    texts: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes twin)"]}
+    texts: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes)"]}
     return [
         report(root, tables={"Quality & time": TABLE}, **texts),
         report(root, setting="small", tables={"Summary": TABLE.iloc[:2]}),

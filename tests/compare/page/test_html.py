@@ -79,7 +79,7 @@ def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
     elements = Elements(page)
     assert elements.texts("h2") == ["cifar10, demo", "cifar10, small", "rnnsearch, tiny"]
     assert "LayerNorm is ahead." in elements.texts("p")
-    assert {"built-in data (shapes twin)", "built-in data", "1 of 6 runs diverged"} <= set(elements.texts("li"))
+    assert {"built-in data (shapes)", "built-in data", "1 of 6 runs diverged"} <= set(elements.texts("li"))
     assert "time of 1 of 6 runs excluded: contended" in elements.texts("li")
     assert "impl mixed" in elements.texts("li")
     assert elements.texts("caption") == ["Quality & time", "Runs", "Summary", "Runs", "Runs"]

@@ -22,7 +22,7 @@ def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
 def test_caveats_name_data_machine_and_excluded_runs(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", steps=120, contention="contended")
     text = "\n".join(caveats.caveats(load(tmp_path)))
-    assert "built-in data (shapes twin); the paper's setting is scale=paper" in text
+    assert "built-in data (shapes); the paper's setting is scale=paper" in text
     assert "impl eager; device AMD EPYC; threads 2; torch 2.15.0" in text
     assert "RMSNorm seed 0 (finished, 120 of 400 steps)" in text
     assert "RMSNorm seed 0 (contended)" in text

@@ -76,7 +76,7 @@ def test_notes_name_what_is_behind_the_values(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", 1)
     found = part(tmp_path, missing=("cifar10/demo/rms/seed0",))
     (source,) = item_tables.sources("demo", [found])
-    assert source == "Here: scale=demo, built-in synthetic data shapes twin, seeds 0, 1, AMD EPYC."
+    assert source == "Here: scale=demo, built-in synthetic data shapes, seeds 0, 1, AMD EPYC."
     lines = item_tables.notes(ITEM, [found])
     assert lines[:2] == [
         "not done yet: cifar10/demo/rms/seed0",
