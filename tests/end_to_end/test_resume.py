@@ -185,7 +185,9 @@ def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(
     assert (rows[0][-1]["step"], rows[0][-1]["examples"]) == (5, 40)
 
 
-def test_a_run_continues_with_another_interval_of_logging(data_root: Path, tmp_path: Path, reference: Reference) -> None:
+def test_a_run_continues_with_another_interval_of_logging(
+    data_root: Path, tmp_path: Path, reference: Reference
+) -> None:
     """Figure 1's runs are logged more often than others; the interval is no part of what a run is."""
     assert execute(data_root, tmp_path, "norm=rms", "log_every=2", "max_steps=4").step == 4
     assert execute(data_root, tmp_path, "norm=rms", "log_every=8").status == "finished"

@@ -1,0 +1,226 @@
+"""Runs that fail after they have begun: data, disk, checkpoints, divergence."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
+from helpers.tasks import Ended
+from torchvision.datasets import CIFAR10
+
+from rmsexp import record
+from rmsexp.train import checkpoint
+
+# --- failures after a run has begun
+
+
+def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = bench("device=cuda")
+    assert done.status == 1
+    assert done.err == "rmsexp: device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto\n"
+    assert bench.status()["status"] == "failed"
+
+
+def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
+    bench.results.symlink_to("/proc/nothing")
+    for flag in ([], ["-m"]):
+        done = bench(*flag)
+        assert done.status == 1
+        assert "No such file or directory" in done.err or "File exists" in done.err
+        assert str(bench.results) in done.err
+        assert "Traceback" not in done.err
+
+
+def run_on_cifar10(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
+    """Do a run on the CIFAR-10 files in ``root``; return how the command ended and the content of the run's status."""
+    done = bench("scale=small", f"data.root={root}")
+    (status,) = bench.results.rglob(record.STATUS)
+    return done, record.RunFolder(status.parent).read_status()
+
+
+def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as unused:  # bound, not listening: a connection is refused
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
+        done, status = run_on_cifar10(bench, tmp_path / "data")
+    assert done.status == 1
+    where = str(tmp_path / "data" / "cifar10" / CIFAR10.base_folder)
+    command = f"python -m rmsexp.prepare task=cifar10 scale=small data.root={tmp_path / 'data'}"
+    assert all(part in done.err for part in (where, command, "scale=demo"))
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "data").exists()
+    assert (status["status"], status["error"]) == ("failed", done.err.removeprefix("rmsexp: ").rstrip("\n"))
+
+
+class Command:
+    """An object whose pickle calls os.system when it is loaded."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch, more: Any = None) -> Path:
+    """Write a training and a test file of two images each, with digests as expected, and return their folder.
+
+    ``more``: a further object in both files.
+    """
+    folder = root / "cifar10" / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    content = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], "more": more}, protocol=2)
+    for attribute, name in (("train_list", "data_batch_1"), ("test_list", "test_batch")):
+        (folder / name).write_bytes(content)
+        monkeypatch.setattr(CIFAR10, attribute, [[name, hashlib.md5(content).hexdigest()]])
+    return folder
+
+
+def test_truncated_data_are_reported_as_damaged(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cifar10_files(tmp_path, monkeypatch) / "data_batch_1"
+    path.write_bytes(path.read_bytes()[:-100])
+    done, status = run_on_cifar10(bench, tmp_path)
+    assert (done.status, status["status"]) == (1, "failed")
+    assert f"{path.name} is damaged: its md5 is" in done.err
+    assert "Delete the folder " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_data_that_would_run_a_command_are_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cifar10_files(tmp_path, monkeypatch, Command(tmp_path / "done")) / "data_batch_1"
+    done, status = run_on_cifar10(bench, tmp_path)
+    assert (done.status, status["status"]) == (1, "failed")
+    assert f"{path.name} is not a batch of CIFAR-10 (it refers to {os.system.__module__}.system" in done.err
+    assert not (tmp_path / "done").exists()
+
+
+def test_a_batch_larger_than_the_training_set_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar10_files(tmp_path, monkeypatch)
+    done, _ = run_on_cifar10(bench, tmp_path)
+    assert (done.status, done.err) == (1, "rmsexp: batch_size=8 is more than the 2 training images\n")
+
+
+def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise RuntimeError("raised by the test")
+
+    at_step(monkeypatch, 3, fail)
+    done = bench()
+    path = bench.folder() / "traceback.txt"
+    assert done.status == 1
+    assert done.err.endswith(f"rmsexp: RuntimeError: raised by the test (traceback in {path})\n")
+    assert "in fail" in path.read_text()
+    assert bench.status()["status"] == "failed"
+
+
+# --- damaged checkpoints, a full disk
+
+
+def damage(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def test_a_run_continues_from_the_checkpoint_before_a_damaged_one(bench: Bench, undisturbed: Path) -> None:
+    bench()
+    damage(bench.folder() / record.CHECKPOINTS / "last.pt")
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "warning: " in done.err
+    assert "last.pt is damaged" in done.err
+    assert "continuing from previous.pt" in done.err
+    assert "continuing at step 2" in done.err
+    assert_same_end(bench, undisturbed)
+
+
+def test_a_run_with_only_damaged_checkpoints_fails(bench: Bench) -> None:
+    bench()
+    for name in ("last.pt", "previous.pt"):
+        damage(bench.folder() / record.CHECKPOINTS / name)
+    done = bench("max_steps=8")
+    assert done.status == 1
+    assert "last.pt is damaged" in done.err
+    assert "start a new run with force=true" in done.err
+    assert "Traceback" not in done.err
+    assert len(bench.rows()) == 5
+    assert bench("max_steps=8", "force=true").status == 0
+
+
+def no_space(*_: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "status_written"),
+    [
+        pytest.param(checkpoint, "write_atomic", True, id="checkpoint"),
+        pytest.param(record.RunFolder, "append", True, id="metrics"),
+        pytest.param(os, "fsync", False, id="everything"),
+    ],
+)
+def test_a_run_continues_after_a_full_disk(
+    module: Any, name: str, status_written: bool, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, lambda: patch.setattr(module, name, no_space))
+        done = bench("max_steps=8")
+    assert done.status == 1
+    assert "rmsexp: the disk is full" in done.err
+    assert "repeat the command: it continues the run" in done.err
+    assert "Traceback" not in done.err
+    assert bench.status()["status"] == ("failed" if status_written else "interrupted")
+    assert ("could not be written" in done.err) == (not status_written)
+    assert not list(bench.folder().rglob("*.tmp"))
+    payload, warnings = checkpoint.load(bench.folder() / record.CHECKPOINTS)
+    assert payload is not None
+    assert (payload["state"]["step"], warnings) == (4, [])
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert "continuing at step 4" in done.err
+    assert_same_end(bench, undisturbed)
+
+
+# --- divergence
+
+
+def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_finite_at(monkeypatch, 5)
+    words = ("max_steps=12", "log_every=4", "eval_every=4", "checkpoint_every=4")
+    done = bench(*words)
+    assert done.status == 0
+    assert "diverged at step 5: the training objective of step 5 is not finite" in done.out
+    assert bench.status() == {
+        "status": "diverged",
+        "step": 5,
+        "error": "the training objective of step 5 is not finite",
+    }
+    assert [(row["step"], row["split"]) for row in bench.rows()] == [
+        *((0, "test"), (4, "train"), (4, "test"), (5, "train"))
+    ]
+    assert bench.rows()[-1]["examples"] == 5 * 8
+    payload, _ = checkpoint.load(bench.folder() / record.CHECKPOINTS)
+    assert payload is not None
+    assert payload["state"]["step"] == 4
+    again = bench(*words)
+    assert again.status == 0
+    assert again.out.startswith("already diverged at step 5")

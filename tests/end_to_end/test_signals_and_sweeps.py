@@ -1,0 +1,168 @@
+"""Ctrl-C and SIGTERM, and sweeps."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
+
+from rmsexp import config, cores, record, runner
+from rmsexp.tasks.cifar10 import Task
+from rmsexp.train.contention import Contention
+from rmsexp.train.task import Extent
+
+# --- Ctrl-C and SIGTERM
+
+
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 4)])
+def test_a_run_continues_after_a_signal_in_training(
+    number: signal.Signals, step: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: os.kill(os.getpid(), number))
+        done = bench("max_steps=8")
+    assert done.status == 128 + number
+    assert f"interrupted at step {step + 1}; repeat the command to continue" in done.out
+    assert bench.status() == {"status": "interrupted", "step": step + 1, "error": f"stopped by {number.name}"}
+    done = bench("max_steps=8")
+    assert done.status == 0
+    assert f"continuing at step {step + 1}" in done.err
+    assert_same_end(bench, undisturbed)
+
+
+@pytest.mark.parametrize("evaluation", [1, 3])
+def test_a_run_continues_after_a_signal_in_an_evaluation(
+    evaluation: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, calls = Task.evaluate, []
+
+    def interrupted(self: Task, model: torch.nn.Module, extent: Extent) -> Any:
+        calls.append(model)
+        if len(calls) == evaluation:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(self, model, extent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "evaluate", interrupted)
+        assert bench("max_steps=8").status == 130
+    assert bench.status()["step"] == 2 * (evaluation - 1)
+    assert bench("max_steps=8").status == 0
+    assert_same_end(bench, undisturbed)
+
+
+def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        assert bench().status == 130
+    assert bench.status()["status"] == "interrupted"
+    assert bench().status == 0
+
+
+def test_ctrl_c_while_the_config_is_composed_prints_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "job", interrupted)
+    done = bench()
+    assert (done.status, done.err) == (130, "rmsexp: interrupted\n")
+
+
+def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert bench("-m", "norm=rms,ln").status == 130
+    assert bench.status()["status"] == "interrupted"
+    assert not bench.folder("ln").exists()
+    assert bench("-m", "norm=rms,ln").status == 0
+    assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
+
+
+# --- sweeps
+
+
+def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[tuple[str, int]] = []
+    build = Task.build
+
+    def build_and_note(self: Task, norm: Any) -> Any:
+        order.append((norm.name, self.config.seed))
+        return build(self, norm)
+
+    def fail_for_ln(self: Task, norm: Any) -> Any:
+        if norm.name == "ln":
+            raise RuntimeError("raised by the test")
+        return build_and_note(self, norm)
+
+    words = ("-m", "norm=rms,ln,l2", "seed=0,1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "build", fail_for_ln)
+        not_finite_at(patch, 3, "l2")
+        done = bench(*words)
+    assert done.status == 1
+    assert order == [("rms", 0), ("l2", 0), ("rms", 1), ("l2", 1)]
+    statuses = {(norm, seed): bench.status(norm, seed)["status"] for norm in ("rms", "ln", "l2") for seed in (0, 1)}
+    expected = {"rms": "finished", "ln": "failed", "l2": "diverged"}
+    assert statuses == {(norm, seed): status for norm, status in expected.items() for seed in (0, 1)}
+    listed = done.out[done.out.rindex("record  ") :]
+    for seed in (0, 1):
+        assert f"failed: {bench.folder('ln', seed)}: RuntimeError: raised by the test" in listed
+        assert f"diverged: {bench.folder('l2', seed)}: the training objective of step 3 is not finite" in listed
+    assert f"{bench.folder('rms')}:" not in listed
+    assert "repeat the command to do the runs that are missing" in listed
+
+    order.clear()
+    monkeypatch.setattr(Task, "build", build_and_note)
+    done = bench(*words)
+    assert done.status == 0
+    assert order == [("ln", 0), ("ln", 1)]
+    assert done.out.count("already finished") == done.out.count("already diverged") == 2
+    assert all(bench.status("ln", seed)["status"] == "finished" for seed in (0, 1))
+
+
+def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[tuple[str, str]] = []
+
+    def note_and_fail(job: config.Job, *_: Any) -> NoReturn:
+        order.append((job.series, job.folder.name))
+        raise OSError("raised by the test")
+
+    monkeypatch.setattr("rmsexp.runner.execute", note_and_fail)
+    assert bench("sweep=p", "norm.p=0.1,0.2", "seed=0,1").status == 1
+    assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
+
+
+def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
+    """Of two runs at a time, each uses half of the cores. They run in new processes, without this process's patches."""
+    from joblib.externals.loky import get_reusable_executor
+
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    try:
+        assert bench("-m", *launcher, "norm=rms,ln", "max_steps=2", "threads=null").status == 0
+    finally:
+        get_reusable_executor().shutdown(wait=True)
+    for norm in ("rms", "ln"):
+        run = record.read(bench.folder(norm))
+        assert (run.status["status"], run.status["step"]) == ("finished", 2)
+        assert run.run["sessions"][0]["threads"] == cores.threads(2)
+
+
+@pytest.mark.parametrize(("n_jobs", "shared"), [(1, False), (2, True)])
+def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path, n_jobs: int, shared: bool
+) -> None:
+    def contention(device: torch.device, shared: bool) -> Contention:
+        shares.append(shared)
+        return Contention(device, shared)
+
+    shares: list[bool] = []
+    monkeypatch.setattr("rmsexp.runner.Contention", contention)
+    job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
+    assert runner.execute(job, runner.Around(n_jobs)).status == "finished"
+    assert shares == [shared]
