@@ -178,7 +178,7 @@ class CtrlC(KeyboardInterrupt):
 def ctrl_c() -> Iterator[None]:
     """Let Ctrl-C raise CtrlC inside the context, or at its end if a library has dropped or replaced the exception.
 
-    Python drops exceptions in finalisers and in callbacks of weak references; then CtrlC is raised again, a moment later.
+    Python drops exceptions in finalisers and in callbacks of weak references. CtrlC is then raised again.
     """
     pressed, earlier_hook = False, sys.unraisablehook
     again: list[threading.Timer] = []
@@ -190,9 +190,10 @@ def ctrl_c() -> Iterator[None]:
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is not CtrlC:
-            return earlier_hook(unraisable)
-        again.append(threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]))
-        again[-1].start()
+            earlier_hook(unraisable)
+        else:
+            again.append(threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]))
+            again[-1].start()
 
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     with handling(press, [] if ignored else [signal.SIGINT]):
