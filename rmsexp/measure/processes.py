@@ -18,6 +18,7 @@ from typing import Any
 from rmsexp import process
 from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
 from rmsexp.compare.records import timing_records
+from rmsexp.compare.records.comparable import MOST_AT_ONCE
 from rmsexp.config import Job
 from rmsexp.machine_lock import measuring
 from rmsexp.measure import steps
@@ -26,7 +27,6 @@ from rmsexp.measure.steps import Budget, Report
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 
-MOST_AT_ONCE = 4  # contestants of one process; with more, each finds less of its data in the caches
 POLL_SECONDS = 0.5  # Waiting polls: in a blocking read, a signal that another thread receives would not be handled.
 
 Work = Callable[..., dict[str, Any]]  # with the arguments and the result of steps.measure

@@ -154,8 +154,21 @@ def _heading(group: Group) -> str:
     return sentences(
         f"**{group.machine}, {threads}, `impl=eager`, torch {group.torch}** (`{group.place}`).",
         replication(group),
+        _method(group),
         doubt if few else "",
     )
+
+
+def _method(group: Group) -> str:
+    """Return how many counted steps a block had, and how many series a process timed."""
+    rows = pd.concat(group.records.values())
+    steps, series = (_range(rows[column]) for column in ("steps_per_block", "at_once"))
+    return f"A block has {steps} counted step{'s' if steps != '1' else ''}, and a process times {series} series."
+
+
+def _range(counts: pd.Series) -> str:
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _group_table(evidence: Evidence, group: Group) -> str:

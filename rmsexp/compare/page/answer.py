@@ -16,7 +16,7 @@ from rmsexp.compare.tables import formats, verdicts
 from rmsexp.rules import pairs
 
 NORM, REFERENCE = "rms", "ln"
-QUALITY, TIME = "RMSNorm better by (95 % interval)", "time of a step saved (95 % interval)"
+QUALITY, TIME = "RMSNorm better by (95 % interval)", "time of a step saved, eager norms (95 % interval)"
 ROW = 0.26  # the height of a saving in its panel, in the units of verdict_panels
 
 
@@ -98,12 +98,16 @@ def _signed(value: float, low: float, high: float) -> str:
 
 
 def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
-    """Return what RMSNorm saves on a task, on each machine; ``setting``: of this setting, if it was timed."""
+    """Return what RMSNorm saves on a task, with setting, machine and threads; ``setting``: in it, if it was timed."""
     rows = savings[savings["task"] == task]
     if (rows["setting"] == setting).any():
         rows = rows[rows["setting"] == setting]
-    each = [formats.saving(*timing_records.saving(row)) for row in rows.to_dict("records")]
-    return "; ".join(each) or formats.NO_VALUE
+    return "; ".join(map(_with_clock, rows.to_dict("records"))) or formats.NO_VALUE
+
+
+def _with_clock(row: dict[Any, Any]) -> str:
+    clock = f"{row['setting']}, {comparable.machine(row)}, {comparable.threads(row['threads'])}"
+    return f"{formats.saving(*timing_records.saving(row))}, {clock}{comparable.precision(row['precision'])}"
 
 
 def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
@@ -118,11 +122,12 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
         return [quality, "Time: no training steps of RMSNorm and LayerNorm were timed interleaved."]
     saved = 100 * (1 - savings["ratio"])
     tasks = savings["task"].nunique()
-    sure = int((savings["high"] < 1).sum())
+    sure, single = int((savings["high"] < 1).sum()), int((savings["processes"] == 1).sum())
+    doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
     return [
         quality,
         f"Time: RMSNorm saves {saved.min():.1f} to {saved.max():.1f} % of a training step of LayerNorm, on {tasks} "
-        f"task{'s' if tasks > 1 else ''}; in {sure} of {len(savings)} timings the whole interval is above 0.",
+        f"task{'s' if tasks > 1 else ''}; in {sure} of {len(savings)} timings the whole interval is above 0.{doubt}",
     ]
 
 

@@ -8,7 +8,8 @@ All tables and figures of times ask this module, so they follow the same rules:
   rounds, or whose time is not clear, are used only if there are no others. If their probes found different speeds of
   the machine (:func:`rmsexp.machine.same`), only those with the speeds of the newest are pooled.
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
-  few, then clear before contended, and then the newest. The other records are listed beside the table.
+  few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
+  The other records are listed beside the table.
 - A norm is compared with LayerNorm of the same implementation. Fused norms are compared with eager ones only in a table
   of their own.
 """
@@ -28,6 +29,7 @@ from rmsexp.compare.records import names, ratios, timing_records
 from rmsexp.compare.records.ratios import Interval
 
 FEWEST_ROUNDS = 20  # of a process, unless its budget is spent before; intervals from fewer rounds are unreliable
+MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
 CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")
 OTHER_CODE = "made by other code"
 OTHER_SPEED = "at another speed of the machine"
@@ -43,8 +45,9 @@ class Comparison(NamedTuple):
             :func:`rmsexp.compare.records.timing_records.load`, and ``baseline``, the series to which ``ratio``,
             ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
-            ``commit``, ``dirty``, ``time_state``; ``processes`` and ``rounds``, the least of its series; ``ratios``, by
-            series, relative to the baseline; and ``left_out``, the reason why the record is not in ``rows``, or "".
+            ``commit``, ``dirty``, ``time_state``, ``at_once``; ``processes`` and ``rounds``, the least of its series;
+            ``ratios``, by series, relative to the baseline; and ``left_out``, the reason why the record is not in
+            ``rows``, or "".
     """
 
     rows: pd.DataFrame
@@ -150,7 +153,8 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
 
 def _record(rows: list[Row]) -> Row:
     compared = [row for row in rows if row["series"] != row["baseline"]]
-    shared = {key: rows[0][key] for key in ("folder", "started", "code", "commit", "dirty", "time_state", "speeds")}
+    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "speeds", "at_once")
+    shared = {key: rows[0][key] for key in keys}
     least = {
         "processes": min(len(row["pairs"]) for row in compared),
         "rounds": min(row["rounds"] for row in compared),
@@ -173,10 +177,12 @@ def _same_speed(one: Row, other: Row) -> bool:
     return not (clear and one["speeds"] and other["speeds"]) or machine_identity.same(one["speeds"], other["speeds"])
 
 
-def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, str]:
+def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, bool, str]:
     """Return a key by which the best of several sets of records is the greatest. ``records``: as in a comparison."""
     enough, clear = records["rounds"].sum() >= FEWEST_ROUNDS, (records["time_state"] == "clear").all()
-    return bool(records["processes"].sum() > 1), bool(enough), bool(clear), str(records["started"].max())
+    few_at_once = (records["at_once"] <= MOST_AT_ONCE).all()
+    several = records["processes"].sum() > 1
+    return bool(several), bool(enough), bool(clear), bool(few_at_once), str(records["started"].max())
 
 
 def _reason(record: Row, chosen: pd.DataFrame) -> str:

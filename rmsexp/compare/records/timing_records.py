@@ -28,7 +28,7 @@ PARTS = ("forward", "backward", "update")
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
-    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
+    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
     *("device", "machine", "processor", "speeds", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "stopped", "started", "builtin"),
 )
@@ -60,6 +60,8 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     (:func:`rmsexp.compare.records.ratios.over_processes`), or with one process the interval over its rounds
     (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
 
+    ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that a process timed.
+
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
     ``speeds``: the entry ``machine`` of the session of the first process, see :func:`rmsexp.machine.same`.
 
@@ -90,6 +92,7 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "folder": folder,
         "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
         "steps_per_block": min(process["steps_per_block"] for process in processes),
+        "at_once": max(len(process["seconds"]) for process in processes),
         "device": session["device"],
         "machine": machine.get("id", session["device"]),
         "processor": machine.get("name", session["device"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +35,20 @@ def first(tmp_path: Path) -> answer.Answer:
 def test_real_data_come_first_and_differences_have_intervals(first: answer.Answer) -> None:
     assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
     assert first.table[answer.QUALITY].str.fullmatch(r"[+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) points, 3 seeds").all()
-    assert first.table[answer.TIME].str.startswith("19.0 % (").all()
+    assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
     assert "RMSNorm saves 19.0 to 19.0 % of a training step of LayerNorm, on 1 task;" in first.sentences[1]
+
+
+@pytest.mark.usefixtures("first")
+def test_savings_name_their_machines_and_single_processes(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, session={"device": "Intel", "threads": 2})
+    found = report(tmp_path)
+    tests = seed_tests.table(found.records)
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    shown = answer.answer([replace(found, tests=tests)], pd.DataFrame(), savings)
+    (saved,) = shown.table[answer.TIME]
+    assert re.fullmatch(r"19.* %\), demo, AMD EPYC, 1 thread; 10.* %\), demo, Intel, 2 threads", saved)
+    assert "In 1 of them one process measured" in shown.sentences[1]
 
 
 @pytest.mark.usefixtures("first")
