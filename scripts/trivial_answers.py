@@ -3,8 +3,8 @@
     python scripts/trivial_answers.py scale=small data.root=~/data
 
 For each split of questions that are held out: the error of naming the most frequent entity of the passage (of several,
-the one that comes first), and that of naming one of its entities at random. They are also written to a record
-(check_record.py).
+the one that comes first), that of naming one of its entities at random, and that of always naming the same entity, for
+each entity. They are also written to a record (check_record.py).
 """
 
 import argparse
@@ -28,8 +28,13 @@ def main() -> None:
     for name, split in task._held_out().items():
         errors = [trivial(split.passages[i], answer, cloze.entities) for i, answer in enumerate(split.answers)]
         frequent, chance = np.mean(errors, axis=0)
+        same = [float(np.mean(np.asarray(split.answers) != entity)) for entity in cloze.entities]
         splits[name] = {"questions": len(errors), "most_frequent": float(frequent), "random": float(chance)}
-        print(f"{name}: {len(errors)} questions; most frequent entity wrong {frequent:.2%}, a random one {chance:.2%}")
+        splits[name]["always_the_same"] = same
+        print(
+            f"{name}: {len(errors)} questions; most frequent entity wrong {frequent:.2%}, a random one {chance:.2%}, "
+            f"always the same {min(same):.2%} to {max(same):.2%}"
+        )
     check.write({"dataset": task.dataset.name, "splits": splits})
 
 

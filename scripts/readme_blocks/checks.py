@@ -11,6 +11,7 @@ import numpy as np
 import timing_coverage as simulated
 import verdict_power
 
+from readme_blocks import quality
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, machine, not_recorded, paragraphs, plural, sentences, table
 from rmsexp.compare.records.ratios import paired_ratio
@@ -379,7 +380,12 @@ def trivial_answers(evidence: Evidence) -> str:
                 f"of the passage is the wrong answer to {100 * split['most_frequent']:.1f} %, and a random one to "
                 f"{100 * split['random']:.1f} %."
                 for name, split in results["splits"].items()
-            )
+            ),
+            *(
+                quality.same_answers(evidence, name, split["always_the_same"])
+                for name, split in results["splits"].items()
+                if "always_the_same" in split
+            ),
         )
 
     command = "python scripts/trivial_answers.py scale=small --results results/reference/computed"

@@ -203,6 +203,25 @@ def _chance(runs: Runs) -> list[str]:
     return [f"By chance: {notes[key]}." for key in ("chance", "retrieval") if key in notes]
 
 
+def same_answers(evidence: Evidence, split: str, errors: Sequence[float]) -> str:
+    """Return at which evaluations a reader's error is that of always naming one entity, as a sentence.
+
+    ``errors``: the error of always naming each entity.
+    """
+    runs = of_task(evidence, "attentive_reader")
+    found = []
+    for series in [] if runs is None else names.in_order(runs.runs["series"]):
+        for folder in runs.runs.loc[runs.runs["series"] == series, "folder"]:
+            rows = runs.evaluations(folder, split)
+            equal = np.isclose(rows["error"].to_numpy()[:, None], errors, rtol=0, atol=1e-9).any(axis=1)
+            if steps := [f"{step:.0f}" for step in rows.loc[equal, "step"]]:
+                found.append(f"{names.label(series)} at step{'s' * (len(steps) > 1)} {listed(steps)}")
+    low, high = 100 * min(errors), 100 * max(errors)
+    text = f"Always naming the same of the {len(errors)} entities is wrong in {low:.2f} to {high:.2f} %."
+    same = "The error of these models is exactly that of always naming one entity, so they give every question the same"
+    return sentences(text, f"{same} answer: {'; '.join(found)}." if found else "")
+
+
 def longer(evidence: Evidence) -> str:
     """A row per longer run of translation models with RMSNorm, of all settings but scale=small itself."""
     rows = []

@@ -6,13 +6,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import campaigns
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import savings, text, verdicts  # noqa: E402
+from readme_blocks import quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -127,6 +128,14 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert lines[2].startswith("| RMSNorm equals LayerNorm | supported, ")
     assert "Margins: 1.5 points on `cifar10` and 0.75 points on `order_embedding`." in lines[-1]
     assert "Not decided yet: `quality_rnnsearch` (" in lines[-1]
+
+
+def test_readers_that_give_every_question_the_same_answer_are_named() -> None:
+    evidence = Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT)
+    of_two_entities = 1 - np.array([580, 295]) / 4256  # questions that they answer
+    text = quality.same_answers(evidence, "valid", of_two_entities.tolist())
+    assert "the same answer: no norm at steps 250, 500 and 1000; " in text
+    assert "exactly" not in quality.same_answers(evidence, "valid", [0.5])
 
 
 def test_lists_and_plurals() -> None:
