@@ -160,10 +160,14 @@ def _heading(group: Group) -> str:
 
 
 def _method(group: Group) -> str:
-    """Return how many counted steps a block had, and how many series a process timed."""
+    """Return how many counted steps a block had, how many series a process timed, and how old the records are."""
     rows = pd.concat(group.records.values())
     steps, series = (_range(rows[column]) for column in ("steps_per_block", "at_once"))
-    return f"A block has {steps} counted step{'s' if steps != '1' else ''}, and a process times {series} series."
+    dates = listed(sorted({str(started)[:10] for started in rows["started"]}))
+    return (
+        f"A block has {steps} counted step{'s' if steps != '1' else ''}, and a process times {series} series. "
+        f"The records are of {plural(rows['code'].nunique(), 'version')} of the code, {dates}."
+    )
 
 
 def _range(counts: pd.Series) -> str:

@@ -1,0 +1,30 @@
+"""The committed report has what the records say today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import documents
+
+from rmsexp import report
+from rmsexp.compare.plots import canvas, unchanged
+
+REFERENCE = Path("results/reference")
+TEXTS = (".md", ".csv", ".tex")
+COMMAND = "python -m rmsexp.report results/reference --out results/reference/report"
+
+
+def texts(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.suffix in TEXTS)
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+@pytest.mark.minutes
+def test_the_committed_report_is_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(documents.ROOT)
+    for module in (canvas, unchanged):
+        monkeypatch.setattr(module, "write", lambda *_: None)  # figures take most of the time of a report
+    report.run(REFERENCE, out=tmp_path)
+    written, committed = texts(tmp_path), texts(REFERENCE / "report")
+    assert [name for name in {**written, **committed} if written.get(name) != committed.get(name)] == [], COMMAND
