@@ -64,6 +64,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         description=documentation(__file__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    own = "a folder of your own configs, whose norms are timed, too"
+    parser.add_config_dir(own)
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for what, shapes in SHAPES.items():
         command = commands.add_parser(what)
@@ -85,7 +87,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         )
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
-        command.add_config_dir("a folder of your own configs, whose norms are timed, too")
+        command.add_config_dir(own, default=argparse.SUPPRESS)  # keeps the folder that was named before WHAT
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
     commands.choices["norms"].add_argument(
         "--peers",

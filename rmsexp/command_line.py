@@ -81,8 +81,10 @@ class Parser(argparse.ArgumentParser):
         typed = typed or following.get(f"--{key}", "")
         return typed if typed and typed[0] != "-" and "=" not in typed else "VALUE"
 
-    def add_config_dir(self, help: str = "a folder of your own configs, such as norms and tasks") -> None:
-        self.add_argument("-cd", "--config-dir", metavar="DIR", help=help)
+    def add_config_dir(
+        self, help: str = "a folder of your own configs, such as norms and tasks", default: str | None = None
+    ) -> None:
+        self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
 
 
 def add_model_arguments(parser: Parser, example: str) -> None:

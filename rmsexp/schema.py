@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty, positive
 from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
@@ -229,6 +229,8 @@ def fit(schema: type, content: DictConfig, prefix: str) -> Any:
     merged = _merge(schema, content, prefix)
     try:
         return OmegaConf.to_object(merged)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{prefix}{error.full_key} has no value: its config lacks this key") from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
     except ValueError as error:

@@ -55,6 +55,12 @@ def test_a_mistake_is_reported_in_one_line(words: str, message: str, capsys: pyt
     assert errors.count("\n") == 1
 
 
+def test_the_folder_of_own_norms_is_named_before_or_after_the_table() -> None:
+    for words in ("--config-dir my norms", "norms --config-dir=my", "-cd my norms seconds=1"):
+        assert bench.parse(words.split()).config_dir == "my"
+    assert bench.parse(["recurrences"]).config_dir is None
+
+
 def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert bench.main(["norms", "--results", str(tmp_path / "file")]) == 1

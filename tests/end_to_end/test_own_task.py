@@ -47,6 +47,12 @@ def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path,
     assert (status["status"], status["step"]) == ("finished", 25)
 
 
+def test_a_key_that_its_config_lacks_is_named(folder: Path) -> None:
+    edit(folder / "my/task/spirals.yaml", "  lr: 0.003\n", "")
+    with pytest.raises(config.ConfigError, match=r"^optim\.lr has no value: its config lacks this key$"):
+        config.job(["task=spirals"], "my")
+
+
 def test_the_example_learns(folder: Path) -> None:
     job = config.job(["task=spirals", "max_steps=300", f"results={folder}", "threads=1"], "my")
     assert runner.execute(job).status == "finished"

@@ -143,11 +143,13 @@ def evaluations(records: Records, split: str, metric: str) -> pd.DataFrame:
 def common_step(records: Records) -> int | None:
     """Return the last step at which every run has a value of the target metric; None if there is no such step.
 
-    Runs that diverged, failed or were never evaluated are left out.
+    Runs that diverged, failed or were never evaluated are left out. So are those that were only evaluated before
+    training, at step 0, such as runs that have just begun, unless this holds for all.
     """
     reported = target(records)
     steps = evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set)
-    shared: set[float] = set.intersection(*steps) if len(steps) else set()
+    trained = [found for found in steps if max(found) > 0]
+    shared: set[float] = set.intersection(*(trained or steps)) if len(steps) else set()
     return int(max(shared)) if shared else None
 
 
@@ -178,14 +180,15 @@ def _scores(records: Records, rows: pd.DataFrame) -> pd.Series:
 def best_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
     """Return each run's metric on ``split``, at the step where the target metric is best on the selection split.
 
-    Only steps up to ``step`` are searched; the result is empty if ``step`` is None. Runs that diverged or failed are
-    left out. ``split``, ``metric``: by default the target's. The result is also empty for runs that get a score: their
-    few evaluations of whole splits are not for choosing the best.
+    Only steps up to ``step`` are searched; the result is empty if ``step`` is None. Runs that diverged, failed or were
+    not evaluated at ``step`` are left out. ``split``, ``metric``: by default the target's. The result is also empty for
+    runs that get a score: their few evaluations of whole splits are not for choosing the best.
     """
     reported = target(records)
     if step is None or reported.scored:
         return pd.Series(dtype=float)
     selection = evaluations(records, reported.selection, reported.metric)
+    selection = selection[selection["folder"].isin(final_metric(records, step).index)]
     by_run = selection[selection["step"] <= step].groupby("folder")["value"]
     best = selection.loc[by_run.idxmin() if reported.mode == "min" else by_run.idxmax(), ["folder", "step"]]
     rows = best.merge(evaluations(records, split or reported.split, metric or reported.metric), on=["folder", "step"])

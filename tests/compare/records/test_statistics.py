@@ -46,6 +46,20 @@ def test_tables_compare_at_the_last_common_step(results: Path) -> None:
     assert row["compared_at_step"] == 200
 
 
+def test_runs_that_were_evaluated_only_before_training_do_not_hold_the_others_back(results: Path) -> None:
+    write_run(results, "ln", 7, steps=4, status="interrupted")
+    records = load(results).select("cifar10", "demo")
+    assert statistics.common_step(records) == 400
+    row = summary(results).loc["ln"]
+    others = records.metrics.query("series == 'ln' and split == 'test' and step == 400")["error"]
+    assert row["final_n"] == row["best_on_test_n"] == len(others) == row["seeds"] - 1
+
+
+def test_runs_that_were_all_evaluated_only_before_training_are_compared_there(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", steps=4, status="interrupted")
+    assert summary(tmp_path).loc["ln", "compared_at_step"] == 0
+
+
 def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
     folder = write_run(tmp_path, "rms", target=target)
