@@ -34,11 +34,15 @@ def mean_curve(curves: list[Points]) -> pd.DataFrame:
 
     ``low`` and ``high`` bound the 95 % t-interval of the mean; they are NaN below three seeds. The curve goes as far as
     at least half the seeds do, and ``seeds`` is the number of those in each mean. Its points are at every x of any seed
-    in this range; the others are interpolated.
+    in this range; the others are interpolated. Where no two seeds, or fewer than half, have a common x, as short runs
+    of different speed against time, the curve is one point: the mean of the last points of the seeds.
     """
     grid = np.unique(np.concatenate([x for x, _ in curves]))
     values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves])
     seeds = (~np.isnan(values)).sum(axis=0)
+    if seeds.max() < max(min(2, len(curves)), len(curves) / 2):
+        grid, values = np.mean([x[-1:] for x, _ in curves], axis=0), np.stack([y[-1:] for _, y in curves])
+        seeds = np.array([len(curves)])
     kept = 2 * seeds >= len(curves)
     grid, values, seeds = grid[kept], values[:, kept], seeds[kept]
     mean = np.nansum(values, axis=0) / seeds

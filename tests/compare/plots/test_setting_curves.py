@@ -117,6 +117,16 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     ] * 2  # seed and mean
 
 
+def test_seeds_of_a_single_point_each_have_a_common_dot_against_time(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "rms", seed, steps=4, seconds_per_step=1.0 + seed)
+    records = load(tmp_path)
+    _, axes = setting_curves.draw(records, [quantities.recorded(records)[0]]).axes
+    (mean,) = (line for line in axes.lines if line.get_linewidth() == style.THICK)
+    assert mean.get_xdata().tolist() == [8.0]  # seconds; the seeds are at 4, 8 and 12
+    assert mean.get_marker() == style.marker("rms")
+
+
 def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> None:
     for seed in range(3):
         folder = write_run(tmp_path, "rms", seed)

@@ -41,6 +41,13 @@ def test_a_mean_goes_as_far_as_at_least_half_the_seeds() -> None:
     assert mean["low"].isna().tolist() == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_seeds_without_a_common_x_have_one_point_in_the_mean(count: int) -> None:
+    mean = curves.mean_curve([(np.array([2.0 * seed, 2.0 * seed + 1]), np.array([9.0, seed])) for seed in range(count)])
+    assert mean[["x", "mean", "seeds"]].to_numpy().tolist() == [[count, (count - 1) / 2, count]]
+    assert mean["low"].isna().tolist() == [count < 3]
+
+
 @pytest.mark.parametrize("count", [3, 10, 11, 1000, 12_345])
 def test_thinning_keeps_ends_and_extremes(count: int) -> None:
     values = np.sin(np.arange(count) * 1.7) + np.arange(count) / count
