@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -91,7 +92,7 @@ def _lines(curve: panels.Curve) -> list[dict[str, Any]]:
         for seed in curve.seeds
     ]
     mean = curve.mean
-    band = {"low": _numbers(mean["low"]), "high": _numbers(mean["high"])} if curve.has_band else {}
+    band = {"low": _bounds(mean["low"]), "high": _bounds(mean["high"])} if curve.has_band else {}
     source = {"paper": True} if curve.from_paper else {"averaged": curve.averaged, "at_end": curve.at_end}
     return [*lines, _line(curve.series, curve) | source | _points(mean["x"], mean["mean"]) | band]
 
@@ -103,6 +104,11 @@ def _line(series: str, curve: panels.Seed | panels.Curve) -> dict[str, Any]:
 
 def _points(x: statistics.Array | pd.Series, y: statistics.Array | pd.Series) -> dict[str, list[float]]:
     return {"x": _numbers(x), "y": _numbers(y)}
+
+
+def _bounds(values: ArrayLike) -> list[float | None]:
+    """Return the values as :func:`_numbers`, but None where fewer than three seeds are in the mean."""
+    return [None if math.isnan(value) else value for value in _numbers(values)]
 
 
 def _numbers(values: ArrayLike) -> list[float]:

@@ -86,7 +86,9 @@ function crossOf(curve, { colour }) {
 }
 
 function bandOf(curve, { colour }) {
-  const outline = { x: [...curve.x, ...curve.x.toReversed()], y: [...curve.high, ...curve.low.toReversed()] };
+  const bounded = [...curve.x.keys()].filter((i) => curve.low[i] !== null); // where three or more seeds are in the mean
+  const [x, low, high] = [curve.x, curve.low, curve.high].map((values) => bounded.map((i) => values[i]));
+  const outline = { x: [...x, ...x.toReversed()], y: [...high, ...low.toReversed()] };
   const area = { mode: "none", fill: "toself", fillcolor: colour, opacity: 0.15 };
   return trace(curve, "band", { ...outline, ...area, hoverinfo: "skip" });
 }

@@ -117,6 +117,16 @@ def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
     assert mean["high"] == pytest.approx((expected["mean"] + half).tolist(), rel=1e-5)
 
 
+def test_a_band_ends_where_fewer_than_three_seeds_are_in_the_mean(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "rms", seed, steps=40, seconds_per_step=1.0 + seed)
+    chart = embedded(html.page([report(tmp_path)]))[0]["charts"][-1]
+    mean = mean_of(chart["panels"]["time"], "rms")
+    assert mean["x"] == [0, 40, 80]  # seconds; the seeds end after 40, 80 and 120
+    for bound in ("low", "high"):
+        assert [value is None for value in mean[bound]] == [False, False, True]
+
+
 def test_excluded_time_is_marked_only_on_the_time_axis(page: str) -> None:
     chart = embedded(page)[0]["charts"][0]
     assert chart["panels"]["time"]["title"] == "time in training (seconds)"
