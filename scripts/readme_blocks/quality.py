@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from readme_blocks.evidence import TASKS, Evidence
-from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
+from readme_blocks.text import listed, paragraphs, plural, sentences, table
 from rmsexp import record
 from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
@@ -77,38 +77,40 @@ def overview(evidence: Evidence) -> str:
             continue
         split, metric, mode = runs.target
         found[task] = runs
-        cells = {names.label(norm): _mean(runs.values(norm, metric, split), metric) for norm in NORMS}
+        cells = {names.label(norm): _each(runs.values(norm, metric, split), metric) for norm in NORMS}
         label = names.metric_label(metric)
         title = {"task and metric": f"`{task}`, {split} {label}, {'lower' if mode == 'min' else 'higher'} is better"}
         rows.append(title | cells)
     several = [f"{plural(runs.seeds, 'seed')} on `{task}`" for task, runs in found.items() if runs.seeds > 1]
-    means = f"The table has the mean of {listed(several)}, and one seed otherwise." if several else ""
+    seeds = f"The table has the values of {listed(several)}, and one seed otherwise." if several else ""
     return paragraphs(
         table(rows),
         sentences(
-            means,
+            seeds,
             _pair(found, "rms", "ln"),
             _pair(found, "prms", "rms"),
             _recalls_of_prms(found.get("order_embedding")),
-            "The orders of norms in these runs may be due to the seeds, to learning rates that were tuned for RMSNorm "
-            "alone, and to the early end of training. [Campaigns](campaigns.md) decide such questions.",
+            "The orders of norms in these runs prove nothing: they may be due to the seeds, to learning rates that "
+            "were tuned for RMSNorm alone, and to the early end of training. [Campaigns](campaigns.md) decide such "
+            "questions.",
         ),
     )
 
 
+def _each(values: Sequence[float], metric: str) -> str:
+    """Return the value of each seed: a mean of two seeds would hide how far they differ."""
+    unit = names.scale_and_unit(metric)[1]
+    return f"{', '.join(f'{value:.1f}' for value in values)} {unit}".rstrip() if values else formats.NO_VALUE
+
+
 def _pair(found: dict[str, Runs], first: str, second: str) -> str:
-    """Return by how much two norms differ on each task, and on which the first one is worse."""
-    worse, better, differences = [], [], []
+    """Return by how much two norms differ on each task."""
+    differences = []
     for task, runs in found.items():
-        split, metric, mode = runs.target
+        split, metric, _ = runs.target
         pairs = np.subtract(runs.values(first, metric, split), runs.values(second, metric, split))
-        mean = float(np.mean(pairs))
-        differences.append(f"{mean:+.1f}{_interval(pairs)} on `{task}`")
-        if mean:
-            (worse if (mean > 0) == (mode == "min") else better).append(task)
-    one, other = names.label(first), names.label(second)
-    sides = [f"worse on {tasks(worse)}"] * bool(worse) + [f"better on {tasks(better)}"] * bool(better)
-    return f"In these runs {one} minus {other} is {listed(differences)}: {one} is {listed(sides)}."
+        differences.append(f"{np.mean(pairs):+.1f}{_interval(pairs)} on `{task}`")
+    return f"In these runs {names.label(first)} minus {names.label(second)} is {listed(differences)}."
 
 
 def _recalls_of_prms(runs: Runs | None) -> str:

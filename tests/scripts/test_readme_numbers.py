@@ -130,6 +130,12 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert "Not decided yet: `quality_rnnsearch` (" in lines[-1]
 
 
+def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
+    text = quality.overview(Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT))
+    assert "| 80.6, 37.2 % |" in text  # WeightNorm on cifar10
+    assert "worse" not in text
+
+
 def test_readers_that_give_every_question_the_same_answer_are_named() -> None:
     evidence = Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT)
     of_two_entities = 1 - np.array([580, 295]) / 4256  # questions that they answer
