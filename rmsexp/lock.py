@@ -32,7 +32,11 @@ class Lock:
 
         Raises: RunLockedError if another process holds it; NoLocksError; OSError if it cannot be locked or written.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"{self.path.parent} cannot be made ({error.strerror}); results=DIR names another folder"
+            raise type(error)(message) from None
         with self.path.open("a+") as file:
             if not try_to_lock(file, fcntl.LOCK_EX):
                 file.seek(0)

@@ -69,6 +69,17 @@ def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch
     assert not lock.is_held()
 
 
+def test_a_folder_that_cannot_be_made_is_named_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", "results")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
+        pass
+    where = f"{tmp_path}/rms cannot be made (Permission denied)"
+    assert str(caught.value) == f"{where}; results=DIR names another folder"
+
+
 def test_asking_for_a_lock_that_nobody_took_creates_no_file(lock: Lock) -> None:
     assert not lock.is_held()
     assert not lock.path.exists()
