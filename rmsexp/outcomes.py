@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import config, record
-from rmsexp.command_line import command
+from rmsexp.command_line import command, report
 
 if TYPE_CHECKING:
     from rmsexp.runner import Outcome
@@ -54,11 +54,18 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
 
 
 def draw(job: config.Job) -> Path | None:
-    """Redraw the figures of a job's setting; return the path of ``curves.png``, or None if there is nothing to draw."""
-    from rmsexp import compare
+    """Redraw the figures of a job's setting and return the path of ``curves.png``.
 
-    try:
-        folder = compare.draw(config.expanded(job.config.results), job.config.task, job.setting)
-    except ValueError:
+    Return None if no run has metrics yet, or if they cannot be drawn, which is reported.
+    """
+    from rmsexp import compare
+    from rmsexp.compare import comparison
+
+    records = compare.load(job.setting_folder).select(job.config.task, job.setting)
+    if not records.has_metrics:
         return None
-    return folder / "curves.png"
+    try:
+        return comparison.draw(records, job.setting_folder / "comparison") / "curves.png"
+    except ValueError as error:
+        report(f"the curves cannot be drawn: {error}")
+        return None

@@ -19,6 +19,7 @@ from helpers.tasks import Ended
 
 import rmsexp
 from rmsexp import compare, config, earlier, prepare, record
+from rmsexp.compare import comparison
 from rmsexp.data import DataError
 
 # --- one run
@@ -50,6 +51,17 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     assert [(row["step"], row["split"]) for row in bench.rows()] == [
         *((0, "test"), (2, "train"), (2, "test"), (4, "train"), (4, "test"))
     ]
+
+
+def test_curves_that_cannot_be_drawn_are_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("Out of range float values")
+
+    monkeypatch.setattr(comparison, "draw", fail)
+    done = bench(curves=True)
+    assert done.status == 0
+    assert done.err.endswith("rmsexp: the curves cannot be drawn: Out of range float values\n")
+    assert "curves  " not in done.out
 
 
 def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:
