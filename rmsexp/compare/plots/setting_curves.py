@@ -143,6 +143,8 @@ def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str])
     else:
         axes.locator_params(axis="y", nbins=5)
     axes.locator_params(axis="x", nbins=5)
+    if panel.x_title == "step":
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_ylim(chart.limits.low, chart.limits.high)
     canvas.add_grid(axes)
     _draw_beyond(axes, panel)

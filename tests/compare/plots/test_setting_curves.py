@@ -117,6 +117,13 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     ] * 2  # seed and mean
 
 
+def test_steps_have_no_fractions(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", steps=10)  # one row of the training loss
+    records = load(tmp_path)
+    figure = setting_curves.draw(records, quantities.recorded(records))
+    assert [step for axes in figure.axes[::2] for step in axes.get_xticks() if step % 1] == []
+
+
 def test_seeds_of_a_single_point_each_have_a_common_dot_against_time(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, "rms", seed, steps=4, seconds_per_step=1.0 + seed)
