@@ -63,8 +63,10 @@ def test_the_folder_of_own_norms_is_named_before_or_after_the_table() -> None:
 
 def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert bench.main(["norms", "--results", str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "link").symlink_to("/proc/nothing")
+    for name, status in {"file": 2, "link": 1}.items():
+        assert bench.main(["norms", "--results", str(tmp_path / name)]) == status
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_default_shapes_are_valid_arguments() -> None:
