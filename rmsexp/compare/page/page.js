@@ -77,11 +77,15 @@ function chartElement() {
   return figure;
 }
 
+/** Return a panel's mean of a series; undefined if it has none. */
+function meanOf(panel, name) {
+  return panel.curves.find((curve) => curve.series === name && kindOf(curve) === "mean");
+}
+
 /** Return the number of seeds that a panel's lines of a series show: the seeds drawn, or those in the mean. */
 function seedsIn(panel, name) {
-  const curves = panel.curves.filter((curve) => curve.series === name);
-  if (form.show.value === "seeds") return curves.filter((curve) => kindOf(curve) === "seed").length;
-  return curves.find((curve) => kindOf(curve) === "mean")?.averaged ?? 0;
+  if (form.show.value !== "seeds") return meanOf(panel, name)?.averaged ?? 0;
+  return panel.curves.filter((curve) => curve.series === name && kindOf(curve) === "seed").length;
 }
 
 /** Write into the legend how many seeds each norm's lines show, at most; return the number, name and label of each. */
@@ -99,9 +103,12 @@ function countSeeds(section, series, panels) {
 function remark(chart, panel, drawn, counted) {
   if (!panel.curves.length) return "Nothing recorded yet.";
   if (!drawn.length) return "No norm is selected.";
-  const fewer = counted.filter(({ name, shown }) => !chart.source && !hidden.has(name) && seedsIn(panel, name) < shown);
+  const visible = counted.filter(({ name }) => !chart.source && !hidden.has(name));
+  const fewer = visible.filter(({ name, shown }) => seedsIn(panel, name) < shown);
   const listed = fewer.map(({ name, label }) => `${label} ${seedsIn(panel, name)}`).join(", ");
-  return [listed && `Number of seeds here: ${listed}.`, omission(chart, drawn)].filter(Boolean).join(" ");
+  const ending = form.show.value === "seeds" ? [] : visible.filter(({ name }) => meanOf(panel, name)?.at_end < meanOf(panel, name)?.averaged);
+  const left = ending.map(({ name, label }) => `${label} ${meanOf(panel, name).at_end}`).join(", ");
+  return [listed && `Number of seeds here: ${listed}.`, left && `Seeds at the end of the mean: ${left}.`, omission(chart, drawn)].filter(Boolean).join(" ");
 }
 
 function omission(chart, drawn) {

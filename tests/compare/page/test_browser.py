@@ -335,6 +335,23 @@ def test_the_legend_counts_the_seeds_that_lines_show(browser: Browser, tmp_path:
         page.close()
 
 
+def test_the_caption_counts_the_seeds_at_the_end_of_a_mean(browser: Browser, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "ln", seed, seconds_per_step=1.0 + 0.2 * seed)
+    (tmp_path / "report.html").write_text(html.page([report(tmp_path)]))
+    page = browser.new_page()
+    try:
+        page.goto((tmp_path / "report.html").as_uri(), timeout=SLOW)
+        caption = page.locator("figcaption").first
+        assert str(caption.text_content()).strip() == ""
+        page.get_by_label("time", exact=True).check()
+        assert caption.text_content() == " Seeds at the end of the mean: LayerNorm 2."
+        page.get_by_label("seeds", exact=True).check()
+        assert str(caption.text_content()).strip() == ""
+    finally:
+        page.close()
+
+
 def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: Path) -> None:
     label = '<a href="x">link</a>'  # plotly renders some HTML tags in labels
     named(write_run(tmp_path, "evil"), f"evil+{label}")
