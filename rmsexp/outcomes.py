@@ -59,13 +59,12 @@ def draw(job: config.Job) -> Path | None:
     Return None if no run has metrics yet, or if they cannot be drawn, which is reported.
     """
     from rmsexp import compare
-    from rmsexp.compare import comparison
+    from rmsexp.compare.comparison import NoMetricsError
 
-    records = compare.load(job.setting_folder).select(job.config.task, job.setting)
-    if not records.has_metrics:
-        return None
     try:
-        return comparison.draw(records, job.setting_folder / "comparison") / "curves.png"
+        return compare.draw(config.expanded(job.config.results), job.config.task, job.setting) / "curves.png"
+    except NoMetricsError:
+        return None
     except ValueError as error:
         report(f"the curves cannot be drawn: {error}")
         return None

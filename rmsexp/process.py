@@ -191,7 +191,7 @@ def ctrl_c() -> Iterator[None]:
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is not CtrlC:
             earlier_hook(unraisable)
-        else:
+        else:  # what this function raises is dropped, too, so the signal is sent again
             again.append(threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]))
             again[-1].start()
 

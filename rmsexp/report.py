@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
     )
     parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
-    parser.add_config_dir("accepted as by all commands; a report needs no configs")
+    parser.add_config_dir("has no effect: a report reads no configs")
     arguments = parser.parse_args(argv)
     out = config.expanded(arguments.out) if arguments.out else None
     paths = run(config.results_folder(arguments.results), arguments.task, arguments.setting, out)

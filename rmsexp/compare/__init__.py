@@ -25,7 +25,8 @@ def draw(results: Path, task: str, setting: str) -> Path:
     """Write the curves and the summary of one setting to ``<results>/<task>/<setting>/comparison``; return that folder.
 
     Raises:
-        ValueError: no run of the setting has any metrics, or no ``run.json`` names a target metric.
+        NoMetricsError: no run of the setting has any metrics.
+        ValueError: no ``run.json`` names a target metric.
     """
     from rmsexp.compare import comparison
 

@@ -15,6 +15,10 @@ from rmsexp.compare.tables import markup
 from rmsexp.compare.tables import summary as summary_table
 
 
+class NoMetricsError(ValueError):
+    """No run of a setting has any metrics yet."""
+
+
 def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
     """Write the summary and the curves of one setting into ``folder``, which is made if it is missing; return it.
 
@@ -24,7 +28,8 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
         summary: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
 
     Raises:
-        ValueError: no run has any metrics, or no ``run.json`` names a target metric.
+        NoMetricsError: no run has any metrics.
+        ValueError: no ``run.json`` names a target metric.
     """
     check(records)
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +43,7 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
 
 
 def check(records: Records) -> None:
-    """Raise ValueError if the records of a setting have no metrics, or if none of its runs names a target metric."""
+    """Raise NoMetricsError if no run of a setting has metrics, and ValueError if none names a target metric."""
     if not records.has_metrics:
-        raise ValueError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
+        raise NoMetricsError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

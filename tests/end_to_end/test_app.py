@@ -19,7 +19,6 @@ from helpers.tasks import Ended
 
 import rmsexp
 from rmsexp import compare, config, earlier, prepare, record
-from rmsexp.compare import comparison
 from rmsexp.data import DataError
 
 # --- one run
@@ -57,7 +56,7 @@ def test_curves_that_cannot_be_drawn_are_reported(bench: Bench, monkeypatch: pyt
     def fail(*_: object) -> NoReturn:
         raise ValueError("Out of range float values")
 
-    monkeypatch.setattr(comparison, "draw", fail)
+    monkeypatch.setattr(compare, "draw", fail)
     done = bench(curves=True)
     assert done.status == 0
     assert done.err.endswith("rmsexp: the curves cannot be drawn: Out of range float values\n")

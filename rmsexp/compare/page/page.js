@@ -106,9 +106,9 @@ function remark(chart, panel, drawn, counted) {
   const visible = counted.filter(({ name }) => !chart.source && !hidden.has(name));
   const fewer = visible.filter(({ name, shown }) => seedsIn(panel, name) < shown);
   const listed = fewer.map(({ name, label }) => `${label} ${seedsIn(panel, name)}`).join(", ");
-  const ending = form.show.value === "seeds" ? [] : visible.filter(({ name }) => meanOf(panel, name)?.at_end < meanOf(panel, name)?.averaged);
-  const left = ending.map(({ name, label }) => `${label} ${meanOf(panel, name).at_end}`).join(", ");
-  return [listed && `Number of seeds here: ${listed}.`, left && `Seeds at the end of the mean: ${left}.`, omission(chart, drawn)].filter(Boolean).join(" ");
+  const means = form.show.value === "seeds" ? [] : visible.map(({ name, label }) => ({ label, mean: meanOf(panel, name) }));
+  const ending = means.filter(({ mean }) => mean?.at_end < mean?.averaged).map(({ label, mean }) => `${label} ${mean.at_end}`).join(", ");
+  return [listed && `Number of seeds here: ${listed}.`, ending && `Seeds at the end of the mean: ${ending}.`, omission(chart, drawn)].filter(Boolean).join(" ");
 }
 
 function omission(chart, drawn) {
