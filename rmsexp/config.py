@@ -17,7 +17,6 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -133,14 +132,21 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
         make_importable(config_dir)
     config, norm = instances(composed, imported)
     resolved = normalised(composed, imported)
-    chosen = plain_values(compose(_choices(overrides), config_dir))
-    chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
-    setting, series = _names(resolved, normalised(chosen, imported))
+    chosen, base = _base(tuple(_choices(overrides)), config_dir)
+    setting, series = _names(resolved, base)
     older_setting, older_series = _names(composed, chosen)
     folder = results_folder(config.results) / config.task
     setting = older_setting if (folder / older_setting).is_dir() else setting
     series = older_series if (folder / setting / older_series).is_dir() else series
     return Job(tuple(overrides), config, norm, resolved, setting, series)
+
+
+@lru_cache(maxsize=256)
+def _base(choices: tuple[str, ...], config_dir: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the config that a run's choices of groups compose to, as it was written and normalised."""
+    chosen = plain_values(compose(choices, config_dir))
+    chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
+    return chosen, normalised(chosen, imported)
 
 
 def _names(resolved: dict[str, Any], base: dict[str, Any]) -> tuple[str, str]:
@@ -197,7 +203,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
     outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
     extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
-    outer = Singleton.get_state()  # in a sweep Hydra has already been initialised
+    outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -211,7 +217,7 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) ->
             known = f"its scales are {scales}" if scales else f"write recipe/{task}/{scale}.yaml beside its config"
             failure = f"task={task} has no scale={scale} ({known})"
     finally:
-        Singleton.set_state(outer)
+        GlobalHydra.instance().hydra = outer
     parsed = parse(overrides)
     if "Could not find 'hydra/launcher/" in failure:
         raise ConfigError(_about_launcher(next(o.value() for o in parsed if o.key_or_group == "hydra/launcher")))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    typed = OmegaConf.structured(schema)
+    typed = _structured(schema)
     for name, value in typed.items_ex(resolve=False):
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
@@ -263,6 +264,12 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
             raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
     return merged
+
+
+@cache
+def _structured(schema: type) -> Any:
+    """Return a dataclass as a config, which must not be changed. Making one takes longer than merging into a copy."""
+    return OmegaConf.structured(schema)
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

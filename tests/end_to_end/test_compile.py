@@ -73,6 +73,7 @@ def test_compiled_training_of_a_language_model_equals_eager_training(tmp_path: P
     assert_same_training("language_model", "rms", tmp_path, tmp_path / "results", *TINY[1:])
 
 
+@pytest.mark.minutes
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
 def test_a_compiled_layer_computes_the_same_values_and_gradients() -> None:
     torch.compiler.reset()

@@ -60,6 +60,7 @@ NORMS: dict[str, norms.Norm] = {
 }
 # The interpreter takes milliseconds for a program, so that there are fewer cases for it.
 NAMES = ["prms, outside"] if INTERPRETED else list(NORMS)
+LN_AND_PRMS = [pytest.param(n, marks=[] if n in ("ln", "prms, outside") else pytest.mark.minutes) for n in NAMES]
 UNITS: dict[str, Callable[..., Any]] = {
     "GRU": partial(GRU, name="unit"),
     "LSTM": partial(LSTM, name="unit"),
@@ -210,7 +211,7 @@ def unit_case(unit: str, name: str, mask: Tensor | None = None, *, reverse: bool
     return Case(f"{unit}, {name}", eager, fused, {"x": draw(BATCH, TIME, INPUT), **initial})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LN_AND_PRMS)
 @pytest.mark.parametrize("unit", UNITS)
 def test_recurrences(unit: str, name: str) -> None:
     assert_seen(unit_case(unit, name))
@@ -251,7 +252,7 @@ def decoder_case(name: str, mask: Tensor) -> Case:
     return Case(f"decoder, {name}", eager, fused, inputs)
 
 
-@pytest.mark.parametrize("name", NAMES if INTERPRETED else ["none", "ln", "prms, outside"])
+@pytest.mark.parametrize("name", LN_AND_PRMS)
 def test_the_decoder(name: str) -> None:
     assert_seen(decoder_case(name, torch.ones(BATCH, POSITIONS, dtype=torch.bool)))
 

@@ -76,6 +76,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.minutes
 def test_readers_and_commands_refuse_damage_and_strange_arguments() -> None:
     """Each reader and command gets a few inputs; ``python scripts/fuzz.py`` gives them many more."""
     done = run("fuzz.py", "--inputs", "12", "--seconds", "1e6")
