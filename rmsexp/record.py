@@ -236,6 +236,15 @@ class RunFolder:
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
 
+    def read_intact_metrics(self) -> bytes | None:
+        """Return the content of the metrics of a run that has ended, or None unless it has the recorded digest."""
+        try:
+            status, content = self.read_status(), self.metrics_path.read_bytes()
+        except (OSError, ValueError):
+            return None
+        ended = status["status"] in ENDED and status.get("metrics") is not None
+        return content if ended and not _is_changed(content, status) else None
+
     def read_last_rows(self, length: int) -> list[Row]:
         """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
 

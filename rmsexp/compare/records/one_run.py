@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow.json
 from numpy.typing import NDArray
 
 from rmsexp import readers, record
@@ -39,6 +40,14 @@ class LoadedRun(NamedTuple):
     problems: list[str]
 
 
+class _Metrics(NamedTuple):
+    """The readable lines of a run's ``metrics.jsonl``: columns by name, seconds by bucket, and splits."""
+
+    columns: dict[str, Numbers]
+    seconds: dict[str, Numbers]
+    splits: list[str]
+
+
 def load_run(folder: Path) -> LoadedRun:
     gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
     try:
@@ -49,11 +58,10 @@ def load_run(folder: Path) -> LoadedRun:
 
 def _read(folder: Path) -> LoadedRun:
     run, problems = description(folder)
-    rows = _rows(folder, problems)
-    columns = _columns(rows)
+    metrics = _intact(folder) or _by_rows(folder, problems)
+    columns = _timed(metrics)
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
-    splits = pd.Categorical(pd.Series([str(row["split"]) for row in rows], dtype=str))
-    return LoadedRun(run, columns, splits, problems)
+    return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
 
 
 def description(folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -162,24 +170,54 @@ def _time_state(sessions: list[dict[str, Any]]) -> str:
     return "clear" if states == {"clear"} else "unknown"
 
 
-def _rows(folder: Path, problems: list[str]) -> list[record.Row]:
+def _intact(folder: Path) -> _Metrics | None:
+    """Return the metrics of a run that has ended, if they have not changed since; None if they are not as runs write.
+
+    PyArrow reads them in a fourth of the time of :func:`_by_rows`, but it does not say which line is damaged.
+    """
+    content = record.RunFolder(folder).read_intact_metrics()
+    if not content:
+        return None
+    options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(content))
+    try:
+        table = pyarrow.json.read_json(pyarrow.BufferReader(content), options)
+    except pyarrow.ArrowException:
+        return None
+    if not {"step", "split"} <= set(table.column_names) or table["step"].null_count or table["split"].null_count:
+        return None
+    if table["split"].type != pyarrow.string():
+        return None
+    values = table.drop_columns("split").flatten()  # the buckets of seconds become columns such as seconds.train
+    if not all(map(_is_number, values.schema.types)):
+        return None
+    numbers = {name: values[name].cast(pyarrow.float64(), safe=False).to_numpy() for name in values.column_names}
+    buckets = [name for name in numbers if name.startswith("seconds.")]
+    seconds = {name.removeprefix("seconds."): numbers.pop(name) for name in buckets}
+    return _Metrics(numbers, seconds, table["split"].to_pylist())
+
+
+def _is_number(kind: Any) -> bool:
+    types = pyarrow.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)
+
+
+def _by_rows(folder: Path, problems: list[str]) -> _Metrics:
     try:
         rows, problem = record.RunFolder(folder).read_metrics()
     except DAMAGE as error:
-        problems.append(_problem(folder / record.METRICS, error))
-        return []
+        rows, problem = [], _problem(folder / record.METRICS, error)
     if problem:
         problems.append(problem)
-    return rows
+    seconds = [seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows]
+    return _Metrics({"step": np.empty(0)} | _arrays(rows), _arrays(seconds), [str(row["split"]) for row in rows])
 
 
-def _columns(rows: list[record.Row]) -> dict[str, Numbers]:
+def _timed(metrics: _Metrics) -> dict[str, Numbers]:
     """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
-    columns = {"step": np.empty(0)} | _arrays(rows)
-    stored = _arrays([seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows])
-    seconds_in = {bucket: stored.get(bucket, np.full(len(rows), math.nan)) for bucket in record.BUCKETS}
-    columns["time"] = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(len(rows)))
-    return columns | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
+    rows = len(metrics.splits)
+    seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in record.BUCKETS}
+    time = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(rows))
+    return metrics.columns | {"time": time} | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
 
 
 def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
