@@ -10,7 +10,6 @@ import pandas as pd
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
-from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import formats, verdicts
 
 NONE = "No campaign is among the committed records yet."
@@ -27,22 +26,16 @@ def readme(evidence: Evidence) -> str:
         return open_
     numbers = verdicts.table(decided)
     remarks = [f"\\* `{state.campaign.name}`: {'; '.join(state.remarks)}." for state in decided if state.remarks]
-    return paragraphs(
-        _matrix(decided, numbers), " ".join([_explanation(numbers), *remarks, *([open_] if open_ else [])])
-    )
+    return paragraphs(_matrix(numbers), " ".join([_explanation(numbers), *remarks, *([open_] if open_ else [])]))
 
 
-def _matrix(decided: list[State], numbers: pd.DataFrame) -> str:
-    """Return the table; a claim on several tasks has a verdict on every task, too."""
-    joint = verdicts.matrix(decided).set_index("claim")
+def _matrix(numbers: pd.DataFrame) -> str:
     rows = []
     for claim in dict.fromkeys(numbers["claim"]):
         row = {"claim": str(claim)}
         for task in dict.fromkeys(numbers["task"]):
             same = numbers[(numbers["claim"] == claim) & (numbers["task"] == task)]
             row[f"`{task}`"] = "; ".join(_cell(entry) for entry in same.to_dict("records")) or formats.NO_VALUE
-        if verdicts.EVERY in joint:
-            row[verdicts.EVERY] = str(joint.loc[claim, verdicts.EVERY]).partition(":")[0]
         rows.append(row)
     return table(rows)
 

@@ -203,7 +203,7 @@ def _thinned(curve: Curve, limits: Limits) -> Curve:
 
 
 def seeds(chart: Chart, series: str, runs: int) -> str:
-    """Return how many seeds the means of a series are of, such as "2 of 3 seeds; against time: 1".
+    """Return the number of seeds in the means of a series, such as "2 of 3 seeds; against time: 1".
 
     The number is smaller in a panel whose mean leaves runs out, or where some runs are shorter than others: "3 seeds, 2
     at the end". ``runs``: the number of all runs of the series.
