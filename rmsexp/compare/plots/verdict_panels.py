@@ -100,7 +100,9 @@ def differences(states: Sequence[State]) -> list[Panel]:
 def _differences(task: str, rows: pd.DataFrame) -> Panel:
     bounded = rows[rows["margin"].notna()]  # claims of superiority may be about differences that are many times larger
     bounded = rows if bounded.empty else bounded
-    x_range = padded([0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]])
+    within = [0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]]
+    inside = rows[rows["difference"].between(*padded(within))]
+    x_range = padded([*within, *inside[["low", "high"]].to_numpy().flat])
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
     for row in rows.to_dict("records"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaigns import BETTER, STEPS, Campaign, three, write_timing
+from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
 from helpers.records import write_timing as write_record
 
 from rmsexp.compare import load
@@ -43,6 +43,15 @@ def test_differences_with_intervals_and_margins(states: list[campaigns.State]) -
     assert cifar.texts[0].lines == ["RMSNorm equals LayerNorm: supported, -0.11"]
     heights = [entry.y[0] for entry in retrieval.marks]
     assert heights == sorted(heights, reverse=True)
+
+
+def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(tmp_path: Path) -> None:
+    Campaign(level={"none": 17.75, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
+    (state,) = campaigns.states(tmp_path, [])
+    (panel,) = verdict_panels.differences([state])
+    for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
+        assert (mark.kind, mark.low, mark.high) == ("interval", [verdict.low], [verdict.high])
+        assert panel.x_range[0] < verdict.low < verdict.high < panel.x_range[1]
 
 
 def test_a_difference_without_interval_is_a_point(tmp_path: Path) -> None:
