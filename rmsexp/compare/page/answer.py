@@ -11,12 +11,12 @@ import pandas as pd
 from rmsexp.compare import paper
 from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
-from rmsexp.compare.records import comparable, names, timing_records
+from rmsexp.compare.records import comparable, names, statistics, timing_records
 from rmsexp.compare.tables import formats, verdicts
 from rmsexp.rules import pairs
 
 NORM, REFERENCE = "rms", "ln"
-QUALITY, TIME = "RMSNorm better by (95 % interval)", "time of a step saved, eager norms (95 % interval)"
+QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
 ROW = 0.26  # the height of a saving in its panel, in the units of verdict_panels
 
 
@@ -50,7 +50,7 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.
     about = decided[(decided["a"] == NORM) & (decided["b"] == REFERENCE)] if len(decided) else decided
     own = savings[savings["series"].map(names.without_impl) == NORM]
     campaigns = [claims for _, claims in about.groupby("campaign", sort=False)] if len(about) else []
-    rows = [_of_campaign(row, own) for claims in campaigns for row in _shown(claims)]
+    rows = [row for claims in campaigns for row in _of_campaign(claims, own)]
     rows += [row for report in reports for row in _of_setting(report, own)]
     return Answer(_sentences(about, own), pd.DataFrame(rows), _panel(savings) if len(savings) else None)
 
@@ -61,14 +61,21 @@ def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:
     return (claims.iloc[:1] if over.empty else over).to_dict("records")
 
 
-def _of_campaign(row: dict[Any, Any], savings: pd.DataFrame) -> dict[str, str]:
-    quality = formats.NO_VALUE
-    if row["outcome"] != verdicts.UNDECIDED and not math.isnan(row["difference"]):
-        quality = f"{_signed(row['difference'], row['low'], row['high'])} {row['unit']}, {row['seeds']:.0f} seeds"
-    undecided = row["outcome"] == verdicts.UNDECIDED
-    verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {row['outcome']}"
-    what = {"task": row["task"], "runs": f"campaign {row['campaign']}"}
-    return what | {QUALITY: quality, TIME: _saved(savings, row["task"]), "verdict": verdict}
+def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the rows of a campaign. Claims that are decided by the same interval share a row."""
+    by_quality: dict[str, list[str]] = {}
+    for row in _shown(claims):
+        undecided, quality = row["outcome"] == verdicts.UNDECIDED, formats.NO_VALUE
+        if not undecided and not math.isnan(row["difference"]):
+            difference = _signed(row["difference"], row["low"], row["high"], row["level"])
+            quality = f"{difference} {row['unit']}, {row['seeds']:.0f} seeds"
+        verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {row['outcome']}"
+        by_quality.setdefault(quality, []).append(verdict)
+    task, runs = claims["task"].iloc[0], f"campaign {claims['campaign'].iloc[0]}"
+    return [
+        {"task": task, "runs": runs, QUALITY: quality, TIME: _saved(savings, task), "verdict": "; ".join(outcomes)}
+        for quality, outcomes in by_quality.items()
+    ]
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
@@ -83,7 +90,8 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         value = pairs.sign(mode) * factor * row["difference"]
         half = factor * row["interval"]
         seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
-        text = f"{_signed(value, value - half, value + half)} {'points' if unit else names.metric_label(row['metric'])}"
+        difference = _signed(value, value - half, value + half, statistics.CONFIDENCE)
+        text = f"{difference} {'points' if unit else names.metric_label(row['metric'])}"
         what = {"task": report.task, "runs": f"{report.setting}, {data}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
         rows.append(
@@ -92,8 +100,9 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     return rows
 
 
-def _signed(value: float, low: float, high: float) -> str:
-    interval = "no interval" if math.isnan(low) else f"{low:+.2f} to {high:+.2f}"
+def _signed(value: float, low: float, high: float, level: float) -> str:
+    """Return a difference with its interval at confidence ``level``, such as "+1.24 (90 %: +0.29 to +2.20)"."""
+    interval = "no interval" if math.isnan(low) else f"{100 * level:.4g} %: {low:+.2f} to {high:+.2f}"
     return f"{value:+.2f} ({interval})"
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.campaigns import BETTER, EQUAL, Campaign
 from helpers.comparisons import report
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare.page import answer, html
 from rmsexp.compare.plots import savings_by_task
-from rmsexp.compare.tables import seed_tests
+from rmsexp.compare.records import campaigns
+from rmsexp.compare.tables import seed_tests, verdicts
 
+EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
 REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
 
 
@@ -34,7 +37,7 @@ def first(tmp_path: Path) -> answer.Answer:
 
 def test_real_data_come_first_and_differences_have_intervals(first: answer.Answer) -> None:
     assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
-    assert first.table[answer.QUALITY].str.fullmatch(r"[+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) points, 3 seeds").all()
+    assert first.table[answer.QUALITY].str.fullmatch(EACH_SEED).all()
     assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
     assert "RMSNorm saves 19.0 to 19.0 % of a training step of LayerNorm, on 1 task;" in first.sentences[1]
 
@@ -59,7 +62,16 @@ def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> N
     (row,) = answer.answer(
         [replace(found, tests=tests)], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])
     ).table.to_dict("records")
-    assert row[answer.QUALITY] == "+2.00 (+1.00 to +3.00) points, 3 seeds"
+    assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
+
+
+def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
+    not_worse = EQUAL | {"claim": "RMSNorm is not worse than LayerNorm", "test": "noninferiority"}
+    Campaign(claims=(EQUAL, BETTER, not_worse)).write(tmp_path)
+    decided = verdicts.table(campaigns.states(tmp_path, []))
+    (row,) = answer.answer([], decided, pd.DataFrame(columns=["series", "task", "setting"])).table.to_dict("records")
+    assert row["verdict"] == "RMSNorm equals LayerNorm: supported; RMSNorm is not worse than LayerNorm: supported"
+    assert re.fullmatch(r"-0\.11 \(90 %: -[\d.]+ to [+-][\d.]+\) points, 8 seeds", row[answer.QUALITY])
 
 
 def test_the_page_opens_on_the_answer(first: answer.Answer, tmp_path: Path) -> None:
