@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ BLOCKS: Blocks = {
     "unclean-records": origin.unclean,
     "metrics": quality.overview,
     "metrics-of-cifar10": quality.cifar10,
+    "metrics-of-full-width": partial(quality.cifar10, setting="paper"),
     "metrics-of-translation": quality.translation,
     "metrics-of-reading": quality.reading,
     "longer-runs": quality.longer,

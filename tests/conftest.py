@@ -35,6 +35,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries report what is not collected at the end
+
+
 @pytest.fixture(autouse=True)
 def threads_of_torch() -> Iterator[None]:
     """Make torch use one thread, because with small tensors threads wait for each other longer than they compute.

@@ -133,13 +133,13 @@ def _interval(values: np.ndarray) -> str:
     return f" (95 % interval ± {half:.2g})"
 
 
-def cifar10(evidence: Evidence) -> str:
+def cifar10(evidence: Evidence, setting: str = "small") -> str:
     """A row per norm: the test error of each seed, at the end and at best."""
-    runs = of_task(evidence, "cifar10")
-    assert runs is not None, "no runs of cifar10"
+    runs = of_task(evidence, "cifar10", setting)
+    assert runs is not None, f"no runs of cifar10, {setting}"
     split, metric, _ = runs.target
     rows = []
-    for norm in NORMS:
+    for norm in filter(set(runs.runs["series"]).__contains__, NORMS):
         folders = runs.runs[runs.runs["series"] == norm].sort_values("seed")["folder"]
         lowest = []
         for folder in folders:
@@ -149,7 +149,8 @@ def cifar10(evidence: Evidence) -> str:
         last = [f"{value:.2f} %" for value in runs.values(norm, metric, split)]
         rows.append({"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last)})
         rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest)}
-    return paragraphs(f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}.", table(rows))
+    seeds = f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}."
+    return paragraphs(seeds if runs.seeds > 1 else "The table is of one seed.", table(rows))
 
 
 def translation(evidence: Evidence) -> str:
