@@ -143,7 +143,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 
 @lru_cache(maxsize=256)
 def _base(choices: tuple[str, ...], config_dir: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the config that a run's choices of groups compose to, as it was written and normalised."""
+    """Return the config of a run's task, norm, scale and variant without other options: as composed, and normalised."""
     chosen = plain_values(compose(choices, config_dir))
     chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
     return chosen, normalised(chosen, imported)

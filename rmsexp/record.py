@@ -237,7 +237,7 @@ class RunFolder:
         return rows, None
 
     def read_intact_metrics(self) -> bytes | None:
-        """Return the content of the metrics of a run that has ended, or None unless it has the recorded digest."""
+        """Return the content of the metrics of a run that has ended; None if it is not known to be unchanged since."""
         try:
             status, content = self.read_status(), self.metrics_path.read_bytes()
         except (OSError, ValueError):

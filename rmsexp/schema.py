@@ -268,7 +268,7 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
 
 @cache
 def _structured(schema: type) -> Any:
-    """Return a dataclass as a config, which must not be changed. Making one takes longer than merging into a copy."""
+    """Return a dataclass as an OmegaConf config, cached because converting is slow; OmegaConf.merge works on a copy."""
     return OmegaConf.structured(schema)
 
 

@@ -18,7 +18,8 @@ from rmsexp.schema import flatten
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 ALL_RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]
 SERIES = list({path.parts[-4:-1]: path for path in ALL_RUNS}.values())  # one seed of each series
-FIRST = {tuple(re.sub("=[^+]*", "", name) for name in path.parts[-4:-1]): path for path in SERIES}  # of these options
+# one series for each set of options, whatever their values
+OPTIONS = {tuple(re.sub("=[^+]*", "", name) for name in path.parts[-4:-1]): path for path in SERIES}.values()
 
 
 # --- spellings
@@ -60,7 +61,7 @@ def test_spellings_in_config_files_do_not_count_either(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "run",
-    [pytest.param(path, marks=[] if path in FIRST.values() else pytest.mark.minutes) for path in SERIES],
+    [pytest.param(path, marks=[] if path in OPTIONS else pytest.mark.minutes) for path in SERIES],
     ids=lambda path: path.relative_to(REFERENCE).as_posix(),
 )
 def test_committed_results_keep_their_folder_and_config(run: Path) -> None:

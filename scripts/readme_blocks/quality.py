@@ -138,8 +138,9 @@ def cifar10(evidence: Evidence, setting: str = "small") -> str:
     runs = of_task(evidence, "cifar10", setting)
     assert runs is not None, f"no runs of cifar10, {setting}"
     split, metric, _ = runs.target
+    trained = set(runs.runs["series"])
     rows = []
-    for norm in filter(set(runs.runs["series"]).__contains__, NORMS):
+    for norm in (norm for norm in NORMS if norm in trained):
         folders = runs.runs[runs.runs["series"] == norm].sort_values("seed")["folder"]
         lowest = []
         for folder in folders:
@@ -150,7 +151,7 @@ def cifar10(evidence: Evidence, setting: str = "small") -> str:
         rows.append({"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last)})
         rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest)}
     seeds = f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}."
-    return paragraphs(seeds if runs.seeds > 1 else "The table is of one seed.", table(rows))
+    return paragraphs(seeds if runs.seeds > 1 else "The table has one seed.", table(rows))
 
 
 def translation(evidence: Evidence) -> str:

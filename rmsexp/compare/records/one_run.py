@@ -58,8 +58,8 @@ def load_run(folder: Path) -> LoadedRun:
 
 def _read(folder: Path) -> LoadedRun:
     run, problems = description(folder)
-    metrics = _intact(folder) or _by_rows(folder, problems)
-    columns = _timed(metrics)
+    metrics = _by_table(folder) or _by_rows(folder, problems)
+    columns = _columns(metrics)
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
     return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
 
@@ -170,7 +170,7 @@ def _time_state(sessions: list[dict[str, Any]]) -> str:
     return "clear" if states == {"clear"} else "unknown"
 
 
-def _intact(folder: Path) -> _Metrics | None:
+def _by_table(folder: Path) -> _Metrics | None:
     """Return the metrics of a run that has ended, if they have not changed since; None if they are not as runs write.
 
     PyArrow reads them in a fourth of the time of :func:`_by_rows`, but it does not say which line is damaged.
@@ -212,7 +212,7 @@ def _by_rows(folder: Path, problems: list[str]) -> _Metrics:
     return _Metrics({"step": np.empty(0)} | _arrays(rows), _arrays(seconds), [str(row["split"]) for row in rows])
 
 
-def _timed(metrics: _Metrics) -> dict[str, Numbers]:
+def _columns(metrics: _Metrics) -> dict[str, Numbers]:
     """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
     rows = len(metrics.splits)
     seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in record.BUCKETS}

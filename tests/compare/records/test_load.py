@@ -155,10 +155,10 @@ def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path) -> None:
 def test_metrics_read_as_a_table_are_those_read_by_rows(row: record.Row, as_table: bool, tmp_path: Path) -> None:
     folder = write_run(tmp_path, "rms", steps=40)
     run = record.RunFolder(folder)
-    assert one_run._intact(folder) is None  # its status has no digest
+    assert one_run._by_table(folder) is None  # its status has no digest
     run.append([row])
     run.write_status("finished", 44, metrics=run.metrics_digest(run.metrics_path.stat().st_size))
-    table, problems = one_run._intact(folder), []
+    table, problems = one_run._by_table(folder), []
     rows = one_run._by_rows(folder, problems)
     assert (table is not None) == as_table
     if table is not None:
@@ -171,7 +171,7 @@ def test_metrics_read_as_a_table_are_those_read_by_rows(row: record.Row, as_tabl
     loaded = load(tmp_path).metrics
     assert len(loaded) == len(rows.splits)
     run.metrics_path.write_bytes(run.metrics_path.read_bytes().replace(b"44", b"48"))
-    assert one_run._intact(folder) is None
+    assert one_run._by_table(folder) is None
 
 
 @pytest.mark.parametrize(
