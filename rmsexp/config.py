@@ -281,9 +281,18 @@ def papers_scale(task: str) -> str:
 
 
 def norm_words(name: str) -> list[str]:
-    """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5."""
+    """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5.
+
+    Options of the model keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
+    """
     norm, *options = name.split("+")
-    return [f"norm={norm}", *(f"norm.{option}" for option in options)]
+    return [f"norm={norm}", *(word if word.startswith("model.") else f"norm.{word}" for word in options)]
+
+
+def check_one_setting(key: str, jobs: Sequence[Job]) -> None:
+    """Raise ConfigError if norms of ``key`` have options of the model: only steps of one setting are timed together."""
+    if len({job.setting for job in jobs}) > 1:
+        raise ConfigError(f"{key}: steps of one setting are timed together; leave out the norms with +model.…=…")
 
 
 def _files(group: str, config_dir: str | None) -> dict[str, Path]:

@@ -109,6 +109,7 @@ def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None)
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     names = [job.series for job in jobs]
     repeated = next((name for name in names if names.count(name) > 1), None)
+    config.check_one_setting("norms", jobs)
     if repeated is not None:
         raise config.ConfigError(f"norms and impl name {repeated} twice")
     if options.timing.reference not in names:

@@ -132,6 +132,7 @@ class Question:
         """Return the runs whose steps are timed, at the recipe's rate, by series."""
         timing = self.content.timing
         jobs = [self.job("final", norm, None, timing.seed) for norm in timing.norms]
+        config.check_one_setting("timing.norms", jobs)
         return {job.series: job for job in jobs}
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:

@@ -43,6 +43,17 @@ def test_runs_of_each_stage(tmp_path: Path) -> None:
     assert asked.relative_folder("tune", "ln", 2e-3, 0) != asked.relative_folder("final", "ln", 2e-3, 0)
 
 
+def test_norms_with_options_of_the_model(tmp_path: Path) -> None:
+    """They are runs of another setting, so they are not timed with the others."""
+    norm = "rms+eps=1e-3+model.embedding=4"
+    words = {"norms": ["ln", norm], "claims": [EQUAL | {"a": norm}]}
+    plain, run = (ask(tmp_path, **words).job("final", name, 2e-3, 0) for name in ("ln", norm))
+    assert (run.config.model.embedding, run.series) == (4, "rms+eps=0.001")
+    assert run.setting == plain.setting.replace("model.embedding=8", "model.embedding=4")
+    with pytest.raises(ConfigError, match=r"timing\.norms: steps of one setting are timed together"):
+        ask(tmp_path, **words, timing={"norms": ["ln", norm]})
+
+
 @pytest.mark.usefixtures("quick_folders")
 def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
     """A file without claims asks whether each norm equals the first; rates are around the recipe's."""

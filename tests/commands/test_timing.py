@@ -43,6 +43,7 @@ REFERENCE = ROOT / "results/reference"
         (["norms=[[ln]]"], "norms must be a list of single values, got [['ln']]"),
         (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
         (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN has no effect: -m makes a sweep"),
+        (["norms=[ln,rms+model.width=0.5]"], "norms: steps of one setting are timed together"),
         (["norms=[none,rms]"], "timing.reference=ln is not one of none, rms"),
         (["norms=[ln,rmss]"], "norm=rmss is not known"),
         (["norms=[ln,rms+p=0.5]"], "norm=rms has no option norm.p"),
@@ -80,8 +81,8 @@ def test_a_norm_of_your_own_can_be_timed(tmp_path: Path) -> None:
 
 
 def test_several_implementations_need_labels() -> None:
-    eager = SimpleNamespace(series="ln", norm=SimpleNamespace(impl="eager"))
-    fused = SimpleNamespace(series="rms+impl=fused", norm=SimpleNamespace(impl="fused"))
+    eager = SimpleNamespace(setting="demo", series="ln", norm=SimpleNamespace(impl="eager"))
+    fused = SimpleNamespace(setting="demo", series="rms+impl=fused", norm=SimpleNamespace(impl="fused"))
     jobs: list[Any] = [eager, fused]
     with pytest.raises(config.ConfigError, match=r"write impl=\[eager,fused\]"):
         timing._check(timing.Options(), jobs)

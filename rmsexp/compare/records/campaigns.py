@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rmsexp import record
+from rmsexp import config, record
 from rmsexp.campaign_file import CampaignFile, Metric, Registered, fields, find
 from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
+from rmsexp.readers import read_yaml
 from rmsexp.rules import claims, score, selection
 
 SHORT = 10  # characters of a commit that are shown
@@ -35,12 +37,15 @@ class Result(NamedTuple):
         test: the score that claims are about; NaN unless the run counts and is a final run.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
+        recipe: the values of its identity, by their keys, without the tuned key and ``evaluation``; empty if it has no
+            config.
     """
 
     status: str
     validation: float = math.nan
     test: float = math.nan
     code: frozenset[str] = frozenset()
+    recipe: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def ended(self) -> bool:
@@ -82,9 +87,9 @@ class Campaign(CampaignFile):
         run, status = files.read_run(), str(files.read_status()["status"])
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
-        code = frozenset(_code(session) for session in run["sessions"])
+        code, recipe = frozenset(_code(session) for session in run["sessions"]), self._recipe(files)
         if status != "finished" or job.stage == "pilot":
-            return Result(status, code=code)
+            return Result(status, code=code, recipe=recipe)
         rows, problem = files.read_metrics()
         problems += [problem] if problem else []
         steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
@@ -92,7 +97,13 @@ class Campaign(CampaignFile):
         if job.stage == "final":
             test = _score(rows, steps, self.score)
         needed = test if job.stage == "final" else validation
-        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code)
+        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code, recipe)
+
+    def _recipe(self, files: record.RunFolder) -> dict[str, Any]:
+        if not files.config_path.exists():
+            return {}
+        identity = config.differences(config.respelled(read_yaml(files.config_path)), {})
+        return {key: value for key, value in identity.items() if key not in (self.rate, "evaluation")}
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -149,7 +160,7 @@ class Campaign(CampaignFile):
         return claims.decide(self.claims, self.scores(results), self.mode, self.final_seeds)
 
     def remarks(self, results: Results) -> list[str]:
-        """Return what a reader of the verdicts must know: a file that changed, final runs of several commits."""
+        """Return what a reader of the verdicts must know: a file that changed, runs of several commits or recipes."""
         code = {name for job in self.jobs if job.stage == "final" for name in results[job].code}
         commits = {name.rstrip("+") for name in code}
         lines = []
@@ -166,7 +177,16 @@ class Campaign(CampaignFile):
             )
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
-        return lines
+        return [*lines, *(line for norm in self.norms if (line := self._mixed(norm, results)))]
+
+    def _mixed(self, norm: str, results: Results) -> str:
+        """Return which keys differ among the configs of a norm's tuning and final runs; "" if none does."""
+        jobs = [job for job in self.jobs if job.norm == norm and job.stage != "pilot"]
+        recipes = [results[job].recipe for job in jobs if results[job].recipe]
+        keys = sorted({key for recipe in recipes for key in {**recipe, **recipes[0]}})
+        values = {key: list(dict.fromkeys(str(recipe.get(key)) for recipe in recipes)) for key in keys}
+        mixed = [f"{key} is {' or '.join(found)}" for key, found in values.items() if len(found) > 1]
+        return f"the tuning and final runs of {norm} have several recipes: {'; '.join(mixed)}" if mixed else ""
 
 
 class State(NamedTuple):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 
 from rmsexp import atomic, record
@@ -129,6 +130,18 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].endswith("first final run: margin 1.0 is 1.5 now")
     atomic.write_json(campaign.path, stored | {"registered": None})
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
+
+
+def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
+    """A recipe that was changed between tuning and the final runs, or between two final runs, is no longer one."""
+    campaign, _ = loaded(tmp_path)
+    for job in campaign.jobs:
+        rate = {"optim": {"lr": job.rate}, "evaluation": "validation" if job.stage == "tune" else "scored"}
+        changed = job.norm == "rms" and job.stage == "final"
+        text = yaml.safe_dump(rate | {"seed": job.seed, "batch_size": 64 if changed else 32})
+        (tmp_path / job.folder / record.CONFIG).write_text(text)
+    expected = "the tuning and final runs of rms have several recipes: batch_size is 32 or 64"
+    assert campaign.remarks(campaign.results(tmp_path)) == [expected]
 
 
 def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
