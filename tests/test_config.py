@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 
 from rmsexp import config
 from rmsexp import words as words_module
+from rmsexp.data import DataError
 
 COMBINATIONS = [
     pytest.param(task, norm, scale, marks=[] if scale == "demo" or norm in ("rms", "bn") else pytest.mark.minutes)
@@ -91,6 +93,31 @@ def test_the_setting_has_the_variant_of_a_model_but_not_the_values_that_it_deter
     overrides: list[str], setting: str
 ) -> None:
     assert config.job(["task=rnnsearch", *overrides]).setting == setting
+
+
+@pytest.mark.parametrize(("task", "endings"), [("language_model", [""]), ("rnnsearch", [".en", ".de"])])
+def test_the_setting_of_own_files_has_a_digest_of_their_contents_and_no_paths(
+    task: str, endings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / "private", tmp_path / "elsewhere"):
+        folder.mkdir()
+        for name in ("a", "b", "c"):
+            for ending in endings:
+                (folder / f"{name}{ending}").write_text(name)
+    monkeypatch.chdir(tmp_path)
+
+    def job(folder: str, train: str = "a") -> config.Job:
+        paths = [f"data.train={folder}{train}", f"data.valid={folder}b", f"data.test={folder}c"]
+        return config.job([f"task={task}", "data.name=files", *paths])
+
+    first, again = job("private/"), job(f"{tmp_path}/elsewhere/")
+    assert re.fullmatch(r"demo\+data\.name=files\+data=[0-9a-f]{8}", first.setting)
+    assert (again.setting, again.series) == (first.setting, first.series)
+    assert config.differences(first.resolved, again.resolved) == {}
+    assert config.digest(first.resolved) == config.digest(again.resolved)
+    assert job("private/", train="b").setting != first.setting
+    with pytest.raises(DataError, match="private/absent"):
+        job("private/", train="absent")
 
 
 def test_the_digest_of_a_run_stays_the_same() -> None:

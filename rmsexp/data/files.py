@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,29 @@ def digest_of(paths: Iterable[Path]) -> str:
     """
     digests = [(path.name, sha256_of(path)) for path in paths]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
+
+
+def digest_of_contents(paths: Iterable[Path]) -> str:
+    """Return a SHA-256, in hexadecimal, of the contents of files, in this order.
+
+    A file that was read before is read again only if its size or the time of its last change is another.
+
+    Raises: DataError if a file cannot be read.
+    """
+    return hashlib.sha256(repr([_sha256_of_version(path, *_version(path)) for path in paths]).encode()).hexdigest()
+
+
+def _version(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _sha256_of_version(path: Path, size: int, changed: int) -> str:  # noqa: ARG001
+    return sha256_of(path)
 
 
 def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:

@@ -125,6 +125,22 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
 
     Raises: DataError that names all missing files; DataError if a file cannot be read.
     """
+    pairs = pairs_of_files(prefixes, source, target)
+    digests = {split: [sha256_of(path) for path in paths] for split, paths in pairs.items()}
+    for split, prefix in prefixes.items():
+        _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
+    return Corpus(
+        name=f"{name} {source}-{target}",
+        digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
+        builtin=False,
+        source=source,
+        target=target,
+        splits={split: partial(read_pairs, *paths) for split, paths in pairs.items()},
+    )
+
+
+def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> dict[str, list[Path]]:
+    """Return the paths of each split's two files. Raises: DataError that names all missing files."""
     candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [
         f"{prefixes[split]}.{language} ({split})"
@@ -137,18 +153,7 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
             f"Files of parallel text exist neither plain nor as .gz: {', '.join(missing)}.\n"
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
-    pairs = {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
-    digests = {split: [sha256_of(path) for path in paths] for split, paths in pairs.items()}
-    for split, prefix in prefixes.items():
-        _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
-    return Corpus(
-        name=f"{name} {source}-{target}",
-        digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
-        builtin=False,
-        source=source,
-        target=target,
-        splits={split: partial(read_pairs, *paths) for split, paths in pairs.items()},
-    )
+    return {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
 
 
 def _digests_path(prefix: Path) -> Path:

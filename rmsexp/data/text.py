@@ -11,7 +11,7 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import unavailable
-from rmsexp.data.files import digest_of, missing, read_bytes
+from rmsexp.data.files import digest_of, digest_of_contents, missing, read_bytes
 from rmsexp.data.lambada import ORIGIN
 from rmsexp.data.synthetic import phrases
 
@@ -98,7 +98,7 @@ def joined(lines: list[str]) -> bytes:
 
 def _of_files(name: str, paths: Mapping[str, Path]) -> PlainText:
     splits = {split: partial(_read, path) for split, path in paths.items()}
-    return PlainText(name, digest_of(paths.values()), False, splits)
+    return PlainText(name, digest_of_contents(paths.values()), False, splits)
 
 
 def _read(path: Path) -> bytes:

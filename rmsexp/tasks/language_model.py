@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from rmsexp import checks, config
 from rmsexp.data import text, tokens
 from rmsexp.data.batching import even_parts
+from rmsexp.data.files import digest_of_contents
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.models.noise import Noise
@@ -58,6 +59,9 @@ class DataConfig(config.DataConfig):
         missing = [split for split in text.SPLITS if not getattr(self, split)]
         if self.name == "files" and missing:
             raise ValueError(f"data.name=files needs data.{missing[0]}, the path of a text file")
+
+    def digest_of_own_files(self) -> str:
+        return digest_of_contents(map(Path, (self.train, self.valid, self.test))) if self.name == "files" else ""
 
 
 def _report(message: str) -> None:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from rmsexp import checks, config
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.codec import EOS, PAD
+from rmsexp.data.files import digest_of_contents
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
@@ -78,6 +80,13 @@ class DataConfig(config.DataConfig):
                 f"data.name=files needs data.{missing[0]}, the path of its two files without the language: "
                 f"text/{missing[0]} for text/{missing[0]}.{self.source} and text/{missing[0]}.{self.target}"
             )
+
+    def digest_of_own_files(self) -> str:
+        if self.name != "files":
+            return ""
+        prefixes = {split: Path(getattr(self, split)) for split in ("train", "valid", "test")}
+        pairs = parallel.pairs_of_files(prefixes, self.source, self.target)
+        return digest_of_contents(itertools.chain(*pairs.values()))
 
     def text_options(self) -> translation.TextOptions:
         return translation.TextOptions(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import atomic
-from rmsexp.config import NOT_IDENTITY, LoggerConfig, flatten, shortened
+from rmsexp.config import LoggerConfig, identity, shortened
 from rmsexp.record import TIMED, Row
 from rmsexp.train import clock
 from rmsexp.train.failures import Failures
@@ -123,9 +123,8 @@ class TensorBoardLogger:
 def _hyperparameters(run: Run) -> dict[str, bool | float | str]:
     """Return the values of a run's identity except the seed: TensorBoard averages runs that have the same values."""
     values = {key: run.facts[key] for key in ("task", "scale", "setting", "series")}
-    for key, value in flatten(run.config).items():
-        if key not in NOT_IDENTITY and not key.startswith("logger") and value is not None:
-            values[key] = value if isinstance(value, bool | int | float | str) else str(value)
+    for key, value in identity(run.config).items():
+        values[key] = value if isinstance(value, bool | int | float | str) else str(value)
     return values
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.files import FLOAT32, digest_of, read_lines, write_array
+from rmsexp.data.files import FLOAT32, digest_of, digest_of_contents, read_lines, write_array
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int,
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    for function in (read_lines, lambda path: digest_of([path])):
+    for function in (read_lines, lambda path: digest_of([path]), lambda path: digest_of_contents([path])):
         with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
             function(tmp_path / "absent")
 
@@ -46,6 +46,18 @@ def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:
     assert digest_of(paths[::-1]) != before
     paths[1].write_text("two")
     assert digest_of(paths) != before
+
+
+def test_digest_of_contents_depends_on_contents_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for path, content in zip(paths, ("one", "two", "one"), strict=True):
+        path.write_text(content)
+    before = digest_of_contents(paths[:2])
+    assert digest_of_contents([paths[2], paths[1]]) == before != digest_of_contents(paths[1::-1])
+    paths[1].write_text("longer")
+    assert digest_of_contents(paths[:2]) != before
+    paths[1].write_text("two")
+    assert digest_of_contents(paths[:2]) == before
 
 
 def test_blocks_of_rows_become_one_array(tmp_path: Path) -> None:
