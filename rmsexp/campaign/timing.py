@@ -35,13 +35,17 @@ class Timing:
         return next(iter(self.jobs.values())).setting_folder
 
     def is_left(self) -> bool:
-        """Return whether there is no record of this timing yet.
+        """Return whether some series was measured in fewer processes than asked for, in the records so far.
 
-        Records of one process do not count if several are asked for.
+        As in reports, records of the same machine and code count together: a budget may end before all processes did.
         """
         records = timing_records.load(self.folder)
-        records = records[(records["kind"] == "steps") & (records["processes"] >= min(2, self.options.processes))]
-        return not any(set(self.jobs) <= set(series) for _, series in records.groupby("folder")["series"])
+        records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
+        for _, same in records.groupby(["machine", "code"], dropna=False):
+            processes = same.groupby("series")["processes"].sum()
+            if len(processes) == len(self.jobs) and processes.min() >= self.options.processes:
+                return False
+        return True
 
     def measure(self, report: Callable[[str], None]) -> None:
         """Time the steps and write the record, unless another worker is doing so or has done so.

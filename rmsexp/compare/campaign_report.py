@@ -74,7 +74,8 @@ def _metric(state: State) -> str:
 
 
 def _reading_times(states: Sequence[State], times: dict[str, Timed]) -> str:
-    sources = {times[str(state.campaign.path)].source for state in states if str(state.campaign.path) in times}
+    found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in states]
+    sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
     reading = "mean over the final seeds, and its 95 % t-interval; time: steps x seconds per step, measured interleaved"
     return "; ".join([reading, *sorted(sources)])
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from rmsexp.machine_lock import Report, measuring
-from rmsexp.record import WAITED_LIMIT
+from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, WAITED_LIMIT
 from rmsexp.train import clock, quiet
-from rmsexp.train.contention import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, Contention
+from rmsexp.train.contention import STEAL_LIMIT, Contention
 from rmsexp.train.probe import WORK, Times, probe
 
 BATCHES, PATIENCE = 20, 120.0  # batches of probes that the reference is computed from; seconds to wait for them
@@ -49,7 +49,7 @@ def _batches() -> list[Times]:
         problem = disturbance or problem
         if not disturbance:
             batches.append(batch)
-    for part, limit in SLOWDOWN_LIMITS._asdict().items():
+    for part, limit in SLOWDOWN_LIMITS.items():
         values = [getattr(batch, part) for batch in batches]
         slow = statistics.quantiles(values, n=4)[2] / statistics.median(values)
         if slow > limit:

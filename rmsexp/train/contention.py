@@ -17,16 +17,12 @@ from typing import Any
 
 import torch
 
-from rmsexp.record import WAITED_LIMIT
+from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, WAITED_LIMIT
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times, probe
 
 # Besides waiting, a run is contended if the host takes away more than STEAL_LIMIT of the time of all cores.
 STEAL_LIMIT = 0.02
-# It is contended, too, if the median of a part of at least FEWEST_PROBES probes is slower than on the quiet machine
-# by more than this factor. A single probe says little: beside a process that streams memory, about half are fast.
-SLOWDOWN_LIMITS = Times(arithmetic=1.15, memory=1.2)
-FEWEST_PROBES = 20
 # A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
 SPIKE, RECENT, FEWEST = 2.0, 50, 5
 
@@ -138,7 +134,7 @@ class Contention:
         steal = self._stolen / self._ticks if self._ticks else 0.0
         contended = self._shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
         if slowdown:
-            contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS._asdict().items())
+            contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
         return {
             "state": "contended" if contended else "clear",
             "waited": round(waited, 4),

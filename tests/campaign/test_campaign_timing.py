@@ -53,9 +53,25 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(content["processes"]) == 6
     assert reports == ["measured", f"timing  {path}"]
     assert not asked.is_left()
-    atomic.write_json(path, content | {"processes": content["processes"][:1]})  # somebody's quick look
+    atomic.write_json(path, content | {"processes": content["processes"][:5]})  # the budget was spent, or Ctrl-C
     assert asked.is_left()
     assert timed(tmp_path, "timing.norms=[ln,rms,none]", "norms=[ln,rms,none]").is_left()
+
+
+def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "measure", measured)
+    asked = timed(tmp_path, "timing.norms=[rms,ln]")
+    asked.measure(lambda _: None)
+    (path,) = tmp_path.rglob(timing_records.FILE)
+    content = readers.read_json(path)
+    atomic.write_json(path, content | {"processes": content["processes"][:4]})
+    rest = content["processes"][4:]
+    timing_records.write(content | {"processes": rest}, asked.folder)
+    assert not asked.is_left()
+    (other,) = tmp_path.rglob(f"steps1/{timing_records.FILE}")
+    newer = [process | {"session": process["session"] | {"code": "newer"}} for process in rest]
+    atomic.write_json(other, content | {"processes": newer})
+    assert asked.is_left()
 
 
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

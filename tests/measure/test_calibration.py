@@ -8,8 +8,8 @@ import pytest
 
 from rmsexp import timing
 from rmsexp.measure import calibration
+from rmsexp.record import FEWEST_PROBES
 from rmsexp.train import quiet
-from rmsexp.train.contention import FEWEST_PROBES
 from rmsexp.train.probe import Times
 
 QUIET = Times(arithmetic=0.001, memory=0.002)

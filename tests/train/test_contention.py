@@ -253,7 +253,7 @@ def watched(proc: Path, times: list[Times], slowdowns: Sequence[tuple[float, flo
     return watch
 
 
-ARITHMETIC, MEMORY = contention.SLOWDOWN_LIMITS
+ARITHMETIC, MEMORY = record.SLOWDOWN_LIMITS.values()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ BASELINE = "ln"  # times of other norms are computed from their ratio to this no
 
 
 class Timed(NamedTuple):
-    """Seconds per step by norm of a campaign, and the clock, setting and date of the records that they come from."""
+    """Seconds per step by norm of a campaign, and where they come from.
+
+    ``source``: the clock, setting and date of the timing records, and why these times are not exact, if they are not.
+    """
 
     seconds: dict[str, float]
     source: str
@@ -28,8 +31,12 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
     comparisons (:mod:`rmsexp.compare.records.comparable`), it is one with the implementation of these runs, then one
     from their machine, then the one with the highest rank and most of the norms.
+
+    A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
+    series are of the model without this option.
     """
-    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in _final(state)}
+    final = [job for job in _final(state) if "+model." not in job.norm]
+    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final}
     runs = records.runs[records.runs["folder"].isin([str(state.campaign.root / job.folder) for job in _final(state)])]
     wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
     own = timings[wanted & (timings["task"] == state.campaign.task) & timings["scale"].isin(runs["scale"])]
@@ -49,8 +56,9 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     step = float(best.rows.loc[of_baseline, "median_seconds_per_1k_steps"].iloc[0]) / 1000
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
-    other = [] if first["machine"] in machines else ["not the machine of the runs"]
-    return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *other]))
+    remarks = [] if first["machine"] in machines else ["not the machine of the runs"]
+    remarks += [f"{line}, so only the ratios of these times are reliable" for line in comparable.caution(best)]
+    return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
 
 
 def _final(state: State) -> list[Job]:

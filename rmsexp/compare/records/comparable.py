@@ -267,6 +267,10 @@ def notes(comparison: Comparison) -> list[str]:
     data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     commits = sorted({commit(record) for record in records})
     dates = sorted({str(record["started"])[:10] for record in records})
-    lines = [clock(comparison), f"{data}; {', '.join(commits)}; {' and '.join(dates)}"]
+    return [clock(comparison), f"{data}; {', '.join(commits)}; {' and '.join(dates)}", *caution(comparison)]
+
+
+def caution(comparison: Comparison) -> list[str]:
+    """Return a line that names the time states of a comparison that are not clear; none if all are clear."""
     states = sorted(set(comparison.rows["time_state"]) - {"clear"})
-    return lines + [f"time state {', '.join(states)}: other work may have slowed the steps"] * bool(states)
+    return [f"time state {', '.join(states)}: other work may have slowed the steps"] * bool(states)

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from rmsexp import readers, record
 from rmsexp.compare.records.names import norm_of, precision_of
-from rmsexp.compare.records.time_states import time_state
+from rmsexp.compare.records.time_states import run_state
 from rmsexp.rules import quantities, score
 
 Numbers = NDArray[np.float64]
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a missing or damaged file can raise
+# what reading a missing or damaged file can raise
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 class LoadedRun(NamedTuple):
@@ -116,7 +117,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "code": session.get("code"),
         "started": session.get("started"),
         **_history(stored["sessions"]),
-        "time_state": _time_state(stored["sessions"]),
+        "time_state": run_state(stored["sessions"]),
     }
     for key, value in row.items():
         if key == "seed":
@@ -152,22 +153,6 @@ def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
     commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
     known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
     return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
-
-
-def _time_state(sessions: list[dict[str, Any]]) -> str:
-    """Return the state of a run's time, from its sessions (the processes that trained it).
-
-    It is the first of these that holds. "mixed": a session is marked as not comparable, mostly because the machine,
-    the software or the code changed during the run; "contended": a session shared the processors with other work;
-    "clear": no session did; "unknown": the contention of a session is not recorded. Savings that are computed from runs
-    need clear times.
-    """
-    if not all(session.get("comparable", True) for session in sessions):
-        return "mixed"
-    states = set(map(time_state, sessions))
-    if "contended" in states:
-        return "contended"
-    return "clear" if states == {"clear"} else "unknown"
 
 
 def _by_table(folder: Path) -> _Metrics | None:

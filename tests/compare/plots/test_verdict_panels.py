@@ -9,6 +9,7 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
 from helpers.records import write_timing as write_record
 
+from rmsexp import atomic, readers
 from rmsexp.compare import load
 from rmsexp.compare.plots import verdict_figures, verdict_panels
 from rmsexp.compare.records import campaign_times, campaigns, timing_records
@@ -144,6 +145,33 @@ def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert timed.source.endswith("not the machine of the runs")
+
+
+def test_times_that_are_not_clear_are_named_as_such(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", state="contended")
+    (state,) = campaigns.states(tmp_path, [])
+    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+    assert timed is not None
+    caution = "; time state contended: other work may have slowed the steps"
+    assert timed.source.endswith(f"{caution}, so only the ratios of these times are reliable")
+
+
+def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None:
+    """The runs of rms+model.qk_norm=true have the series of rms, and a setting of their own."""
+    path = Campaign().write(tmp_path)
+    stored = readers.read_json(path)
+    for job in stored["jobs"]:
+        if job["norm"] == "none":
+            job["norm"], job["folder"] = "rms+model.qk_norm=true", job["folder"].replace("/none/", "/rms/")
+            job["folder"] = job["folder"].replace("small+", "small+model.qk_norm=true+")
+    norms = ["rms+model.qk_norm=true" if norm == "none" else norm for norm in stored["norms"]]
+    atomic.write_json(path, stored | {"norms": norms, "claims": stored["claims"][:1]})
+    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
+    (state,) = campaigns.states(tmp_path, [])
+    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+    assert timed is not None
+    assert set(timed.seconds) == {"ln", "rms"}
 
 
 def test_figures_have_a_panel_per_task_or_campaign(states: list[campaigns.State]) -> None:
