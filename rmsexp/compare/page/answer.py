@@ -67,7 +67,7 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
     for row in _shown(claims):
         undecided, quality = row["outcome"] == verdicts.UNDECIDED, formats.NO_VALUE
         if not undecided and not math.isnan(row["difference"]):
-            difference = _signed(row["difference"], row["low"], row["high"], row["level"])
+            difference = _signed(row["difference"], row["low"], row["high"], row["level"], row["score"].split()[1])
             quality = f"{difference} {row['unit']}, {row['seeds']:.0f} seeds"
         verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {row['outcome']}"
         by_quality.setdefault(quality, []).append(verdict)
@@ -90,7 +90,7 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         value = pairs.sign(mode) * factor * row["difference"]
         half = factor * row["interval"]
         seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
-        difference = _signed(value, value - half, value + half, statistics.CONFIDENCE)
+        difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
         text = f"{difference} {'points' if unit else names.metric_label(row['metric'])}"
         what = {"task": report.task, "runs": f"{report.setting}, {data}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
@@ -100,10 +100,11 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     return rows
 
 
-def _signed(value: float, low: float, high: float, level: float) -> str:
+def _signed(value: float, low: float, high: float, level: float, metric: str) -> str:
     """Return a difference with its interval at confidence ``level``, such as "+1.24 (90 %: +0.29 to +2.20)"."""
-    interval = "no interval" if math.isnan(low) else f"{100 * level:.4g} %: {low:+.2f} to {high:+.2f}"
-    return f"{value:+.2f} ({interval})"
+    difference, lower, upper = (formats.signed(number, metric) for number in (value, low, high))
+    interval = "no interval" if math.isnan(low) else f"{100 * level:.4g} %: {lower} to {upper}"
+    return f"{difference} ({interval})"
 
 
 def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:

@@ -45,24 +45,24 @@ def verdict_panel(panel: Panel) -> dict[str, Any]:
     return titles | ranges | {"zero": panel.zero, "bands": bands, "texts": texts, "marks": marks}
 
 
-def look(series: str) -> dict[str, str]:
-    """Return the label of a series, its marker, and its colours on light and on dark background."""
+def look(series: str, all_series: list[str]) -> dict[str, str]:
+    """Return the label of a series, its marker, its dashes, and its colours on light and on dark background.
+
+    ``all_series``: those in the same figure.
+    """
     colour, _, symbol = style.look(norm := names.norm_of(series))
-    marker = {"symbol": symbol, "outline": style.outline(norm)}
-    return {"norm": series, "label": names.label(series), "colour": colour, "on_dark": on_dark(colour), **marker}
+    line = {"symbol": symbol, "outline": style.outline(norm), "dash": _dash(style.dash_of(series, all_series))}
+    return {"norm": series, "label": names.label(series), "colour": colour, "on_dark": on_dark(colour), **line}
 
 
 def looks(task: str, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the :func:`look` of each series with its name, its number of seeds and its dashes.
+    """Return the :func:`look` of each series with its name and its number of seeds.
 
     Norms of the paper's curves for the task are included; those that we have not trained have 0 seeds.
     """
     curves, seeds = paper.curves(), Counter(runs["series"])
     all_series = names.in_order([*runs["series"], *curves["norm"][curves["task"] == task]])
-    return [
-        look(series) | {"series": series, "seeds": seeds[series], "dash": _dash(style.dash_of(series, all_series))}
-        for series in all_series
-    ]
+    return [look(series, all_series) | {"series": series, "seeds": seeds[series]} for series in all_series]
 
 
 def _dash(dash: style.Dash) -> str:

@@ -96,7 +96,7 @@ def _answer(first: Answer) -> dict[str, Any]:
 
 def _figure(title: str, caption: str, shown: Sequence[Panel]) -> dict[str, Any]:
     norms = names.in_order(entry.norm for panel in shown for entry in panel.marks)
-    figure = {"title": title, "caption": caption, "looks": [look(norm) for norm in norms]}
+    figure = {"title": title, "caption": caption, "looks": [look(norm, norms) for norm in norms]}
     return figure | {"panels": [(panel.title, verdict_panel(panel)) for panel in shown]}
 
 

@@ -3,8 +3,8 @@
 
 const UNIT = 46; // pixels per unit of a y axis that counts lines of text
 
-/** Return the traces of one kind of marks in a norm's colour. */
-function markTraces(entry, colour, symbol, text) {
+/** Return the traces of one kind of marks in a norm's look. `text`: the colour of text. */
+function markTraces(entry, { colour, symbol, dash }, text) {
   const shared = { type: "scatter", x: entry.x, y: entry.y, name: entry.label, hovertemplate: "%{x:.4~g}, %{y:.4~g}" };
   const marker = (symbol, size, more) => ({ mode: "markers", marker: { symbol, size, color: colour, ...more } });
   switch (entry.kind) {
@@ -21,7 +21,7 @@ function markTraces(entry, colour, symbol, text) {
       };
       return [{ ...shared, ...marker(symbol, 9), error_x: ends, hovertemplate: "%{x:+.3~g}" }];
     }
-    default: return [...band(entry, colour), { ...shared, ...marker(symbol, sizes(entry.x.length), { opacity: 1 }), mode: "lines+markers", line: { color: colour, width: 2.5 } }];
+    default: return [...band(entry, colour), { ...shared, ...marker(symbol, sizes(entry.x.length), { opacity: 1 }), mode: "lines+markers", line: { color: colour, width: 2.5, dash } }];
   }
 }
 
@@ -67,10 +67,10 @@ function panelLayout(panel, style) {
 function drawVerdicts(style) {
   for (const figure of document.querySelectorAll(".figure")) {
     const swatches = [...figure.querySelectorAll("[data-norm]")];
-    const looks = new Map(swatches.map((swatch) => [swatch.dataset.norm, [getComputedStyle(swatch).color, swatch.dataset.symbol]]));
+    const looks = new Map(swatches.map((swatch) => [swatch.dataset.norm, { colour: getComputedStyle(swatch).color, ...swatch.dataset }]));
     for (const holder of figure.querySelectorAll(".panel")) {
       const panel = JSON.parse(holder.nextElementSibling.textContent);
-      const traces = panel.marks.flatMap((entry) => markTraces(entry, ...looks.get(entry.norm), style.color));
+      const traces = panel.marks.flatMap((entry) => markTraces(entry, looks.get(entry.norm), style.color));
       Plotly.react(holder, traces, panelLayout(panel, style), { responsive: true, displayModeBar: false });
     }
   }

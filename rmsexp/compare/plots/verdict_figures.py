@@ -35,13 +35,12 @@ def draw(panels: Sequence[Panel], title: str, lines: Sequence[str]) -> Figure:
     extent = max(panel.y_range[1] - panel.y_range[0] for panel in panels)
     height = canvas.PANEL[1] if panels[0].y_title else LINE_HEIGHT * extent
     figure, grid = canvas.grid(len(panels), height, title, lines)
+    norms = names.in_order(entry.norm for panel in panels for entry in panel.marks)
     for axes, panel in zip(grid, panels, strict=True):
-        _panel(axes, panel)
+        _panel(axes, panel, norms)
         if not panel.y_title:
             axes.set_ylim(panel.y_range[1] - extent, panel.y_range[1])
-    norms = names.in_order(entry.norm for panel in panels for entry in panel.marks)
-    looks = [style.look(names.norm_of(norm)) for norm in norms]
-    handles = [Line2D([], [], color=look.colour, marker=look.marker, linewidth=style.THICK) for look in looks]
+    handles = [Line2D([], [], linewidth=style.THICK, **_look(norm, norms)) for norm in norms]
     if panels[0].y_title:
         labels = [names.label(norm) for norm in norms]
         last = grid[min(len(grid), canvas.COLUMNS) - 1]
@@ -49,7 +48,15 @@ def draw(panels: Sequence[Panel], title: str, lines: Sequence[str]) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, panel: Panel) -> None:
+def _look(norm: str, norms: list[str]) -> dict[str, Any]:
+    return {
+        "color": style.colour(names.norm_of(norm)),
+        "marker": style.marker(names.norm_of(norm)),
+        "linestyle": style.dash_of(norm, norms),
+    }
+
+
+def _panel(axes: Axes, panel: Panel, norms: list[str]) -> None:
     axes.set_title("\n".join(textwrap.wrap(panel.title, TITLE)), size=10, loc="left")
     axes.set_xlabel(panel.x_title)
     axes.set_ylabel(panel.y_title)
@@ -73,17 +80,15 @@ def _panel(axes: Axes, panel: Panel) -> None:
         layout: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "top", "parse_math": False}
         axes.text(0.015, text.y, "\n".join(text.lines), size=8, **layout)
     for entry in panel.marks:
-        _marks(axes, entry)
+        _marks(axes, entry, _look(entry.norm, norms))
 
 
-def _marks(axes: Axes, entry: Marks) -> None:
-    colour, marker, _ = style.look(names.norm_of(entry.norm))
+def _marks(axes: Axes, entry: Marks, look: dict[str, Any]) -> None:
     if entry.kind != "interval":
         marked = style.marked(len(entry.x), 0) if entry.kind == "line" else None
-        look: dict[str, Any] = {"color": colour, "marker": marker, "markevery": marked}
-        axes.plot(entry.x, entry.y, **(look | LOOKS[entry.kind]))
+        axes.plot(entry.x, entry.y, **(look | {"markevery": marked} | LOOKS[entry.kind]))
         if entry.low:
-            axes.fill_between(entry.x, entry.low, entry.high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(entry.x, entry.low, entry.high, color=look["color"], alpha=0.15, linewidth=0)
         return
     for x, y, low, high in zip(entry.x, entry.y, entry.low, entry.high, strict=True):
-        marks.interval(axes, y, x, low, high, colour, marker)
+        marks.interval(axes, y, x, low, high, look["color"], look["marker"])

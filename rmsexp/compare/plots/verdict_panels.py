@@ -18,7 +18,7 @@ from rmsexp.compare.records import curves, names, quantities, speed
 from rmsexp.compare.records.campaign_times import Timed
 from rmsexp.compare.records.campaigns import Job, State
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import verdicts
+from rmsexp.compare.tables import formats, verdicts
 
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
@@ -105,9 +105,10 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
     x_range = padded([*within, *inside[["low", "high"]].to_numpy().flat])
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
+    split, metric = str(rows["score"].iloc[0]).split()
     for row in rows.to_dict("records"):
         name = f" [{row['campaign']}]" if several else ""
-        value = "" if math.isnan(row["difference"]) else f", {row['difference']:+.2f}"
+        value = "" if math.isnan(row["difference"]) else f", {formats.signed(row['difference'], metric)}"
         lines = textwrap.wrap(f"{row['claim']}{name}: {row['outcome']}{value}", WRAP)
         texts.append(Text(y, lines))
         y -= LINE * len(lines) + GAP
@@ -116,8 +117,7 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
             bands.append(Band(-row["margin"], upper, y))
         marks += _difference(row, y, x_range)
         y -= GAP
-    metric = " ".join(map(names.metric_label, str(rows["score"].iloc[0]).split()))
-    x_title = f"advantage in {metric} ({rows['unit'].iloc[0]})"
+    x_title = f"advantage in {split} {names.metric_label(metric)} ({rows['unit'].iloc[0]})"
     return Panel(task, x_title, "", marks, x_range, (y, 0.0), zero=True, bands=bands, texts=texts)
 
 

@@ -83,7 +83,7 @@ def _compared(target: statistics.Target, step: int | None) -> str:
         return ""
     if target.scored:
         mean = f"tables compare scores: the mean of a run's last {score.SCORED} evaluations on all of {target.split}"
-        return f"{mean}; curves of {names.split_label(names.INTERIM).rstrip(':')}, are not part of it"
+        return f"{mean}; curves of {names.split_label(names.INTERIM, target.metric).rstrip(':')}, are not part of it"
     return f"tables compare at step {step}, the last at which all averaged runs were evaluated"
 
 

@@ -25,7 +25,8 @@ NAMES = {
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
 INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
-SPLITS = {INTERIM: f"valid, {score.INTERIM_EXAMPLES} examples, greedy:"}
+SEARCHED = ("bleu", "chrf")  # metrics of texts that are searched for, greedily in interim evaluations
+FINE = ("bits_per_byte", "loss")  # metrics whose differences are shown with four decimals instead of two
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10", "bits_per_byte": "bits per byte"}
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
@@ -46,7 +47,7 @@ def norm_of(series: str) -> str:
 def label(series: str) -> str:
     """Return the name of a series for people, such as "pRMSNorm p=0.5" for "prms+p=0.5"."""
     norm, *overrides = series.split("+")
-    return " ".join([NAMES.get(norm, norm), *overrides])
+    return " ".join([NAMES.get(norm, norm), *(override.removeprefix("model.") for override in overrides)])
 
 
 def without_impl(series: str) -> str:
@@ -70,9 +71,10 @@ def metric_label(metric: str) -> str:
     return METRICS.get(metric, metric)
 
 
-def split_label(split: str) -> str:
-    """Return the name of a split for people, to be followed by a metric."""
-    return SPLITS.get(split, split)
+def split_label(split: str, metric: str) -> str:
+    """Return the name of a split for people, to be followed by the metric, such as "valid, 256 examples, greedy:"."""
+    greedy = ", greedy" if metric in SEARCHED else ""
+    return f"valid, {score.INTERIM_EXAMPLES} examples{greedy}:" if split == INTERIM else split
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:

@@ -79,7 +79,7 @@ def missing(records: Records) -> str:
 
 def words(quantity: Quantity) -> str:
     """Return a quantity's name for people, such as "valid BLEU"."""
-    return f"{names.split_label(quantity.split)} {quantity.label}"
+    return f"{names.split_label(quantity.split, quantity.metric)} {quantity.label}"
 
 
 def title(quantity: Quantity) -> str:

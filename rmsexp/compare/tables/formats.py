@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rmsexp.compare.records.names import scale_and_unit
+from rmsexp.compare.records.names import FINE, scale_and_unit
 from rmsexp.compare.records.ratios import Interval
 
 NO_VALUE = "\N{EN DASH}"
@@ -44,6 +44,11 @@ def two_decimals(value: float, metric: str) -> str:
     """Return a metric with two decimals and its unit, such as "9.51 %", or ``NO_VALUE`` for NaN."""
     factor, unit = scale_and_unit(metric)
     return NO_VALUE if math.isnan(value) else f"{value * factor:.2f} {unit}".rstrip()
+
+
+def signed(value: float, metric: str) -> str:
+    """Return a difference in the displayed unit with its sign and two or four decimals, such as "+0.51"."""
+    return f"{value:+.{4 if metric in FINE else 2}f}"
 
 
 def difference(value: float, metric: str, form: str) -> str:

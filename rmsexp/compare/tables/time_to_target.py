@@ -121,7 +121,7 @@ def title(goal: Level) -> str:
     value = formats.quality(goal.value, goal.metric)
     few, many = goal.evaluations
     count = f"{few} evaluations per run" if few == many else f"{few} to {many} evaluations per run"
-    metric = f"{names.split_label(goal.split)} {names.metric_label(goal.metric)}"
+    metric = f"{names.split_label(goal.split, goal.metric)} {names.metric_label(goal.metric)}"
     return f"Time until {metric} is {value} ({goal.source}; {count})"
 
 

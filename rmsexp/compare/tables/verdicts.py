@@ -105,8 +105,9 @@ def _difference(row: dict[Any, Any]) -> str:
     """Return a difference with its interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
         return formats.NO_VALUE
-    interval = "no interval" if math.isnan(row["low"]) else f"{row['low']:+.2f} to {row['high']:+.2f}"
-    return f"{row['difference']:+.2f} ({interval}) {row['unit']}"
+    difference, low, high = (formats.signed(row[key], row["score"].split()[1]) for key in ("difference", "low", "high"))
+    interval = "no interval" if math.isnan(row["low"]) else f"{low} to {high}"
+    return f"{difference} ({interval}) {row['unit']}"
 
 
 def matrix(states: Sequence[State]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rmsexp import atomic, readers
 from rmsexp.compare import load
 from rmsexp.compare.plots import verdict_figures, verdict_panels
 from rmsexp.compare.records import campaign_times, campaigns, timing_records
+from rmsexp.compare.tables.verdicts import matrix
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def test_quality_at_equal_time(root: Path, states: list[campaigns.State]) -> Non
     (panel,) = verdict_panels.equal_time(states, records, {str(states[0].campaign.path): found})
     ends = {entry.norm: entry.x[-1] for entry in panel.marks}
     assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
-    assert panel.y_title == "valid, 256 examples, greedy: error (%)"
+    assert panel.y_title == "valid, 256 examples: error (%)"
     assert all(len(entry.low) == len(entry.x) == 20 for entry in panel.marks)
 
 
@@ -172,6 +174,28 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert set(timed.seconds) == {"ln", "rms"}
+
+
+def test_small_differences_have_four_decimals(tmp_path: Path) -> None:
+    level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
+    shared = {"task": "language_model", "metric": "bits_per_byte", "level": level}
+    Campaign(**shared, claims=[EQUAL | {"margin": 0.02}]).write(tmp_path)
+    states = campaigns.states(tmp_path, [])
+    (panel,) = verdict_panels.differences(states)
+    assert " ".join(panel.texts[0].lines).endswith(f"{states[0].verdicts[0].difference:+.4f}")
+    assert re.search(r"\+0\.\d{4} \(-0\.\d{4} to \+0\.\d{4}\) bits per byte", matrix(states).loc[0, "language_model"])
+
+
+def test_variants_of_a_norm_differ_in_dashes(tmp_path: Path) -> None:
+    variants = ("rms", "rms+gain=false", "rms+model.qk_norm=true")
+    rates = dict.fromkeys(variants, 0.002)
+    Campaign(level=dict.fromkeys(variants, 2.0), best=rates, claims=[EQUAL | {"b": variants[1]}]).write(tmp_path)
+    figure = verdict_figures.draw(verdict_panels.rates(campaigns.states(tmp_path, [])), "title", [])
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["RMSNorm", "RMSNorm gain=false", "RMSNorm qk_norm=true"]
+    drawn = {line.get_linestyle() + str(line._dash_pattern) for line in axes.lines if line.get_linestyle() != "None"}
+    assert len(drawn) == 3
 
 
 def test_figures_have_a_panel_per_task_or_campaign(states: list[campaigns.State]) -> None:

@@ -80,7 +80,7 @@ def test_scores_are_named_so(scored: Records) -> None:
 def test_curves_are_of_the_interim_evaluations(scored: Records) -> None:
     found = quantities.recorded(scored)
     assert [one.name for one in found] == ["train_loss", "interim_loss", "interim_error"]
-    assert quantities.title(found[-1]) == "valid, 256 examples, greedy: error (%)"
+    assert quantities.title(found[-1]) == "valid, 256 examples: error (%)"
     chart = panels.chart(scored, found[-1], panels.Limits(100, 100))
     assert {len(seed.x) for curve in chart.panels["step"].curves for seed in curve.seeds} == {20}
 
@@ -89,7 +89,7 @@ def test_the_time_to_a_level_is_taken_from_interim_evaluations(scored: Records) 
     goal = time_to_target.level(scored)
     assert goal is not None
     assert goal.split == "interim"
-    assert time_to_target.title(goal).startswith("Time until valid, 256 examples, greedy: error is ")
+    assert time_to_target.title(goal).startswith("Time until valid, 256 examples: error is ")
 
 
 def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:
