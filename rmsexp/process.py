@@ -107,7 +107,7 @@ def open_standard_streams() -> None:
             os.set_inheritable(number, True)
 
 
-# --- processes of one run
+# --- launchers: processes of one run, and processes that are started again
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -118,6 +118,12 @@ def rank_and_size() -> tuple[int, int]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def is_restarted() -> bool:
+    """Return whether torchrun (--max-restarts) or SLURM (a requeued job) has started this process's command before."""
+    counts = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+    return any(count not in ("", "0") for count in counts)
 
 
 # --- signals

@@ -15,7 +15,7 @@ import yaml
 from torch import nn
 
 from rmsexp import atomic, config, lock, process, record, tasks
-from rmsexp.command_line import ReportedError, brief, memory_message
+from rmsexp.command_line import ReportedError, brief, memory_message, report
 from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.machine_lock import Pause
@@ -122,6 +122,8 @@ ALONE = Around()
 def execute(job: config.Job, around: Around = ALONE) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
+    A launcher that repeats the command has ``force`` ignored: the run of the first time continues.
+
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
@@ -133,7 +135,9 @@ def execute(job: config.Job, around: Around = ALONE) -> Outcome:
 def _execute(job: config.Job, around: Around) -> Outcome:
     folder = record.RunFolder(job.folder)
     with folder.locked():
-        if job.config.force:
+        if job.config.force and (process.is_restarted() if around.group is None else around.group.is_restarted):
+            report("force=true is ignored, because torchrun or SLURM has started this command again")
+        elif job.config.force:
             folder.move_aside()
         earlier, warnings = Earlier.read(folder), list[str]()
         try:

@@ -108,6 +108,18 @@ def test_force_moves_the_old_run_aside(bench: Bench) -> None:
     assert list(record.find_runs(bench.results)) == [bench.folder()]
 
 
+@pytest.mark.parametrize("launcher", ["TORCHELASTIC", "SLURM"])
+def test_a_command_that_a_launcher_repeats_continues_its_run(
+    launcher: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench("force=true", "max_steps=2")
+    monkeypatch.setenv(f"{launcher}_RESTART_COUNT", "1")
+    done = bench("force=true", "max_steps=4")
+    assert "continuing at step 2" in done.err
+    assert "rmsexp: force=true is ignored, because torchrun or SLURM has started this command again\n" in done.err
+    assert not bench.folder().with_name("seed0.old0").exists()
+
+
 def test_two_processes_never_write_one_run(bench: Bench) -> None:
     with record.RunFolder(bench.folder()).locked():
         for words in ([], ["force=true"], ["-m"]):

@@ -15,9 +15,10 @@ from rmsexp import app, config, process
 from rmsexp.compare.records.one_run import _machine
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed import heartbeat
-from rmsexp.train.distributed.group import Group, each
+from rmsexp.train.distributed.group import Group, LostError, each
 from rmsexp.train.distributed.heartbeat import Heartbeat
 from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.train.loop import Diverged
 
 EQUALITY = Path(__file__).parents[2] / "scripts" / "distributed_equality.py"
 
@@ -109,8 +110,22 @@ class Threads:
     def gather(self, value: Any) -> list[Any]:
         return [self.others[0], value, self.others[1]]
 
+    def require_alive(self) -> None:
+        pass
+
     require_equal = Group.require_equal
     interleaved = Group.interleaved
+
+
+def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun counts a restart only on the host whose process has failed."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
+    for others in ((False, False), (False, True)):
+        both = {tuple: [("a", 1), ("b", 2)], bool: list(others)}
+        monkeypatch.setattr(Group, "gather", lambda _, value, both=both: both[type(value)])
+        store: Any = SimpleNamespace(clone=lambda: None)
+        assert Group(store, torch.device("cpu")).is_restarted == any(others)
 
 
 def test_results_of_shared_work_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,25 +166,87 @@ class Store:
         return self.values[key]
 
 
-@pytest.mark.parametrize("beating", [True, False])
-def test_a_process_without_heartbeat_is_lost(beating: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that waits for it saves and ends; a process that computes learns of it when it next waits."""
+ENDED_THREAD = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the statuses with which the heartbeat's thread ends the process; here it ends the thread."""
+    statuses: list[int] = []
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        raise SystemExit
+
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "LIMIT_SECONDS", 0.2)
-    exits: list[int] = []
-    saved: list[bool] = []
-    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(_exit=exits.append))
+    monkeypatch.setattr(heartbeat, "os", SimpleNamespace(_exit=end))
+    return statuses
+
+
+def beats(beating: bool) -> Heartbeat:
     store: Any = Store(beating)
-    beats = Heartbeat(store, 0, 2)
-    with beats.running(lambda: saved.append(True)):
-        with beats.waiting():
-            torch.ones(1)
+    return Heartbeat(store, 0, 2)
+
+
+@ENDED_THREAD
+@pytest.mark.parametrize("beating", [True, False])
+def test_a_process_without_heartbeat_is_lost(beating: bool, exits: list[int]) -> None:
+    """The process that waits for it saves and ends; a process that computes learns of it when it next waits."""
+    saved: list[bool] = []
+    beat = beats(beating)
+    with beat.running(lambda: saved.append(True)):
+        with beat.waiting():
             heartbeat.threading.Event().wait(1.0)
-        assert (exits[:1], saved[:1]) == ([], []) if beating else ([1], [True])
+        assert (exits, saved) == ([], []) if beating else ([1], [True])
         if not beating:
-            with pytest.raises(RuntimeError, match="process 1 of the run has not answered"), beats.waiting():
+            with pytest.raises(RuntimeError, match="process 1 of the run has not answered"), beat.waiting():
                 pass
-    assert store.values["beat0"] == (b"done" if beating else store.values["beat0"])
+    if beating:
+        assert beat._store.get("beat0") == b"done"
+
+
+@ENDED_THREAD
+def test_a_process_that_computes_for_long_ends_with_a_message(
+    exits: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved: list[bool] = []
+    with beats(False).running(lambda: saved.append(True)):
+        heartbeat.threading.Event().wait(1.0)
+    assert (exits, saved) == ([1], [])
+    assert "process 1 of the run has not answered for 0 seconds, and this one computes" in capsys.readouterr().err
+
+
+@ENDED_THREAD
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Diverged(3, "the training objective")])
+def test_a_process_ends_also_if_it_cannot_save(
+    error: Exception, exits: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    beat = beats(False)
+    with beat.running(fail), beat.waiting():
+        heartbeat.threading.Event().wait(1.0)
+    assert exits == [1]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"rmsexp: the last step could not be saved ({error}); the last checkpoint remains"
+
+
+def test_shared_work_ends_between_two_items_if_a_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation may take minutes before it waits for the other processes."""
+    beat, done = beats(False), list[int]()
+    group = Group.__new__(Group)
+    group.rank, group.size, group._heartbeat, group.interrupt = 0, 2, beat, Interrupt(joint=True)
+    monkeypatch.setattr("rmsexp.train.distributed.group._group", group)
+
+    def work(item: int) -> None:
+        done.append(item)
+        beat.lost = "process 1 of the run has not answered"
+
+    with pytest.raises(LostError, match="process 1 of the run has not answered.*repeat the command"):
+        each(work, range(8))
+    assert done == [0]
 
 
 def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:

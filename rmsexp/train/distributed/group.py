@@ -36,6 +36,7 @@ class LostError(ReportedError, RuntimeError):
 class Group:
     """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
 
+    ``is_restarted``: whether torchrun has started them before; if one fails, only its own host counts this.
     ``stop``: the number of the signal with which all processes stop after the present step, or None.
     """
 
@@ -47,6 +48,7 @@ class Group:
         self._store, self._heartbeat = store, Heartbeat(store.clone(), self.rank, self.size)
         self.pids = self.gather((platform.node(), os.getpid()))
         self.hosts = sorted({host for host, _ in self.pids})
+        self.is_restarted = any(self.gather(process.is_restarted()))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,6 +102,11 @@ class Group:
         with self._waiting():
             dist.barrier()
 
+    def require_alive(self) -> None:
+        """Raise LostError if another process of the run is known to be lost."""
+        with self._waiting():
+            pass
+
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise ReportedError if one of these facts differs between the processes, with its name."""
         for rank, others in enumerate(self.gather(facts)):
@@ -151,7 +158,9 @@ class Group:
             with self._heartbeat.waiting():
                 yield
         except RuntimeError as error:
-            if "Timed out" in str(error):
+            if self._heartbeat.lost is not None:
+                reason = self._heartbeat.lost
+            elif "Timed out" in str(error):
                 reason = "no message within distributed.timeout"
             else:
                 silent = ", ".join(map(str, self._heartbeat.silent()))
@@ -198,7 +207,7 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
 
     Tensors in the results of several processes are on the CPU.
 
-    Raises: Interrupted if one of several processes has got a signal.
+    Raises: Interrupted if one of several processes has got a signal; LostError before the next item if one is lost.
     """
     group = _group
     if group is None:
@@ -208,6 +217,7 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         stop = group.interrupt.received
         if stop is not None:
             break
+        group.require_alive()
         results.append(function(item))
     gathered = group.gather((stop, results))
     for signum, _ in gathered:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rmsexp.command_line import report
 from rmsexp.train.clock import Stopwatch
 
 if TYPE_CHECKING:
@@ -22,15 +22,18 @@ DONE = "done"  # the last beat of a process that has left the run in order
 class Heartbeat:
     """A thread that writes beats to the store of the run's processes, and reads those of others.
 
-    Process 0 reads the beats of all others, which read those of process 0. If a process is lost, this one ends: if it
-    waits for a message, after a call of ``on_loss``; otherwise :meth:`waiting` raises RuntimeError when it begins.
+    Process 0 reads the beats of all others, which read those of process 0. If a process is lost, this one ends with a
+    message: if it waits for the others, after a call of ``on_loss``; otherwise :meth:`waiting` raises RuntimeError when
+    it begins. A process that does not begin to wait for ``LIMIT_SECONDS`` ends without a call.
+
+    ``lost``: a message about a process that is lost, or None.
     """
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store, self._rank = store, rank
         self._watched = range(1, size) if rank == 0 else range(1)
         self._beats: dict[int, tuple[str, Stopwatch]] = {}  # the last beat of each watched process, and its age
-        self._lost: str | None = None
+        self.lost: str | None = None
         self._is_waiting = False
         self._waking = threading.Lock()  # held by the thread while it ends the process
 
@@ -50,8 +53,8 @@ class Heartbeat:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Inside the context, this process waits for messages. Raises: RuntimeError if a process is lost."""
-        if self._lost is not None:
-            raise RuntimeError(self._lost)
+        if self.lost is not None:
+            raise RuntimeError(self.lost)
         self._is_waiting = True
         try:
             yield
@@ -92,13 +95,23 @@ class Heartbeat:
         return None
 
     def _end(self, ended: threading.Event, lost: str, on_loss: Callable[[], None]) -> None:
-        self._lost = lost
+        self.lost = lost
         watch = Stopwatch()
         while not ended.wait(0.1) and watch.seconds < LIMIT_SECONDS:
             with self._waking:
                 if self._is_waiting:
-                    print(f"rmsexp: {lost}; repeat the command to continue the run", file=sys.stderr, flush=True)
-                    on_loss()
-                    os._exit(1)
+                    _exit(lost, on_loss)
         if not ended.is_set():
-            os._exit(1)
+            _exit(f"{lost}, and this one computes without a pause, so the last checkpoint remains")
+
+
+def _exit(lost: str, on_loss: Callable[[], None] | None = None) -> None:
+    """End this process with a message, after a call of ``on_loss``, whatever that raises."""
+    try:
+        report(f"{lost}; repeat the command to continue the run")
+        if on_loss is not None:
+            on_loss()
+    except Exception as error:
+        report(f"the last step could not be saved ({error or type(error).__name__}); the last checkpoint remains")
+    finally:
+        os._exit(1)

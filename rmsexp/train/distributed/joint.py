@@ -129,10 +129,11 @@ class JointTrainer(Trainer):
 
     def run(self) -> None:
         """Train as one process does. Raises, besides: LostError."""
-        with self._interrupt.deferred(), self._group.guarded(self._save_after_loss):
+        with self._interrupt.deferred():
             try:
-                super().run()
-            except LostError:
+                with self._group.guarded(self._save_after_loss):
+                    super().run()
+            except LostError:  # here the heartbeat, which ends a process that does not wait for others, has stopped
                 self._save_after_loss()
                 raise
 
