@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,10 +125,11 @@ def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
     for others in ((False, False), (False, True)):
-        both = {tuple: [("a", 1), ("b", 2)], bool: list(others)}
-        monkeypatch.setattr(Group, "gather", lambda _, value, both=both: both[type(value)])
-        store: Any = SimpleNamespace(clone=lambda: None)
-        assert Group(store, torch.device("cpu")).is_restarted == any(others)
+        values = {tuple: [("a", 1), ("b", 2)], bool: list(others)}
+        monkeypatch.setattr(Group, "gather", lambda _, value, values=values: values[type(value)])
+        both = Group(torch.distributed.HashStore(), torch.device("cpu"))
+        both.leave()
+        assert both.is_restarted == any(others)
 
 
 def test_results_of_shared_work_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,25 +188,29 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return statuses
 
 
-def beats(beating: bool) -> Heartbeat:
-    store: Any = Store(beating)
-    return Heartbeat(store, 0, 2)
+@contextmanager
+def beating(others: bool, on_loss: Callable[[], object]) -> Iterator[Heartbeat]:
+    store: Any = Store(others)
+    beat = Heartbeat(store, 0, 2)
+    beat.on_loss = on_loss  # type: ignore[assignment]
+    beat.start()
+    yield beat
+    beat.stop()
 
 
 @ENDED_THREAD
-@pytest.mark.parametrize("beating", [True, False])
-def test_a_process_without_heartbeat_is_lost(beating: bool, exits: list[int]) -> None:
+@pytest.mark.parametrize("others", [True, False])
+def test_a_process_without_heartbeat_is_lost(others: bool, exits: list[int]) -> None:
     """The process that waits for it saves and ends; a process that computes learns of it when it next waits."""
     saved: list[bool] = []
-    beat = beats(beating)
-    with beat.running(lambda: saved.append(True)):
+    with beating(others, lambda: saved.append(True)) as beat:
         with beat.waiting():
             heartbeat.threading.Event().wait(1.0)
-        assert (exits, saved) == ([], []) if beating else ([1], [True])
-        if not beating:
+        assert (exits, saved) == ([], []) if others else ([1], [True])
+        if not others:
             with pytest.raises(RuntimeError, match="process 1 of the run has not answered"), beat.waiting():
                 pass
-    if beating:
+    if others:
         assert beat._store.get("beat0") == b"done"
 
 
@@ -211,7 +219,7 @@ def test_a_process_that_computes_for_long_ends_with_a_message(
     exits: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved: list[bool] = []
-    with beats(False).running(lambda: saved.append(True)):
+    with beating(False, lambda: saved.append(True)):
         heartbeat.threading.Event().wait(1.0)
     assert (exits, saved) == ([1], [])
     assert "process 1 of the run has not answered for 0 seconds, and this one computes" in capsys.readouterr().err
@@ -225,28 +233,87 @@ def test_a_process_ends_also_if_it_cannot_save(
     def fail() -> None:
         raise error
 
-    beat = beats(False)
-    with beat.running(fail), beat.waiting():
+    with beating(False, fail) as beat, beat.waiting():
         heartbeat.threading.Event().wait(1.0)
     assert exits == [1]
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"rmsexp: the last step could not be saved ({error}); the last checkpoint remains"
 
 
+def group(store: Any, rank: int) -> Group:
+    """Return process ``rank`` of two, without communication but that of the store. Nobody has begun to beat."""
+    made = Group.__new__(Group)
+    made.rank, made.size, made.interrupt = rank, 2, Interrupt(joint=True)
+    made._store, made._heartbeat = store, Heartbeat(store, rank, 2)
+    return made
+
+
 def test_shared_work_ends_between_two_items_if_a_process_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation may take minutes before it waits for the other processes."""
-    beat, done = beats(False), list[int]()
-    group = Group.__new__(Group)
-    group.rank, group.size, group._heartbeat, group.interrupt = 0, 2, beat, Interrupt(joint=True)
-    monkeypatch.setattr("rmsexp.train.distributed.group._group", group)
+    first, done = group(None, 0), list[int]()
+    monkeypatch.setattr("rmsexp.train.distributed.group._group", first)
 
     def work(item: int) -> None:
         done.append(item)
-        beat.lost = "process 1 of the run has not answered"
+        first._heartbeat.lost = "process 1 of the run has not answered"
 
-    with pytest.raises(LostError, match="process 1 of the run has not answered.*repeat the command"):
+    with pytest.raises(LostError, match=r"process 1 of the run has not answered.*repeat the command"):
         each(work, range(8))
     assert done == [0]
+
+
+def test_the_last_step_is_saved_after_the_heartbeat_has_stopped() -> None:
+    first, saved = group(torch.distributed.HashStore(), 0), list[bool]()
+    first._heartbeat.start()
+
+    def lose_the_other() -> None:
+        with first.guarded(lambda: saved.append(first._heartbeat._thread.is_alive())):
+            first._heartbeat.lost = "process 1 of the run has not answered"
+            first.require_alive()
+
+    with pytest.raises(LostError):
+        lose_the_other()
+    assert saved == [False]
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
+    """Return the processes of a run with one on each of two hosts; they beat."""
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
+    store = torch.distributed.HashStore()
+    both = [group(store, rank) for rank in range(2)]
+    for one in both:
+        one._heartbeat.start()
+    return both
+
+
+def test_all_wait_for_the_host_that_prepares_its_data_last(hosts: list[Group]) -> None:
+    done: list[str] = []
+
+    def prepare(rank: int) -> None:
+        with hosts[rank].turn():
+            heartbeat.threading.Event().wait(0.5 * rank)
+            done.append(f"{rank} is ready")
+        done.append("training begins")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prepare, range(2)))
+    for one in hosts:
+        one.leave()
+    assert done == ["0 is ready", "1 is ready", *["training begins"] * 2]
+
+
+def test_a_host_that_fails_to_prepare_its_data_ends_the_wait(hosts: list[Group]) -> None:
+    first, second = hosts
+
+    def prepare() -> None:
+        with first.turn():
+            second.leave()  # as after an error
+
+    with pytest.raises(LostError, match="process 1 has ended"):
+        prepare()
+    first.leave()
 
 
 def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:

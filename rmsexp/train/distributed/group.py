@@ -49,6 +49,7 @@ class Group:
         self.pids = self.gather((platform.node(), os.getpid()))
         self.hosts = sorted({host for host, _ in self.pids})
         self.is_restarted = any(self.gather(process.is_restarted()))
+        self._heartbeat.start()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -117,23 +118,44 @@ class Group:
 
     @contextmanager
     def guarded(self, on_loss: Callable[[], None]) -> Iterator[None]:
-        """Inside the context, end this process if another one does not answer (:class:`Heartbeat`)."""
-        with self._heartbeat.running(on_loss):
+        """Call ``on_loss`` before this process ends because another one is lost in the context (:class:`Heartbeat`)."""
+        self._heartbeat.on_loss = on_loss
+        try:
             yield
+        except LostError:
+            self._heartbeat.stop()  # which ends a process that does not wait for others for a while
+            on_loss()
+            raise
+        finally:
+            self._heartbeat.on_loss = None
+
+    def leave(self) -> None:
+        """Tell the other processes that this one leaves the run."""
+        self._heartbeat.stop()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Let process 0 do what is in the context first, then one process of each other host, then the others.
 
-        Data are thus prepared once if the hosts share the folder of the data, and else once on each host.
+        Data are thus prepared once if the hosts share the folder of the data, and else once on each host. All wait for
+        the last one, for as long as it takes: ``distributed.timeout`` begins afterwards.
         """
         hosts, local = int(os.environ.get("GROUP_WORLD_SIZE", "1")), local_rank()
         before = 0 if self.rank == 0 else 1 if local == 0 else hosts
-        while self._store.add("prepared", 0) < before:
-            Event().wait(POLL_SECONDS)
+        self._poll(lambda: self._store.add("prepared", 0) >= before)
         yield
         if local == 0:
             self._store.add("prepared", 1)
+        self._store.add("ready", 1)
+        self._poll(lambda: self._store.add("ready", 0) >= self.size)
+
+    def _poll(self, is_done: Callable[[], bool]) -> None:
+        """Wait until ``is_done()``. Raises: LostError if a process is lost, or has left the run before."""
+        with self._waiting():
+            while not is_done():
+                if self._heartbeat.left() and not is_done():
+                    raise RuntimeError("a process has left the run")
+                Event().wait(POLL_SECONDS)
 
     def announce(self, begins: bool) -> None:
         """As process 0, say whether the run begins. Only the first announcement counts."""
@@ -141,8 +163,7 @@ class Group:
 
     def begins(self) -> bool:
         """Wait until process 0 has said whether the run begins, and return it."""
-        while not self._store.check(["begins"]):
-            Event().wait(POLL_SECONDS)
+        self._poll(lambda: self._store.check(["begins"]))
         return self._store.get("begins") == b"True"
 
     def wait_for_end(self) -> None:
@@ -163,8 +184,8 @@ class Group:
             elif "Timed out" in str(error):
                 reason = "no message within distributed.timeout"
             else:
-                silent = ", ".join(map(str, self._heartbeat.silent()))
-                reason = f"process {silent} has ended" if silent else "another process has ended"
+                ended = ", ".join(map(str, self._heartbeat.left() or self._heartbeat.silent()))
+                reason = f"process {ended} has ended" if ended else "another process has ended"
             raise LostError(f"the run has lost a process ({reason}); repeat the command to continue") from error
 
 
@@ -198,6 +219,8 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
             with suppress(RuntimeError):  # torchrun, which keeps the store, may have ended
                 _group.announce(begins=False)
                 store.set("ended", "True")
+        if _group is not None:
+            _group.leave()
         _group = None
         dist.destroy_process_group()
 

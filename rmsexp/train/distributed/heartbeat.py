@@ -26,29 +26,29 @@ class Heartbeat:
     message: if it waits for the others, after a call of ``on_loss``; otherwise :meth:`waiting` raises RuntimeError when
     it begins. A process that does not begin to wait for ``LIMIT_SECONDS`` ends without a call.
 
-    ``lost``: a message about a process that is lost, or None.
+    ``on_loss``: is called in the thread, while the main thread waits for a message; None: nothing is called. ``lost``:
+    a message about a process that is lost, or None.
     """
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store, self._rank = store, rank
         self._watched = range(1, size) if rank == 0 else range(1)
         self._beats: dict[int, tuple[str, Stopwatch]] = {}  # the last beat of each watched process, and its age
+        self.on_loss: Callable[[], None] | None = None
         self.lost: str | None = None
         self._is_waiting = False
         self._waking = threading.Lock()  # held by the thread while it ends the process
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    @contextmanager
-    def running(self, on_loss: Callable[[], None]) -> Iterator[None]:
-        """Beat inside the context. ``on_loss`` is called in the thread, while the main thread waits for a message."""
-        ended = threading.Event()
+    def start(self) -> None:
         self._beats = {rank: ("", Stopwatch()) for rank in self._watched}
-        thread = threading.Thread(target=self._run, args=(ended, on_loss), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell the other processes that this one leaves the run."""
+        self._stopping.set()
+        self._thread.join()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -62,20 +62,22 @@ class Heartbeat:
             with self._waking:
                 self._is_waiting = False
 
+    def left(self) -> list[int]:
+        """Return the watched processes that have left the run."""
+        return [rank for rank, (beat, _) in self._beats.items() if beat == DONE]
+
     def silent(self) -> list[int]:
         """Return the watched processes that have missed two beats, after waiting so long that one can tell."""
-        if not self._beats:
-            return []
         threading.Event().wait(3 * BEAT_SECONDS)
         return [rank for rank, (beat, age) in self._beats.items() if beat != DONE and age.seconds > 2 * BEAT_SECONDS]
 
-    def _run(self, ended: threading.Event, on_loss: Callable[[], None]) -> None:
+    def _run(self) -> None:
         number = 0
-        while not ended.wait(BEAT_SECONDS):
+        while not self._stopping.wait(BEAT_SECONDS):
             number += 1
-            lost = self._beat(str(number))
-            if lost is not None:
-                self._end(ended, lost, on_loss)
+            self.lost = self._beat(str(number))
+            if self.lost is not None:
+                self._end(self.lost)
                 return
         self._beat(DONE)
 
@@ -94,18 +96,17 @@ class Heartbeat:
             return "the store that torchrun keeps for the processes of the run does not answer"
         return None
 
-    def _end(self, ended: threading.Event, lost: str, on_loss: Callable[[], None]) -> None:
-        self.lost = lost
+    def _end(self, lost: str) -> None:
         watch = Stopwatch()
-        while not ended.wait(0.1) and watch.seconds < LIMIT_SECONDS:
+        while not self._stopping.wait(0.1) and watch.seconds < LIMIT_SECONDS:
             with self._waking:
                 if self._is_waiting:
-                    _exit(lost, on_loss)
-        if not ended.is_set():
-            _exit(f"{lost}, and this one computes without a pause, so the last checkpoint remains")
+                    _exit(lost, self.on_loss)
+        if not self._stopping.is_set():
+            _exit(f"{lost}, and this one computes without a pause, so the last checkpoint remains", None)
 
 
-def _exit(lost: str, on_loss: Callable[[], None] | None = None) -> None:
+def _exit(lost: str, on_loss: Callable[[], None] | None) -> None:
     """End this process with a message, after a call of ``on_loss``, whatever that raises."""
     try:
         report(f"{lost}; repeat the command to continue the run")

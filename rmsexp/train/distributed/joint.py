@@ -14,7 +14,7 @@ from rmsexp import record
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
-from rmsexp.train.distributed.group import Group, LostError
+from rmsexp.train.distributed.group import Group
 from rmsexp.train.distributed.sums import KINDS
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Start, Trainer
@@ -129,13 +129,8 @@ class JointTrainer(Trainer):
 
     def run(self) -> None:
         """Train as one process does. Raises, besides: LostError."""
-        with self._interrupt.deferred():
-            try:
-                with self._group.guarded(self._save_after_loss):
-                    super().run()
-            except LostError:  # here the heartbeat, which ends a process that does not wait for others, has stopped
-                self._save_after_loss()
-                raise
+        with self._interrupt.deferred(), self._group.guarded(self._save_after_loss):
+            super().run()
 
     def _warm_up(self) -> None:
         super()._warm_up()
