@@ -12,7 +12,7 @@ import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +81,7 @@ class RayWorker(Worker):
             cpus = run.config.threads or 1
             cluster = ray.cluster_resources()
             gpus = int(run.config.device == "cuda" or (run.config.device == "auto" and cluster.get("GPU", 0) >= 1))
-            at_once = max(int(node["Resources"].get("CPU", 0) // cpus) for node in ray.nodes())
+            at_once = _at_once(ray.nodes(), cpus, gpus)
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": RETRIES}
             code, where = provenance.code(), str(Path.cwd())
             task = ray.remote(_do).options(**options).remote(run.overrides, self.config_dir, where, code, at_once)
@@ -99,6 +99,19 @@ class RayWorker(Worker):
         if done.outcome is not None:
             self.report(f"{done.outcome.status} on {done.node}: {self.runs.headline(job)}")
             self._note(job, done.outcome)
+
+
+def _at_once(nodes: Sequence[Mapping[str, Any]], cpus: int, gpus: int) -> int:
+    """Return how many runs with so many CPUs and GPUs one of the nodes can do at the same time; the largest number.
+
+    Raises: ReportedError if none can do one: its task would wait for ever, and Ray's warning is not shown.
+    """
+    resources = [node["Resources"] for node in nodes if node["Alive"]]
+    enough = [one["CPU"] for one in resources if one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus]
+    if not enough:
+        needed = f"{cpus} {'CPU' if cpus == 1 else 'CPUs'}{' and a GPU' if gpus else ''}"
+        raise ReportedError(f"no node of the cluster has {needed} for a run; add such a node, or set threads or device")
+    return int(max(enough) // cpus)
 
 
 def _do(overrides: Sequence[str], config_dir: str | None, where: str, code: str, at_once: int) -> Done:
