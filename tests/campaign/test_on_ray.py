@@ -101,7 +101,7 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
     [
         ([node(), node(CPU=2.0), node(CPU=5.0), node(alive=False, CPU=16.0)], 0, 2),
         ([node(CPU=8.0), node(CPU=2.0, GPU=1.0)], 1, 1),
-        ([node(CPU=1.0), node(alive=False, CPU=2.0)], 0, "no node of the cluster has 2 CPUs for a run; add such a node"),
+        ([node(CPU=1.0), node(alive=False, CPU=2.0)], 0, "no node of the cluster has 2 CPUs for a run; add"),
         ([node(CPU=8.0), node(CPU=1.0, GPU=1.0)], 1, "has 2 CPUs and a GPU for a run"),
     ],
 )
