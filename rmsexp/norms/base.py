@@ -110,9 +110,10 @@ class Normaliser(nn.Module):
     @property
     def effective_gain(self) -> Tensor | None:
         """The gain: ``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
-        if self.weight is None or not self.gain_offset:
-            return self.weight
-        return self.weight.to(compute_dtype(self.weight.dtype)) + self.gain_offset
+        weight = self.weight  # modules look parameters up slowly
+        if weight is None or not self.gain_offset:
+            return weight
+        return weight.to(compute_dtype(weight.dtype)) + self.gain_offset
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

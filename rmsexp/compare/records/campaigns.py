@@ -102,7 +102,7 @@ class Campaign(CampaignFile):
     def _recipe(self, files: record.RunFolder) -> dict[str, Any]:
         if not files.config_path.exists():
             return {}
-        identity = config.differences(config.respelled(read_yaml(files.config_path)), {})
+        identity = config.identity(config.respelled(read_yaml(files.config_path)))
         return {key: value for key, value in identity.items() if key not in (self.rate, "evaluation")}
 
     def undecided(self, results: Results) -> str:
