@@ -217,4 +217,6 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
 
 def _sets(item: Item, key: str) -> bool:
-    return any(key in flatten(group.runs) for group in item.groups)
+    norms = [norm for group in item.groups for norm in group.norms.values()]
+    own = {word.partition("=")[0] for norm in norms for word in config.norm_words(norm)}
+    return key in own or any(key in flatten(group.runs) for group in item.groups)

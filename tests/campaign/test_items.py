@@ -65,9 +65,9 @@ def test_items_share_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_jobs")
-def test_all_items_of_the_paper_are_43_runs_and_6_timings(tmp_path: Path) -> None:
+def test_all_items_of_the_paper_are_44_runs_and_6_timings(tmp_path: Path) -> None:
     asked = ask(tmp_path, "paper", "timing.processes=2")
-    assert len(asked.left()) == len({run.folder for run in asked.left()}) == 43
+    assert len(asked.left()) == len({run.folder for run in asked.left()}) == 44
     timings = asked.timings(asked.items)
     assert [len(timing.jobs) for timing in timings] == [5, 4, 4, 6, 4, 6]
     assert {timing.options.reference for timing in timings} == {"ln"}
@@ -121,6 +121,12 @@ def test_mistakes_are_named(words: list[str], message: str, tmp_path: Path) -> N
         ask(tmp_path, "table3", *words)
 
 
+def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"norm.p=0.5: the item figure3 sets this itself"):
+        ask(tmp_path, "figure3", "norm.p=0.5")
+    assert all("impl=fused" in run.folder for run in ask(tmp_path, "figure4", "norm.impl=fused").left())
+
+
 def test_an_unknown_name_lists_campaigns_and_items(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tabel2"]) == 2
     assert "campaign tabel2 is not known; did you mean table2? (one of quality, " in capsys.readouterr().err
@@ -168,7 +174,7 @@ def test_a_plan_of_all_items_has_a_line_for_each(
     assert lines["table2"] == ["0", "5", "5:00", "left", "no"]
     assert lines["table4"] == ["0", "4", "unknown", "left", "no"]
     assert lines["table1"] == ["0", "0", "no"]
-    assert lines["0"][:6] == ["runs", "done,", "43", "left:", "unknown,", "one"]
+    assert lines["0"][:6] == ["runs", "done,", "44", "left:", "unknown,", "one"]
 
 
 @pytest.fixture
