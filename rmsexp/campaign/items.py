@@ -168,6 +168,9 @@ class Items:
     def why_left(self, run: Run) -> str:
         return f"it has ended before step {self.job(run).config.max_steps}; to repeat it, remove its folder"
 
+    def after(self, run: Run) -> list[str]:  # noqa: ARG002
+        return []
+
     # --- timings
 
     def timing(self, item: Item, group: Group) -> Timing | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import config
-from rmsexp.campaign import plan, registration
+from rmsexp.campaign import plan, registration, summary
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
 
@@ -49,3 +49,11 @@ class CampaignRuns:
         """Return why a run is left although it has ended."""
         score = " ".join(self.question.score if job.stage == "final" else self.question.tuned_by)
         return f"it has ended without its evaluations of {score}; to repeat it, remove its folder"
+
+    def after(self, job: Job) -> list[str]:
+        """Return how the pilot went, if this was the last of its runs."""
+        if job.stage != "pilot":
+            return []
+        campaign, results = plan.update(self.question)
+        ended = all(results[job].ended for job in campaign.jobs if job.stage == "pilot")
+        return summary.pilot(campaign, self.question) if ended else []

@@ -42,6 +42,9 @@ class Runs(Protocol):
     def why_left(self, job: Any) -> str:
         """Return why a run is left although it has ended."""
 
+    def after(self, job: Any) -> Sequence[str]:
+        """Return lines to report after a run."""
+
 
 @dataclass
 class Worker:
@@ -115,13 +118,15 @@ class Worker:
         return None
 
     def _note(self, job: Named, outcome: runner.Outcome) -> None:
-        """Note and report how a run ended here."""
+        """Note and report how a run ended here, and what is to be reported after it."""
         if outcome.status == "failed":
             self._fail(job, str(outcome.error))
         elif outcome.already:
             self._check(job)
         elif outcome.status != "finished":
             self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
+        for line in self.runs.after(job):
+            self.report(line)
 
     def _fail(self, job: Named, message: str) -> None:
         self.failed[job] = message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_a_plan_after_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out.splitlines()
     assert "  tune   done  14, 0.47 h; left   0, 0.00 h" in out  # 120 s each
     assert "more may follow" not in "".join(out)
-    assert "pilot ln: image_recall 19 at first, 19 % at the end; it moved by 0 in the last fifth" in out
+    moved = "it gained 0 in the last fifth of the steps; half of the smallest margin is 2.5"
+    assert f"pilot ln: image_recall 19 at first, 19 % at the end; {moved}" in out
     assert out[-1] == f"next    python -m rmsexp.report {asked.results}"
 
 
@@ -63,8 +65,33 @@ def test_a_pilot_with_a_metric_that_is_not_finite(tmp_path: Path) -> None:
     files.metrics_path.write_text(files.metrics_path.read_text().replace("0.2,", "null,"))
     write_run(asked, pilots[1], math.nan)
     assert summary.pilot(campaign, asked) == [
-        "pilot ln: image_recall nan at first, nan % at the end; it moved by nan in the last fifth"
+        "pilot ln: image_recall nan at first, nan % at the end; it gained nan in the last fifth of the steps; "
+        "half of the smallest margin is 2.5"
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "last", "moved"),
+    [
+        ("max", 23.6, "it gained 3.6 in the last fifth of the steps; half of the smallest margin is 2.5: longer runs"),
+        ("min", 23.6, "it lost 3.6 in the last fifth of the steps; half of the smallest margin is 2.5: longer runs"),
+        ("max", 22.0, "it gained 2 in the last fifth of the steps; half of the smallest margin is 2.5"),
+    ],
+)
+def test_the_gain_of_a_pilot_is_a_difference_of_means_of_three(
+    tmp_path: Path, mode: str, last: float, moved: str
+) -> None:
+    """A single evaluation far from its neighbours changes it by a third."""
+    campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], mode=mode)
+    values = [1.0, *[20.0] * 16, last - 3, last + 3, last]
+    line = summary._movement(campaign, values)
+    assert line.startswith(f"1 at first, {last:g} % at the end; {moved}")
+    assert ("longer runs may differ" in line) == (last > 23)
+
+
+def test_a_pilot_without_margins_has_its_gain_alone(tmp_path: Path) -> None:
+    campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], claims=())
+    assert summary._movement(campaign, [20.0] * 20).endswith("it gained 0 in the last fifth of the steps")
 
 
 def test_verdicts_have_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

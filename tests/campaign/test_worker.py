@@ -99,6 +99,18 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert simulation.lines[-1] == "final run 4 of 4: rms optim.lr=0.002 seed=1"
 
 
+def test_the_pilot_is_reported_once_when_its_runs_have_ended(simulation: Simulation, tmp_path: Path) -> None:
+    """The worker that ends the last of them reports, and no other."""
+    simulation.asked = ask(tmp_path, "pilot.rate=1e-3")
+    simulation.finish(simulation.planned()[0])
+    assert simulation.worker().work() is None
+    told = [number for number, line in enumerate(simulation.lines) if line.startswith("pilot ln: image_recall 20 at")]
+    assert [simulation.lines[number - 1] for number in told] == ["pilot run 2 of 2: rms optim.lr=0.001 seed=2000"]
+    simulation.lines.clear()
+    assert simulation.worker().work() is None
+    assert simulation.lines == []
+
+
 def test_a_locked_run_is_left_and_looked_at_again(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """When nothing else is left, the worker waits. Here the other worker finishes one run, and dies in another."""
     first, second, *others = simulation.planned()
