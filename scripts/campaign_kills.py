@@ -244,14 +244,23 @@ def content(results: Path) -> dict[str, Any]:
     }
 
 
+def starts(results: Path) -> dict[str, list[int]]:
+    """Return the steps at which the sessions of each run began, by the run's folder in ``results``."""
+    return {
+        str(folder.relative_to(results)): [
+            session["from_step"] for session in record.RunFolder(folder).read_run()["sessions"]
+        ]
+        for folder in record.find_runs(results)
+    }
+
+
 def sessions(results: Path) -> list[str]:
     """Return a line for each run whose sessions do not continue each other from step 0 on."""
-    lines = []
-    for folder in record.find_runs(results):
-        starts = [session["from_step"] for session in record.RunFolder(folder).read_run()["sessions"]]
-        if starts[0] != 0 or starts != sorted(set(starts)):
-            lines.append(f"{folder}: its sessions begin at steps {starts}")
-    return lines
+    return [
+        f"{run}: its sessions begin at steps {steps}"
+        for run, steps in starts(results).items()
+        if steps[0] != 0 or steps != sorted(set(steps))
+    ]
 
 
 def kill_and_compare(kills: int, root: Path, seed: int, words: Sequence[str] = ()) -> list[str]:

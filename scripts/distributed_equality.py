@@ -3,12 +3,15 @@
     python scripts/distributed_equality.py [--tasks cifar10,rnnsearch] [--norms rms,bn] [--steps 40] [--data-root DIR]
     python scripts/distributed_equality.py --hang
 
-For each task and norm there are runs on 1, 2, 3 and 4 processes, and one that is killed at every tenth step: one of its
-processes gets SIGKILL or SIGTERM, and the run continues with another number of processes. Parameters, buffers,
-optimiser and metrics are compared with those of one process. The number of micro-batches divides neither the batch nor
-the number of processes; dropout and noise are on.
+For each task and norm there are runs of a small model on 1, 2, 3 and 4 processes, and one that is killed at every tenth
+step: one of its processes, in turn, gets SIGKILL or SIGTERM, and the run continues with another number of processes.
+Parameters, buffers, optimiser and metrics are compared with those of one process. The number of micro-batches divides
+neither the batch nor the number of processes; dropout and noise are on. After a SIGKILL the other processes get no
+signal for a minute: they must end by themselves, and the seconds are recorded.
 A run with reduce=fast is compared by its losses: those of the first three steps must be equal up to rounding. Later
-ones drift apart, because Adam divides even gradients that are zero up to rounding by their size.
+ones drift apart, because Adam divides even gradients that are zero up to rounding by their size. A control shows how
+fast: the run on one process, where one weight is changed by a unit in its last place before the first step.
+With --hang one of two processes is stopped without ending it (SIGSTOP), and the run must end within a minute.
 This script starts the processes as torchrun does, but by fork, which saves the imports and the making of the data.
 With --results the results are written to a record (check_record.py). The whole check takes hours; the same command goes
 on after the last task and norm that was finished.
@@ -18,28 +21,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import as_torchrun
 import chaos
-import torch
-import torch._dynamo  # which the first optimiser would import, in each process
 from check_record import Check, Parts, add_option
-from torch.distributed import TCPStore
+from forked_run import END_SECONDS, KILLED_AT, Kill, run
 
-from rmsexp import config, joint_runner, process, record, tasks
-from rmsexp.tasks import translation
+from rmsexp import process, record
 from rmsexp.train import provenance, quiet
-from rmsexp.train.loop import Trainer
 
-NAME = "distributed_equality"
+NAME, HANG = "distributed_equality", "distributed_hang"
 TASKS = {
     "language_model": [
         *("model.width=16", "model.layers=1", "model.inner=32", "model.heads=2", "model.kv_heads=1", "context=16"),
@@ -56,106 +53,14 @@ TASKS = {
 }
 SEARCH = ["decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2", "decoding.valid_beam=1"]
 SHORT_SENTENCES = ["data.max_length=16", "data.overlong=drop"]
-GRACE_SECONDS = 30  # as torchrun's: between SIGTERM and SIGKILL for the other processes when one has failed
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # that the kills use in turn
-LIMIT_SECONDS = 3600  # for all processes of a run, also on a busy machine
-KEPT: dict[str, Any] = {}  # data by name
-PORT_BYTES = 8
 LARGEST_LOSS_DIFFERENCE = 1e-5  # relative, with reduce=fast
-
-
-class Kill(NamedTuple):
-    """A planned kill: process ``rank`` gets the signal ``signum`` when it begins step ``step``."""
-
-    rank: int
-    step: int
-    signum: int
 
 
 def words_of(task: str, norm: str, steps: int) -> list[str]:
     edges = [f"max_steps={steps}", "log_every=3", "eval_every=40", "checkpoint_every=7", "threads=1"]
     text = [*SEARCH, *SHORT_SENTENCES] if task in ("rnnsearch", "transformer") else []
     return [f"task={task}", f"norm={norm}", *TASKS[task], *text, *edges]
-
-
-def run(words: Sequence[str], size: int, log: Path, kill: Kill | None = None) -> list[int]:
-    """Do a run on ``size`` processes; return their exit statuses, negative for those that a signal ended."""
-    job = config.job(words)
-    keep_source(job)
-    ports, port_writer = os.pipe()
-    pids = []
-    for rank in range(size):
-        pid = os.fork()
-        if pid == 0:
-            be_process(job, rank, size, ports, log, kill)
-        pids.append(pid)
-    # after the forks: the store's thread may hold a lock of the C library, which a copy of this process would never get
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    os.write(port_writer, size * f"{store.port:{PORT_BYTES}}".encode())
-    statuses = wait(pids)
-    del store
-    os.close(ports)
-    os.close(port_writer)
-    return statuses
-
-
-def keep_source(job: config.Job) -> None:
-    """Make the built-in data of a job's task once for all processes that are forked later."""
-    module, name = sys.modules[tasks.task_class(job.config.task).__module__], job.config.data.name
-    sources = getattr(module, "SOURCES", translation.SOURCES)
-    if name not in KEPT:
-        make = sources[name]
-        sources[name] = lambda *words: KEPT.setdefault(name, make(*words)) if name not in KEPT else KEPT[name]
-        tasks.make(job, torch.device("cpu"))
-
-
-def be_process(job: config.Job, rank: int, size: int, ports: int, log: Path, kill: Kill | None) -> None:
-    """Take part in the run in this process, as if torchrun had started it, and end the process.
-
-    ``ports``: a pipe from which each process reads the port of the store once.
-    """
-    with log.open("a") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-    as_torchrun.become(rank, size, int(os.read(ports, PORT_BYTES)))
-    update = Trainer._update
-
-    def killed(self: Trainer, step: int, batches: Any) -> Any:
-        if kill is not None and (rank, step) == (kill.rank, kill.step):
-            os.kill(os.getpid(), kill.signum)
-        return update(self, step, batches)
-
-    Trainer._update = killed  # type: ignore[method-assign]
-    status = 1
-    try:
-        outcome = joint_runner.execute(job)
-        status = 128 + outcome.signum if outcome.signum else int(outcome.status == "failed")
-        print(f"process {rank} of {size}: {outcome}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def wait(pids: Sequence[int]) -> list[int]:
-    """Return the exit statuses of child processes. If one fails, the others get SIGTERM, and SIGKILL later."""
-    statuses: dict[int, int] = {}
-    start, failed = time.monotonic(), None
-    while len(statuses) < len(pids):
-        for pid in set(pids) - statuses.keys():
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                statuses[pid] = os.waitstatus_to_exitcode(status)
-        now, alive = time.monotonic(), set(pids) - statuses.keys()
-        if failed is None and (any(statuses.values()) or now - start > LIMIT_SECONDS):
-            failed = now
-            for pid in alive:
-                os.kill(pid, signal.SIGTERM)
-        elif failed is not None and now - failed > GRACE_SECONDS:
-            for pid in alive:
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-    return [statuses[pid] for pid in pids]
 
 
 def differences(reference: Path, other: Path, *, was_killed: bool = False) -> list[str]:
@@ -175,6 +80,11 @@ def losses(results: Path) -> list[float]:
     return [row["loss"] for row in record.RunFolder(folder).read_metrics()[0] if row["split"] == "train"]
 
 
+def loss_differences(a: Path, b: Path) -> list[float]:
+    """Return the relative difference of the loss of two runs, in each row: the mean of three steps."""
+    return [abs(one - other) / abs(one) for one, other in zip(losses(a), losses(b), strict=True)]
+
+
 def check(task: str, norm: str, steps: int, sizes: Sequence[int], root: Path, data: Sequence[str]) -> dict[str, Any]:
     """Do all runs of a task and a norm; return the errors of each, by its name, and what reduce=fast changed."""
     words, log = [*words_of(task, norm, steps), *data], root / "log.txt"
@@ -183,36 +93,46 @@ def check(task: str, norm: str, steps: int, sizes: Sequence[int], root: Path, da
         statuses = run([*words, f"results={root / str(size)}"], size, log)
         name = f"{size} processes"
         errors[name] = [f"exit statuses {statuses}"] if any(statuses) else differences(root / "1", root / str(size))
-    errors["killed"] = killed_run(words, steps, sizes, root, log)
+    errors["killed"], kills = killed_run(words, steps, sizes, root, log)
     fast = run([*words, "reduce=fast", f"results={root / 'fast'}"], max(sizes), log)
-    errors["fast"] = [f"exit statuses {fast}"] if any(fast) else []
-    pairs = [] if any(fast) else zip(losses(root / "1"), losses(root / "fast"), strict=True)
-    changes = [abs(a - b) / abs(a) for a, b in pairs]
-    if changes and changes[0] > LARGEST_LOSS_DIFFERENCE:
-        errors["fast"].append(f"the loss of the first steps differs by {changes[0]:.1e}")
-    return {"errors": errors, "fast_loss_differences": changes}
+    changed = run([*words, f"results={root / 'changed'}"], 1, log, is_changed=True)
+    found = {"model": TASKS[task], "errors": errors, "kills": kills}
+    for name, statuses in ("fast", fast), ("changed", changed):
+        errors[name] = [f"exit statuses {statuses}"] if any(statuses) else []
+        found[f"{name}_loss_differences"] = [] if any(statuses) else loss_differences(root / "1", root / name)
+    first = next(iter(found["fast_loss_differences"]), 0.0)
+    if first > LARGEST_LOSS_DIFFERENCE:
+        errors["fast"].append(f"the loss of the first steps differs by {first:.1e}")
+    return found
 
 
-def killed_run(words: Sequence[str], steps: int, sizes: Sequence[int], root: Path, log: Path) -> list[str]:
-    """Kill a run at every tenth step, each time with another number of processes; return errors and differences."""
-    errors, command = [], [*words, f"results={root / 'killed'}"]
+def killed_run(
+    words: Sequence[str], steps: int, sizes: Sequence[int], root: Path, log: Path
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Kill a run at every tenth step, each time with another number of processes.
+
+    Return errors and differences; and of each kill the process, the step, the signal, and the seconds after which all
+    processes had ended.
+    """
+    errors, kills, command = [], [], [*words, f"results={root / 'killed'}"]
     order = [*sizes[1:], sizes[0]]
     for number, step in enumerate(range(10, steps, 10)):
         size = order[number % len(order)]
-        kill = Kill((size - 1 - number) % size, step, SIGNALS[number % len(SIGNALS)])
+        kill = Kill(number % size, step, SIGNALS[number % len(SIGNALS)])
         statuses = run(command, size, log, kill)
+        seconds = time.monotonic() - float((root / KILLED_AT).read_text())
+        kills.append(kill._asdict() | {"processes": size, "seconds": seconds})
         stopped = kill.signum == signal.SIGTERM and statuses == [128 + signal.SIGTERM] * size
-        if not stopped and (statuses[kill.rank] != -kill.signum or not all(statuses)):
-            errors.append(f"{kill} of {size} processes: exit statuses {statuses}")
+        ended = stopped or (statuses[kill.rank] == -kill.signum and all(statuses))
+        if not ended or seconds > END_SECONDS:
+            errors.append(f"{kill} of {size} processes: exit statuses {statuses} after {seconds:.0f} s")
     statuses = run(command, order[-1], log)
-    return (
-        [*errors, f"exit statuses {statuses}"]
-        if any(statuses)
-        else errors + differences(root / "1", root / "killed", was_killed=True)
-    )
+    if any(statuses):
+        return [*errors, f"exit statuses {statuses}"], kills
+    return errors + differences(root / "1", root / "killed", was_killed=True), kills
 
 
-def unanswered(root: Path, data: Sequence[str]) -> tuple[list[str], float]:
+def unanswered(root: Path, data: Sequence[str]) -> dict[str, Any]:
     """Stop one of two processes without ending it; return errors, and the seconds after which the run has ended.
 
     Process 0 saves the last complete step, and the run continues on one process.
@@ -220,14 +140,13 @@ def unanswered(root: Path, data: Sequence[str]) -> tuple[list[str], float]:
     words, log, step = [*words_of("order_embedding", "rms", 12), *data], root / "log.txt", 8
     reference, stopped = ([*words, f"results={root / name}"] for name in ("1", "stopped"))
     run(reference, 1, log)
-    start = time.monotonic()
     statuses = run(stopped, 2, log, Kill(1, step, signal.SIGSTOP))
-    seconds = time.monotonic() - start
+    seconds = time.monotonic() - float((root / KILLED_AT).read_text())
     errors = [] if f"saved step {step}" in log.read_text() else [f"step {step} was not saved"]
-    if statuses != [1, -signal.SIGKILL] or seconds > 60:
+    if statuses != [1, -signal.SIGKILL] or seconds > END_SECONDS:
         errors.append(f"exit statuses {statuses} after {seconds:.0f} s")
     run(stopped, 1, log)
-    return errors + differences(root / "1", root / "stopped", was_killed=True), seconds
+    return {"errors": errors + differences(root / "1", root / "stopped", was_killed=True), "seconds": seconds}
 
 
 def main() -> int:
@@ -243,10 +162,10 @@ def main() -> int:
     assert process.rank_and_size() == (0, 1)
     data = [f"data.root={options.data_root}"] if options.data_root else []
     if options.hang:
-        errors, seconds = unanswered(Path(tempfile.mkdtemp(prefix="rmsexp-equality-")), data)
-        print(f"a process that does not answer: {'; '.join(errors) or 'equal'} ({seconds:.0f} s)")
-        Check(NAME, options.results).write({"hang_errors": errors, "hang_seconds": seconds})
-        return int(bool(errors))
+        found = unanswered(Path(tempfile.mkdtemp(prefix="rmsexp-equality-")), data)
+        print(f"a process that does not answer: {'; '.join(found['errors']) or 'equal'} ({found['seconds']:.0f} s)")
+        Check(HANG, options.results).write(found)
+        return int(bool(found["errors"]))
     sizes = [int(size) for size in options.sizes.split(",")]
     tasks_and_norms = itertools.product(options.tasks.split(","), options.norms.split(","))
     planned = [{"task": task, "norm": norm, "steps": options.steps, "sizes": sizes} for task, norm in tasks_and_norms]
@@ -270,8 +189,10 @@ def main() -> int:
 def describe(found: Mapping[str, Any]) -> str:
     """Return what :func:`check` has found, in a line."""
     wrong = [f"{name}: {line}" for name, lines in found["errors"].items() for line in lines]
-    fast = " ".join(f"{change:.0e}" for change in found["fast_loss_differences"])
-    return f"{'; '.join(wrong) or 'equal'}; reduce=fast: {fast}"
+    fast, changed = (
+        " ".join(f"{change:.0e}" for change in found[f"{name}_loss_differences"]) for name in ("fast", "changed")
+    )
+    return f"{'; '.join(wrong) or 'equal'}; reduce=fast: {fast}; one weight changed: {changed}"
 
 
 if __name__ == "__main__":

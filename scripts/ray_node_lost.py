@@ -5,7 +5,8 @@
 The campaign is that of scripts/campaign_kills.py; words KEY=VALUE change it. First a worker does it, undisturbed. Then
 ``python -m rmsexp.campaign NAME --on ray=ADDRESS`` does it on a cluster of two nodes with one core each, both on this
 machine. When both nodes train, one is removed without warning. In the end all runs have ended, and metrics, weights,
-plan, registration and verdicts equal those of the undisturbed campaign, except for times and process ids.
+plan, registration and verdicts equal those of the undisturbed campaign, except for times and process ids. The run of
+the lost node must have been continued from its last checkpoint, not begun again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import campaign_kills
 import chaos
@@ -61,8 +63,11 @@ def lose_a_node(argv: Sequence[str], results: Path, log: Path) -> list[str]:
     return errors + ([f"the campaign ended with status {campaign.returncode}"] if campaign.returncode else [])
 
 
-def lose_and_compare(root: Path, words: Sequence[str] = ()) -> list[str]:
-    """Do the campaign undisturbed, and on two nodes, below the folder ``root``. Return a line for each error."""
+def lose_and_compare(root: Path, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Do the campaign undisturbed, and on two nodes, below the folder ``root``.
+
+    Return ``errors``, a line for each, and ``sessions``: the steps at which those of each run on two nodes began.
+    """
     os.environ |= {"OMP_WAIT_POLICY": "passive", "RAY_USAGE_STATS_ENABLED": "0"}
     path, log = root / "configs" / "campaign" / f"{campaign_kills.NAME}.yaml", root / "log.txt"
     path.parent.mkdir(parents=True)
@@ -73,14 +78,17 @@ def lose_and_compare(root: Path, words: Sequence[str] = ()) -> list[str]:
     with log.open("ab") as file:
         undisturbed = [sys.executable, "-m", "rmsexp.campaign", *argv, f"results={folders['undisturbed']}"]
         if status := subprocess.run(undisturbed, stdout=file, stderr=file, check=False).returncode:
-            return [f"the undisturbed campaign ended with status {status}; see {log}"]
+            return {"errors": [f"the undisturbed campaign ended with status {status}; see {log}"], "sessions": {}}
     print("the undisturbed campaign has ended", flush=True)
     results = folders["on two nodes"]
     if errors := lose_a_node([*argv, f"results={results}"], results, log):
-        return [f"{error}; see {log}" for error in errors]
+        return {"errors": [f"{error}; see {log}" for error in errors], "sessions": {}}
     expected, found = map(campaign_kills.content, folders.values())
     print(f"{len(expected['plan']['jobs'])} runs, {len(expected['verdicts'])} verdicts")
-    return [*campaign_kills.sessions(results), *chaos.differences(expected, found)]
+    sessions = campaign_kills.starts(results)
+    continued = [] if any(len(steps) > 1 for steps in sessions.values()) else ["no run was continued"]
+    errors = [*campaign_kills.sessions(results), *continued, *chaos.differences(expected, found)]
+    return {"errors": errors, "sessions": sessions}
 
 
 def main() -> int:
@@ -90,12 +98,12 @@ def main() -> int:
     options = parser.parse_args()
     check = Check("ray_node_lost", options.results)
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-ray-"))
-    errors = lose_and_compare(root, options.words)
-    print("\n".join(errors) or "all runs equal those of the undisturbed campaign")
+    found = lose_and_compare(root, options.words)
+    print("\n".join(found["errors"]) or "all runs equal those of the undisturbed campaign")
     seconds = time.monotonic() - began
     print(f"{seconds:.0f} s ({root})")
-    check.write({"nodes": 2, "errors": errors, "seconds": seconds})
-    return 1 if errors else 0
+    check.write({"nodes": 2, **found, "seconds": seconds})
+    return 1 if found["errors"] else 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import checks, layers, origin, quality, savings, size, verdicts
+from readme_blocks import checks, layers, origin, processes, quality, savings, size, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -72,7 +72,8 @@ BLOCKS: Blocks = {
     "kills": checks.kills,
     "preempted-sweep": checks.preempted_sweep,
     "ray-node-lost": checks.ray_node_lost,
-    "distributed-equality": checks.distributed_equality,
+    "distributed-equality": processes.equality,
+    "distributed-hang": processes.hang,
     "report-at-size": checks.report_at_size,
     "distributed-throughput": checks.distributed_throughput,
     "recurrences": layers.recurrences,

@@ -79,10 +79,10 @@ def fuzz(evidence: Evidence) -> str:
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
         kinds = plural(results["kinds"], "kind") if results["kinds"] else "no kind"
-        head = f"In {results['seconds']:.0f} s at commit {_commit(content)} there was {kinds} of findings:"
+        head = f"In {results['seconds']:.0f} s at commit {commit_of(content)} there was {kinds} of findings:"
         return paragraphs(head, fuzzing.table(results["readers"]))
 
-    return _newest(evidence, "fuzz", "python scripts/fuzz.py --seconds 520 --results results", describe)
+    return newest(evidence, "fuzz", "python scripts/fuzz.py --seconds 520 --results results", describe)
 
 
 def chaos_sweep(evidence: Evidence) -> str:
@@ -100,14 +100,14 @@ def chaos_sweep(evidence: Evidence) -> str:
         ]
         errors = len(results["errors"])
         return paragraphs(
-            f"At commit {_commit(content)}, {results['faults']} faults took {results['seconds'] / 60:.0f} minutes. "
+            f"At commit {commit_of(content)}, {results['faults']} faults took {results['seconds'] / 60:.0f} minutes. "
             f"{plural(results['identical'], 'run')} ended as in the undisturbed sweep, {len(results['causes'])} first "
             f"failed with a named cause, and {errors or 'none'} {'were' if errors else 'was'} lost or silently "
             "different.",
             table(rows),
         )
 
-    return _newest(evidence, "chaos_sweep", "python scripts/chaos.py --sweep --faults 100 --results results", describe)
+    return newest(evidence, "chaos_sweep", "python scripts/chaos.py --sweep --faults 100 --results results", describe)
 
 
 def kills(evidence: Evidence) -> str:
@@ -118,13 +118,13 @@ def kills(evidence: Evidence) -> str:
             results = content["results"]
             errors = results["errors"]
             end = f"{plural(len(errors), 'difference')} remained" if errors else "no difference remained"
-            return f"At commit {_commit(content)}, after {results['kills']} kills of {what}, {end}."
+            return f"At commit {commit_of(content)}, after {results['kills']} kills of {what}, {end}."
 
         return sentence
 
-    run = _newest(evidence, "chaos", "python scripts/chaos.py --results results", describe("a run"))
+    run = newest(evidence, "chaos", "python scripts/chaos.py --results results", describe("a run"))
     command = "python scripts/campaign_kills.py --results results"
-    return sentences(run, _newest(evidence, "campaign_kills", command, describe("workers of a campaign")))
+    return sentences(run, newest(evidence, "campaign_kills", command, describe("workers of a campaign")))
 
 
 def preempted_sweep(evidence: Evidence) -> str:
@@ -133,12 +133,12 @@ def preempted_sweep(evidence: Evidence) -> str:
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
         return (
-            f"At commit {_commit(content)}, {results['runs']} runs got SIGUSR2, and {results['kills']} of them SIGKILL "
-            f"after that. {_remained(results['errors'])} to the undisturbed sweep."
+            f"At commit {commit_of(content)}, {results['runs']} runs got SIGUSR2, and {results['kills']} of them "
+            f"SIGKILL after that. {remained(results['errors'])} to the undisturbed sweep."
         )
 
     command = "python scripts/preempted_sweep.py --results results"
-    return _newest(evidence, "preempted_sweep", command, describe)
+    return newest(evidence, "preempted_sweep", command, describe)
 
 
 def ray_node_lost(evidence: Evidence) -> str:
@@ -146,33 +146,15 @@ def ray_node_lost(evidence: Evidence) -> str:
 
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
-        return (
-            f"At commit {_commit(content)}, one of {results['nodes']} nodes was removed while both trained. "
-            f"{_remained(results['errors'])} to the undisturbed campaign."
+        starts = results.get("sessions", {}).values()  # the first record lacks them
+        steps = listed(str(step) for _, *later in starts for step in later)
+        return sentences(
+            f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
+            f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}." if starts else "",
+            f"{remained(results['errors'])} to the undisturbed campaign.",
         )
 
-    return _newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
-
-
-def distributed_equality(evidence: Evidence) -> str:
-    """How runs on several processes ended."""
-
-    def describe(content: Mapping[str, Any]) -> str:
-        results = content["results"]
-        runs, sizes = results["runs"], results["sizes"]
-        errors = [line for run in runs for lines in run["errors"].values() for line in lines]
-        fast = [change for run in runs for change in run["fast_loss_differences"][:1]]
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(run["task"] for run in runs))
-        norms = " and ".join(dict.fromkeys(f"`{run['norm']}`" for run in runs))
-        return (
-            f"At commit {_commit(content)}, runs of {results['steps']} steps with {norms} were done for {names}, on "
-            f"{', '.join(map(str, sizes))} processes, and once more killed at every tenth step and continued with "
-            f"another number. {_remained(errors)} in parameters, buffers, optimiser and metrics. With `reduce=fast` "
-            f"the loss of the first three steps differed by at most {max(fast):.0e} of its value."
-        )
-
-    command = "python scripts/distributed_equality.py --results results"
-    return _newest(evidence, "distributed_equality", command, describe)
+    return newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
 
 
 def report_at_size(evidence: Evidence) -> str:
@@ -192,10 +174,10 @@ def report_at_size(evidence: Evidence) -> str:
             for size in results["sizes"]
             for name, found in size["reports"].items()
         ]
-        head = f"At commit {_commit(content)}, runs of {results['rows']:,} rows in {results['settings']} settings:"
+        head = f"At commit {commit_of(content)}, runs of {results['rows']:,} rows in {results['settings']} settings:"
         return paragraphs(head, table(rows))
 
-    return _newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
+    return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
 
 
 def distributed_throughput(evidence: Evidence) -> str:
@@ -209,22 +191,22 @@ def distributed_throughput(evidence: Evidence) -> str:
                 rows[-1][f"throughput of {name}"] = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
             rows[-1]["communication, share of a step"] = f"{100 * task['communication_share']:.0f} %"
             rows[-1]["time state"] = ", ".join(sorted({one["state"] for one in task["repetitions"]}))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {_commit(content)}.")
+        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
 
     command = "python scripts/distributed_throughput.py --results results"
-    return _newest(evidence, "distributed_throughput", command, describe)
+    return newest(evidence, "distributed_throughput", command, describe)
 
 
-def _remained(errors: list[str]) -> str:
+def remained(errors: list[str]) -> str:
     return f"{plural(len(errors), 'difference').capitalize()} remained" if errors else "No difference remained"
 
 
-def _newest(evidence: Evidence, name: str, command: str, describe: Callable[[Mapping[str, Any]], str]) -> str:
+def newest(evidence: Evidence, name: str, command: str, describe: Callable[[Mapping[str, Any]], str]) -> str:
     found = evidence.checks(name)
     return describe(next(iter(found.values()))) if found else not_recorded(command)
 
 
-def _commit(content: Mapping[str, Any]) -> str:
+def commit_of(content: Mapping[str, Any]) -> str:
     return str(content["session"]["git"]["commit"])[:7]
 
 
@@ -342,10 +324,10 @@ def timing_power(evidence: Evidence) -> str:
             f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
             f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
             f"width of the intervals was {np.median(widths):.3f}.",
-            f"The command was `{content['command']}`, on {machine(content['session'])}, commit {_commit(content)}.",
+            f"The command was `{content['command']}`, on {machine(content['session'])}, commit {commit_of(content)}.",
         )
 
-    return _newest(evidence, "timing_power", "python scripts/timing_power.py", describe)
+    return newest(evidence, "timing_power", "python scripts/timing_power.py", describe)
 
 
 def timing_coverage(evidence: Evidence) -> str:
@@ -358,7 +340,7 @@ def timing_coverage(evidence: Evidence) -> str:
         return paragraphs(
             simulated.markdown(results["lines"]),
             sentences(
-                f"Each line is from {results['trials']:,} timings (commit {_commit(content)}). The interval over six "
+                f"Each line is from {results['trials']:,} timings (commit {commit_of(content)}). The interval over six "
                 f"processes contains the true ratio in {min(shares):.1f} to {max(shares):.1f} % of them.",
                 f"The interval of one process contains it in {min(alone):.1f} to {max(alone):.1f} % if processes do "
                 "not differ, and far less often if they do, because it knows nothing of that.",
@@ -366,7 +348,7 @@ def timing_coverage(evidence: Evidence) -> str:
         )
 
     command = "python scripts/timing_coverage.py --results results/reference/computed"
-    return _newest(evidence, "timing_coverage", command, describe)
+    return newest(evidence, "timing_coverage", command, describe)
 
 
 def trivial_answers(evidence: Evidence) -> str:
@@ -389,7 +371,7 @@ def trivial_answers(evidence: Evidence) -> str:
         )
 
     command = "python scripts/trivial_answers.py scale=small --results results/reference/computed"
-    return _newest(evidence, "trivial_answers", command, describe)
+    return newest(evidence, "trivial_answers", command, describe)
 
 
 def neighbours(evidence: Evidence) -> str:
@@ -402,6 +384,6 @@ def neighbours(evidence: Evidence) -> str:
             states = [run["contention"]["state"] for run in runs if run["kind"] == kind]
             rows.append({"neighbour": kind.replace("_", " "), "runs": str(len(states))})
             rows[-1]["marked as contended"] = str(states.count("contended"))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {_commit(content)}.")
+        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
 
-    return _newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)
+    return newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)

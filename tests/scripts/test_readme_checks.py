@@ -36,7 +36,24 @@ RECORDS: dict[str, dict[str, Any]] = {
         "settings": 5,
         "sizes": [{"runs": 1000, "load": 0.5, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
     },
-    "ray_node_lost": {"nodes": 2, "errors": ["x"], "seconds": 9.0},
+    "ray_node_lost": {"nodes": 2, "errors": ["x"], "seconds": 9.0, "sessions": {"a": [0], "b": [0, 36], "c": [0, 44]}},
+    "distributed_equality": {
+        "steps": 40,
+        "sizes": [1, 2],
+        "runs": [
+            {
+                "task": "cifar10",
+                "norm": norm,
+                "model": ["model.width=0.05"],
+                "errors": {"killed": []},
+                "kills": [{"rank": rank, "step": 10, "signum": 9, "processes": 2, "seconds": 3.5}],
+                "fast_loss_differences": fast,
+                "changed_loss_differences": [0.0, changed],
+            }
+            for rank, (norm, fast, changed) in enumerate([("rms", [0.0, 5e-8], 3e-8), ("bn", [3e-8, 0.16], 0.2)])
+        ],
+    },
+    "distributed_hang": {"errors": [], "seconds": 42.4},
     "preempted_sweep": {"runs": 12, "kills": 2, "errors": [], "seconds": 9.0},
     "chaos_sweep": {
         "faults": 3,
@@ -92,7 +109,19 @@ TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
     "report-at-size": ["runs of 2,000 rows in 5 settings", "| 1,000 | again | 20 | 31 | 0.50 | 0.5 |"],
-    "ray-node-lost": ["one of 2 nodes was removed while both trained. One difference remained to the undisturbed"],
+    "ray-node-lost": [
+        "one of 2 nodes was removed while both trained.\n",
+        "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
+    ],
+    "distributed-equality": [
+        "with `rms` and `bn` were done for `cifar10`, on 1, 2 processes",
+        "There were 2 kills, 1 of them of process 0; all processes had ended at most 4 s later.",
+        "- `cifar10`: `model.width=0.05`",
+        "| `cifar10` | `rms` | 0 | 5e-08 | 3e-08 |",
+        "| `cifar10` | `bn` | 3e-08 | 2e-01 | 2e-01 |",
+        "With `reduce=fast`, 1 of 2 exceed 1e-05.",
+    ],
+    "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
     "trainer-overhead": ["| 1.013 (1.006 to 1.023) |"],

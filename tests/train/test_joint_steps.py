@@ -56,7 +56,7 @@ def assert_equal(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("task", TINY)
 def test_any_number_of_processes_gives_the_bits_of_one(
     task: str, precision: str, words: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
