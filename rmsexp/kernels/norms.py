@@ -38,8 +38,9 @@ def add_normalise(
 ) -> tuple[Tensor, Tensor]:
     """Return ``total = x + addend`` and ``normalised(total) * gain + shift``, over the last axis.
 
-    ``addend`` has the shape, dtype and device of ``x``. For the other arguments, precision and errors see
-    :func:`normalise`. Both results are those of an addition and of :func:`normalise`, bit by bit.
+    ``addend`` has the shape and device of ``x``, and its dtype or one of lower precision, as under autocast. For the
+    other arguments, precision and errors see :func:`normalise`. Both results are those of an addition and of
+    :func:`normalise`, bit by bit.
     """
     total, y = torch.ops.rmsexp.add_normalise.default(x, addend, gain, shift, *form)
     return total, y

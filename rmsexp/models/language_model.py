@@ -73,10 +73,6 @@ class Cache:
     layers: list[Pair] = field(default_factory=list)
     tokens: int = 0
 
-    def last(self, count: int) -> Cache:
-        """Return a cache that has the keys and values of the last ``count`` tokens only, at their positions."""
-        return Cache([(key[:, :, -count:], value[:, :, -count:]) for key, value in self.layers], self.tokens)
-
 
 class LanguageModel(nn.Module):
     """Map tokens to the logits of the token after each.

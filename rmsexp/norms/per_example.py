@@ -138,8 +138,10 @@ class PerExampleNorm(Normaliser):
         return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
 
     def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
+        """Return whether one operator can compute both. Under autocast, the addend has lower precision than ``x``."""
         rows = self.fuses_leaky_relu and not self.maps and self.dims == 1
-        return rows and x.shape == addend.shape and x.dtype == addend.dtype
+        narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
+        return rows and x.shape == addend.shape and narrower
 
     def units(self, x: Tensor) -> int:
         """Return how many units of ``x`` are normalised together.

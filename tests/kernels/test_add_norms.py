@@ -320,19 +320,66 @@ def test_compiled_whole_and_once_for_every_batch_size(name: str) -> None:
     assert counts[0] == counts[-1]
 
 
+# --- an addend of lower precision
+
+
+# In the interpreter only pairs without bfloat16, see DTYPES.
+NARROWER = [(torch.float64, torch.float32), (torch.float32, torch.bfloat16), (torch.float32, torch.float16)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed batch"])
+@pytest.mark.parametrize("dtypes", [pair for pair in NARROWER if set(pair) <= set(DTYPES)], ids=str)
+@some
+def test_an_addend_of_lower_precision(name: str, dtypes: tuple[torch.dtype, torch.dtype], layout: str) -> None:
+    """Its gradient is rounded to its dtype, as that of an addition."""
+    layer, x, addend = make(name, 10, dtype=dtypes[0]), LAYOUTS[layout]().to(dtypes[0]), draw(3, 4, 10, seed=5)
+    assert runs_one_operator(layer, x, addend.to(dtypes[1]))
+    gradients = [draw(3, 4, 10, seed=seed).to(dtypes[0]) for seed in (7, 8)]
+    fused, expected = (results(call, layer, x, addend.to(dtypes[1]), *gradients) for call in (add, apart))
+    assert [tensor.dtype for tensor in fused] == [tensor.dtype for tensor in expected]
+    assert fused[3].dtype == dtypes[1]
+    assert torch.equal(fused[0], expected[0])
+    assert torch.equal(fused[1], expected[1])
+    for result, other in zip(fused[2:], expected[2:], strict=True):
+        tolerance = TOLERANCE[result.dtype]
+        torch.testing.assert_close(result, other, rtol=tolerance, atol=tolerance * float(other.abs().amax().clamp(1)))
+
+
+@only_cpp
+def test_second_derivatives_with_an_addend_of_lower_precision() -> None:
+    layer, by_call = make("rms", 10), []
+    for call in (add, apart):
+        x, addend = draw(4, 10).requires_grad_(), draw(4, 10, seed=2).float().requires_grad_()
+        total, y = call(layer, x, addend)
+        first = torch.autograd.grad((total * y).pow(2).sum(), [x, addend], create_graph=True)
+        by_call.append((*first, *torch.autograd.grad(sum(g.double().pow(2).sum() for g in first), [x, addend])))
+    assert [tensor.dtype for tensor in by_call[0]] == 2 * [torch.float64, torch.float32]
+    torch.testing.assert_close(by_call[0], by_call[1])
+
+
+@only_cpp
+def test_compiled_with_an_addend_of_lower_precision() -> None:
+    torch._dynamo.reset()
+    layer, x, addend = make("rms", 10, dtype=torch.float32), draw(4, 10).float(), draw(4, 10, seed=2).bfloat16()
+    compiled = torch.compile(Addition(layer), fullgraph=True, backend="aot_eager")
+    by_call = [results(call, layer, x, addend, x, x) for call in (lambda _, *summands: compiled(*summands), add)]
+    torch.testing.assert_close(*by_call)
+
+
 # --- when the two are computed apart
 
 
 CASES: dict[str, tuple[tuple[int, ...], torch.dtype]] = {  # shape and dtype of an addend that is not like x, (4, 3, 10)
-    "an addend that broadcasts": ((10,), torch.float64),
-    "an addend of another dtype": ((4, 3, 10), torch.float32),
+    "an addend that broadcasts": ((10,), torch.float32),
+    "an addend of higher precision": ((4, 3, 10), torch.float64),
+    "an addend of integers": ((4, 3, 10), torch.int64),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_addend_that_is_not_like_x(case: str) -> None:
     shape, dtype = CASES[case]
-    layer, x, addend = make("rms", 10), draw(4, 3, 10), draw(*shape).to(dtype)
+    layer, x, addend = make("rms", 10), draw(4, 3, 10).float(), draw(*shape).to(dtype)
     assert not runs_one_operator(layer, x, addend)
     torch.testing.assert_close(layer.add(x, addend), apart(layer, x, addend))
 

@@ -195,7 +195,7 @@ def fits(name: str, what: str) -> bool:
     if "normalise" not in name and not name.startswith("pointwise"):
         return not INTERPRETED and what.endswith("partials, axis 0 one longer")  # there may be fewer threads than parts
     key, change = what.split(", ")
-    if key in ("gain", "shift", "alpha", "offset"):
+    if key in ("gain", "shift", "alpha", "offset", "addend"):
         return change == "single precision"
     if key != "x" or name.startswith("add") or "backward" in name:
         return False

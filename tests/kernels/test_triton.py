@@ -305,6 +305,52 @@ class TestNorms:
         assert torch.equal(dshift, torch.zeros(shape[1]))
 
 
+class TestAdditionAndPointwise:
+    """One case each; test_add_norms.py and test_pointwise.py have others, which take minutes in the interpreter."""
+
+    __test__ = INTERPRETED
+
+    @pytest.mark.parametrize(
+        ("case", "narrow"), [(LAYER, torch.float64), (SINGLE[0], torch.float32), (SINGLE[0], torch.float16)], ids=str
+    )
+    def test_a_residual_sum_and_its_norm(self, case: Case, narrow: torch.dtype) -> None:
+        form, dtype = case
+        draw = Draws(dtype)
+        x, addend, gain, shift = draw(5, 7), draw(5, 7).to(narrow), draw(7), draw(7)
+        dtotal, dy, options = draw(5, 7), draw(5, 7), (form.kind, form.units(7), form.inside, EPS)
+        total, y, mean, scale = kernels.add_normalise_forward(x, addend, gain, shift, *options)
+        gradients = kernels.add_normalise_backward(dtotal, dy, total, gain, mean, scale, shift, *options)
+
+        assert torch.equal(total, x + addend)
+        a, *parameters = leaves(total, gain, shift)
+        expected = normalised(a, form) * parameters[0] + parameters[1]
+        assert_close(y, expected)
+        reference = torch.autograd.grad([a, expected], [a, *parameters], [dtotal.double(), dy.double()])
+        for actual, wanted in zip(gradients, reference, strict=True):
+            assert_close(actual, wanted, 10 * TOLERANCE[dtype])
+
+    @pytest.mark.parametrize("function", ["tanh", "erf"])
+    @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 2, 5)], ids=str)
+    def test_pointwise(self, shape: tuple[int, ...], function: str) -> None:
+        draw = Draws(torch.float64)
+        x, dy, alpha, gain, shift = draw(*shape), draw(*shape), draw(1), draw(shape[1]), draw(shape[1])
+        maps, offset = len(shape) == 4, draw(1) if function == "erf" else None
+        y = kernels.pointwise_forward(x, alpha, offset, gain, shift, function, maps)
+        dx, dscalars, dgain, dshift = kernels.pointwise_backward(dy, x, alpha, offset, gain, shift, function, maps)
+
+        zero = torch.zeros(1, dtype=torch.float64)
+        a, scalars, g, b = leaves(x, torch.cat([alpha, zero if offset is None else offset]), gain, shift)
+        broadcast = (1, -1, 1, 1) if maps else (-1,)
+        mapped = getattr(torch, function)(scalars[0] * a + scalars[1])
+        expected = mapped * g.reshape(broadcast) + b.reshape(broadcast)
+        expected.backward(dy)
+        assert_close(y, expected)
+        for actual, wanted in ((dx, a), (dgain, g), (dshift, b)):
+            assert_close(actual, wanted.grad)
+        count = 1 if offset is None else 2  # without an offset, its gradient is not used
+        assert_close(dscalars[:count], scalars.grad[:count])
+
+
 class StepSizes(NamedTuple):
     rows: int
     hidden: int

@@ -287,17 +287,6 @@ def test_cached_logits_are_those_without_a_cache(name: str) -> None:
             assert [key.shape for key, _ in cache.layers] == [(3, 2, 7, 4)] * 2
 
 
-@torch.no_grad()
-def test_a_shortened_cache_forgets_the_oldest_tokens_and_keeps_positions() -> None:
-    """With one layer, keys and values of a token do not depend on others, so the result is that of the last tokens."""
-    model, cache = make(layers=1).eval(), Cache()
-    model(TOKENS[:, :5], cache)
-    shortened = cache.last(2)
-    assert (shortened.tokens, shortened.layers[0][0].shape[2]) == (5, 2)
-    logits = model(TOKENS[:, 5:6], shortened)
-    torch.testing.assert_close(logits[:, 0], model(TOKENS[:, 3:6])[:, -1], rtol=1e-5, atol=1e-5)
-
-
 # --- the fused kernels
 
 
@@ -314,3 +303,18 @@ def test_fused_norms_give_the_same_logits_and_gradients(norm: Any) -> None:
             results.append([logits, *(parameter.grad for parameter in model.parameters())])
         for eager, fused in zip(*results, strict=True):
             torch.testing.assert_close(fused, eager, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.usefixtures("fused_kernels")
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_residual_sum_before_a_norm_is_one_operator_also_under_autocast(
+    placement: str, dtype: torch.dtype
+) -> None:
+    """Two sums for each layer; under autocast their second summand is in bfloat16, and the first in float32."""
+    model = fill(LanguageModel(norms.RMS(name="n", impl="fused"), VOCABULARY, sizes(placement=placement))).float()
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+        assert model.layers[0].feed_forward.up(torch.ones(1, 16)).dtype == dtype
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model(TOKENS)
+    assert sum(event.name == "rmsexp::add_normalise_forward" for event in profile.events()) == 4

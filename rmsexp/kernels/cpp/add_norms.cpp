@@ -11,15 +11,16 @@ void check_addition(const Tensor& x, const Tensor& addend, const OptionalTensor&
   check_arguments(x, gain, shift, /*maps=*/false, /*slope=*/1);
   TORCH_CHECK_VALUE(addend.sym_sizes() == x.sym_sizes(), "expected addend of shape ", x.sym_sizes(), ", got ",
                     addend.sym_sizes());
-  TORCH_CHECK_VALUE(addend.scalar_type() == x.scalar_type() && addend.device() == x.device(),
-                    "expected addend of dtype ", x.dtype(), " on ", x.device(), ", got ", addend.dtype(), " on ",
-                    addend.device());
+  const bool narrower = addend.is_floating_point() &&
+                        c10::promoteTypes(x.scalar_type(), addend.scalar_type()) == x.scalar_type();
+  TORCH_CHECK_VALUE(narrower && addend.device() == x.device(), "expected addend of dtype ", x.dtype(),
+                    " or one of lower precision on ", x.device(), ", got ", addend.dtype(), " on ", addend.device());
 }
 
 AddNormOutputs add_normalise_forward(const Tensor& input, const Tensor& other, const OptionalTensor& gain,
                                      const OptionalTensor& shift, int64_t kind, int64_t k, bool inside, double eps) {
   check_addition(input, other, gain, shift);
-  const Tensor x = readable(input, false), addend = with_layout(other, x);
+  const Tensor x = readable(input, false), addend = with_layout(other.to(x.scalar_type()), x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
   const Form form = form_of(x, n, kind, k, inside, eps);

@@ -15,11 +15,11 @@ using AddNormOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // Returns total, y, mean and scale; for mean and scale see normalise_forward().
 AddNormOutputs add_normalise_forward(const Tensor& x,       // (..., n)
-                                     const Tensor& addend,  // as x
+                                     const Tensor& addend,  // as x, or of lower precision
                                      const OptionalTensor& gain, const OptionalTensor& shift, int64_t kind, int64_t k,
                                      bool inside, double eps);
 
-// Returns the gradient of x, which is that of addend, too, and the gradients of gain and shift (normalise_backward()).
+// Returns the gradient of x, which autograd rounds to the dtype of addend for that of addend, and the gradients of gain and shift (normalise_backward()).
 // With N' the backward pass of the norm, the gradient of x is dtotal + N'(dy).
 NormOutputs add_normalise_backward(const Tensor& dtotal,  // gradient of total, with the shape of total
                                    const Tensor& dy,      // gradient of y, with the shape of y

@@ -22,7 +22,7 @@ from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms
 @triton.jit
 def _forward(
     x,  # (rows, n); consecutive units of a row are `unit_stride` elements apart
-    addend,  # as x, is added to it before the norm; or None
+    addend,  # as x, or of lower precision; is added to it before the norm; or None
     total,  # as x, written: x + addend; None without an addend
     gain,  # (n,), for maps (channels,); or None
     shift,  # (n,), for maps (channels,); or None
@@ -349,11 +349,12 @@ def add_normalise_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return ``total = x + addend``, ``y = (total - mean) * scale * gain + shift``, mean and scale.
 
-    ``addend`` has the shape and dtype of ``x``. For the other arguments, mean and scale see
-    :func:`rmsexp.kernels.triton.norms.normalise_forward`.
+    ``addend`` has the shape of ``x``, and its dtype or one of lower precision. For the other arguments, mean and scale
+    see :func:`rmsexp.kernels.triton.norms.normalise_forward`.
     """
     check_arguments(x, gain, shift, False, 1.0)
-    check("addend", addend, x.shape, x.dtype, x.device)
+    narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
+    check("addend", addend, x.shape, addend.dtype if narrower else x.dtype, x.device)
     total, y, mean, scale = _launch_forward(x, addend, gain, shift, False, Form(kind, k, inside, eps))
     assert total is not None
     return total, y, mean, scale
