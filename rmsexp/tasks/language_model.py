@@ -184,16 +184,16 @@ class Task:
         probable one. The model sees the last ``context`` tokens at most.
         """
         context, tokeniser = self.config.context, self._tokens.tokeniser
-        start = np.concatenate([[tokeniser.line_end], tokeniser.encode(prompt.encode())])[-context:]
-        new, cache, generator = torch.from_numpy(start.astype(np.int64)), Cache(), stream(seed, "generate")
-        generated: list[int] = []
-        while len(generated) < count:
+        tokens = [tokeniser.line_end, *map(int, tokeniser.encode(prompt.encode()))]
+        start, cache, generator = len(tokens), Cache(), stream(seed, "generate")
+        for _ in range(count):
+            if len(tokens) > context:  # cached keys and values depend on all tokens so far, too many
+                cache = Cache()
+            new = torch.tensor(tokens[-context:][cache.tokens :], device=self.device)
             with torch.no_grad():
-                logits = model(new.to(self.device)[None], cache)[0, -1].float().cpu()
-            new = drawn_index(logits, temperature, generator)
-            generated.append(int(new))
-            cache = cache.last(context - 1)
-        return tokeniser.decode(generated)
+                logits = model(new[None], cache)[0, -1].float().cpu()
+            tokens.append(int(drawn_index(logits, temperature, generator)))
+        return tokeniser.decode(tokens[start:])
 
     def _starts(self, epoch: int) -> np.ndarray:
         """Return where the sequences of an epoch start in the training text, in random order."""
