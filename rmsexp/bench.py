@@ -160,6 +160,8 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
     for name, table in summaries.items():
         _print(name, table)
     sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
+    operators = bench_table.operators(measured)
+    sections |= {} if operators.empty else {"Operators that torch's layers ran": operators}
     parts = [f"# {what}", "\n".join(f"- {line}" for line in [*notes, f"`{content['command']}`"])]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))

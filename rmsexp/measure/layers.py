@@ -25,6 +25,8 @@ from rmsexp.train.step import Part
 from rmsexp.train.task import MicroBatches
 
 IMPLS = ("eager", "fused")
+TORCHS = {"nn.LayerNorm", "nn.RMSNorm"}  # the layers whose operators are recorded
+NO_BATCHES = MicroBatches((), ())
 
 
 class LayerPass:
@@ -92,19 +94,19 @@ def measure(
 
 
 def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, Any]:
-    timer = InterleavedTimer(list(case.layers.values()), lambda _: MicroBatches((), ()), device, seed=0)
+    timer = InterleavedTimer(list(case.layers.values()), lambda _: NO_BATCHES, device, seed=0)
     with torch.set_grad_enabled(case.passes != FORWARD):
         timer.warm_up()
         rounds = _rounds(timer, budget)
+        ran = {
+            name: operators(partial(case.layers[name].take, 0, NO_BATCHES), device)
+            for name in TORCHS & case.layers.keys()
+        }
     return {
         **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
         "calls_per_block": timer.steps_per_block,
         "contention": timer.contention.report(),
-        "operators": {
-            name: operators(layer_pass.layer, layer_pass.x)
-            for name, layer_pass in case.layers.items()
-            if name in ("nn.LayerNorm", "nn.RMSNorm")
-        },
+        "operators": ran,
         "seconds": {
             name: [round(value, 12) for value in seconds]
             for name, seconds in zip(case.layers, zip(*rounds, strict=True), strict=True)
@@ -131,9 +133,9 @@ def norm_cases(
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
-    residual sums that norms follow in a model; the fused forms compute both in one operator, or "apart" in two. Of the
-    norms ``own``, those that act on weights only have no layer. ``peers`` adds the layers of other libraries, and
-    compiled layers.
+    residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
+    two. Of the norms ``own``, those that act on weights only have no layer. ``peers`` adds the layers of other
+    libraries, and compiled layers.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -141,6 +143,9 @@ def norm_cases(
         layers[f"ln {impl}"] = norms.LayerNorm(features, impl=impl)
         layers[f"rms {impl}"] = norms.RMSNorm(features, impl=impl)
         layers[f"prms {impl}"] = norms.RMSNorm(features, p=0.0625, impl=impl)
+    layers["rms gainless fused"] = norms.RMSNorm(features, elementwise_affine=False, impl="fused")
+    layers["dyt fused"] = norms.DynamicTanh(features, impl="fused")
+    layers["derf fused"] = norms.DynamicErf(features, impl="fused")
     layers["l2 fused"] = norms.L2Norm(features, impl="fused")
     layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
     normalisers = {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
@@ -176,7 +181,7 @@ def _additions(layers: dict[str, nn.Module], addend: Tensor) -> dict[str, Callab
     for name, layer in layers.items():
         if isinstance(layer, norms.Normaliser):
             functions[name] = partial(layer.add, addend=addend)
-            if name.endswith("fused"):
+            if name.endswith("fused") and type(layer).add is not norms.Normaliser.add:
                 functions[f"{name}, apart"] = partial(apart, layer)
         else:
             functions[name] = partial(apart, layer)

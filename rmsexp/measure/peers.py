@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 # Module and class of each layer; all run on CUDA only, and their first argument is the number of features.
 LIBRARIES = {
@@ -32,19 +32,24 @@ def of_libraries(features: int, device: torch.device) -> dict[str, nn.Module]:
 
 
 def compiled(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Return the functions or modules named in ``COMPILED``, compiled by ``torch.compile``, by their new names."""
-    return {f"{name}, compiled": torch.compile(functions[name], dynamic=False) for name in COMPILED}
+    """Return the functions or modules named in ``COMPILED``, compiled by ``torch.compile``, by their new names.
+
+    Torch compiles the same lines of Python at most ``torch._dynamo.config.recompile_limit`` times, and then runs them
+    uncompiled, or with ``fullgraph`` raises an error. So what was compiled for other shapes is dropped first.
+    """
+    torch._dynamo.reset()
+    return {f"{name}, compiled": torch.compile(functions[name], dynamic=False, fullgraph=True) for name in COMPILED}
 
 
-def operators(function: Callable[[Tensor], object], x: Tensor) -> list[str]:
+def operators(call: Callable[[], object], device: torch.device) -> list[str]:
     """Return the names of the operators and, on CUDA, of the kernels that a call runs, in the order of first use.
 
     They tell which of its implementations torch's dispatcher used.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if x.is_cuda:
+    if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profile:
-        function(x)
+        call()
     events = sorted(profile.events(), key=lambda event: event.time_range.start)
     return list(dict.fromkeys(event.name for event in events))

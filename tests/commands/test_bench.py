@@ -129,10 +129,10 @@ def test_two_summaries_may_not_have_one_heading() -> None:
 
 # Records
 
-NORMS = {"nn.LayerNorm", "nn.RMSNorm", "l2 fused", "nonparametric_ln fused"} | {
-    f"{norm} {impl}" for norm in ("ln", "rms", "prms") for impl in ("eager", "fused")
-}
-OTHERS = {FORWARD: {"copy"}, ADDITION: {f"{name}, apart" for name in NORMS if name.endswith("fused")}}
+ONE_OPERATOR = {f"{norm} fused" for norm in ("ln", "rms", "prms", "rms gainless", "l2", "nonparametric_ln")}
+EAGER = {f"{norm} eager" for norm in ("ln", "rms", "prms")}
+NORMS = {"nn.LayerNorm", "nn.RMSNorm", "dyt fused", "derf fused"} | ONE_OPERATOR | EAGER
+OTHERS = {FORWARD: {"copy"}, ADDITION: {f"{name}, apart" for name in ONE_OPERATOR}}
 RECURRENCES = {"torch.nn"} | {
     f"{norm} {impl}" for norm in ("none", "ln", "rms", "prms", "wn") for impl in ("eager", "fused")
 }
@@ -178,7 +178,10 @@ def test_record_tables_and_output_of_norm_layers(
     text = (tmp_path / "norms0" / "bench.md").read_text()
     for case in stored["measurements"]:
         assert set(case["seconds"]) == NORMS | OTHERS.get(case["passes"], set())
-        assert "aten::native_layer_norm" in case["operators"]["nn.LayerNorm"]
+        operators = case["operators"]["nn.LayerNorm"]
+        assert "aten::native_layer_norm" in operators
+        assert ("aten::native_layer_norm_backward" in operators) == (case["passes"] != FORWARD)
+        assert f"{', '.join(f'`{name}`' for name in operators)} |" in text
         rounds = {len(seconds) for seconds in case["seconds"].values()}
         assert len(rounds) == 1
         assert rounds.pop() >= FEWEST_BENCH_ROUNDS

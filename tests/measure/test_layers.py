@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from rmsexp.measure import peers
-from rmsexp.measure.layers import LayerPass, norm_cases
+from rmsexp.measure.layers import NO_BATCHES, LayerPass, norm_cases
+from rmsexp.measure.options import FORWARD
 
 
 def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them() -> None:
@@ -39,6 +42,9 @@ def test_all_layers_of_a_norm_compute_the_same_function() -> None:
     mean_square, sum_square = x[:, :2].square().mean(1, keepdim=True), x.square().sum(1, keepdim=True)
     assert torch.allclose(outputs["prms eager"], x / mean_square.sqrt(), atol=1e-10)
     assert torch.allclose(outputs["l2 fused"], x / sum_square.sqrt(), atol=1e-10)
+    assert torch.equal(outputs["rms gainless fused"], outputs["rms fused"])  # whose gain is 1
+    assert torch.allclose(outputs["dyt fused"], (0.5 * x).tanh(), atol=1e-10)
+    assert torch.allclose(outputs["derf fused"], (0.5 * x).erf(), atol=1e-10)
     assert torch.allclose(outputs["nonparametric_ln fused"], outputs["ln eager"], atol=1e-10)
     addend = added.layers["rms fused"].leaves[1]
     for name, layer_pass in added.layers.items():
@@ -62,7 +68,32 @@ def test_peers_compute_what_they_are_compared_with(monkeypatch: pytest.MonkeyPat
     assert list(peers.of_libraries(4, torch.device("cuda"))) == ["a"]
 
 
+def test_compiled_layers_are_compiled_for_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their second pass compiles nothing, and runs one compiled graph."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # torch's default, enough for one shape
+    counts, compile_with = {"compiled": 0, "ran": 0}, torch.compile
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            counts["ran"] += 1
+            return graph(*inputs)
+
+        counts["compiled"] += 1
+        return run
+
+    monkeypatch.setattr(torch, "compile", partial(compile_with, backend=backend))
+    for shape in ("4x8", "4x16", "5x16"):
+        for case in norm_cases(shape, torch.float64, torch.device("cpu"), peers=True):
+            for name in [name for name in case.layers if name.endswith("compiled")]:
+                with torch.set_grad_enabled(case.passes != FORWARD):
+                    case.layers[name].take(0, NO_BATCHES)
+                    counts |= {"compiled": 0, "ran": 0}
+                    case.layers[name].take(1, NO_BATCHES)
+                assert counts == {"compiled": 0, "ran": 1}, (shape, case.passes, name)
+
+
 def test_the_operators_of_a_call_are_named() -> None:
-    names = peers.operators(torch.nn.LayerNorm(4), torch.ones(2, 4))
+    layer, x = torch.nn.LayerNorm(4), torch.ones(2, 4)
+    names = peers.operators(lambda: layer(x), x.device)
     assert names[0] == "aten::layer_norm"
     assert "aten::native_layer_norm" in names
