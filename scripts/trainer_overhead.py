@@ -35,6 +35,21 @@ from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
 
+BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
+    "norm.name": "rms",
+    "norm.eps": 1e-5,
+    "norm.gain": True,
+    "norm.weight_offset": False,
+    "model.placement": "pre",
+    "model.activation": "swiglu",
+    "model.qk_norm": False,
+    "model.tied": True,
+    "precision": "float32",
+    "micro_batches": 1,
+    "optim.clipping": "global",
+    "compile": False,
+}
+
 
 class Silent:
     """A progress display that shows nothing."""
@@ -52,6 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides)])
     cfg, steps = job.config, arguments.steps
+    check_model(job)
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     check = check_record.Check("trainer_overhead", arguments.results)
@@ -98,6 +114,14 @@ def main() -> None:
     identity = {"task": cfg.task, "setting": job.setting, "series": job.series, "pairs": len(ratios), "steps": steps}
     found = {"ratio": float(np.median(ratios)), "low": float(interval.low), "high": float(interval.high)}
     check.write(identity | found | {"trainer_seconds": trainer.tolist(), "bare_seconds": bare.tolist()})
+
+
+def check_model(job: config.Job) -> None:
+    """Raise ValueError if the plain loop would train another language model than the trainer."""
+    values = config.flatten(job.resolved) if job.config.task == "language_model" else BARE_LANGUAGE_MODEL
+    for key, value in BARE_LANGUAGE_MODEL.items():
+        if values[key] != value:
+            raise ValueError(f"{key} is {values[key]}, but the plain language model has {value}; leave {key} out")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ import torch
 from helpers.language_models import make
 from helpers.tasks import shake
 
+from rmsexp import config
 from rmsexp.train.step import Settings, Stepper
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import bare_language_model
+import trainer_overhead
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
@@ -33,3 +35,18 @@ def test_logits_and_trained_weights_are_ours() -> None:
     bare_language_model.train(bare, task.config, lambda step: task.batches(step)[0], steps=6, warmup=0)
     for plain, ours in zip(bare.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(plain, ours, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("norm=ln", "norm.gain=false", "norm.eps=1e-6", "model.placement=post", "model.activation=gelu"),
+        *("model.tied=false", "model.qk_norm=true", "precision=bfloat16", "micro_batches=2", "scale=large"),
+    ],
+)
+def test_another_model_than_the_plain_one_is_refused(word: str) -> None:
+    trainer_overhead.check_model(config.job(["task=language_model", "norm=rms", "norm.impl=fused"]))
+    trainer_overhead.check_model(config.job(["task=cifar10", "norm=ln"]))
+    key = {"norm": "norm.name", "scale": "precision"}.get(word.partition("=")[0], word.partition("=")[0])
+    with pytest.raises(ValueError, match=f"^{key} is .*, but the plain language model has "):
+        trainer_overhead.check_model(config.job(["task=language_model", word]))
