@@ -330,6 +330,7 @@ def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "evaluation": cfg.evaluation,
         "target": asdict(task.target),
         "quantities": [asdict(quantity) for quantity in task.quantities],
+        "predictions": task.predictions,
         "dataset": asdict(task.dataset),
         "notes": dict(task.notes),
         "parameters": _parameters(model),

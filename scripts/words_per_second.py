@@ -1,6 +1,7 @@
-"""Measure the training speed of a translation task, in target tokens per second, padding excluded.
+"""Measure the training speed of a task in predictions per second: of target tokens, padding excluded, tokens, images, …
 
     python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80
+    python scripts/words_per_second.py task=language_model norm=rms norm.impl=fused scale=small
 
 Prints the speed over all steps (tokens of all batches divided by the seconds of all steps, including loading the
 batches), and the median and the 10 % and 90 % quantiles of the speeds of single steps. They are also written to
@@ -35,15 +36,17 @@ def main() -> None:
         for step in range(WARMUP_STEPS + arguments.steps):
             start = time.perf_counter()
             batches = stepper.task.batches(step)
-            stepper.take(step, batches)
+            tokens.append(int(stepper.take(step, batches).predictions))
             seconds.append(time.perf_counter() - start)
-            tokens.append(sum(len(batch.real) for batch in batches))
     tokens, seconds = tokens[WARMUP_STEPS:], seconds[WARMUP_STEPS:]
     low, median, high = np.quantile(np.divide(tokens, seconds), [0.1, 0.5, 0.9])
-    print(f"{sum(tokens) / sum(seconds):.0f} target tokens per second over {arguments.steps} steps", end=" ")
+    name = stepper.task.predictions
+    print(f"{sum(tokens) / sum(seconds):.0f} {name} per second over {arguments.steps} steps", end=" ")
     print(f"(steps: median {median:.0f}, 10 % to 90 %: {low:.0f} to {high:.0f})")
     identity = {"task": job.config.task, "setting": job.setting, "series": job.series}
-    check.write(identity | {"threads": torch.get_num_threads(), "tokens": tokens, "seconds": seconds})
+    check.write(
+        identity | {"threads": torch.get_num_threads(), "predictions": name, "tokens": tokens, "seconds": seconds}
+    )
 
 
 if __name__ == "__main__":

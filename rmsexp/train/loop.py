@@ -253,7 +253,7 @@ class Trainer:
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
             rate = self.optimizer.param_groups[0]["lr"]
-            means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps}
+            means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps, "predictions": int(count)}
             is_scaled = self._stepper.scaler.is_enabled()
             scaling = {"loss_scale": self._scale, "skipped_steps": state.skipped} if is_scaled else {}
             row = self._row("train", metrics | means | scaling)

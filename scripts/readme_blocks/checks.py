@@ -21,6 +21,10 @@ MODELS = {
     "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
+OVERHEAD = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
+OVERHEAD_LM = (
+    "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1"
+)
 JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
 
 
@@ -211,7 +215,8 @@ def commit_of(content: Mapping[str, Any]) -> str:
 
 
 def trainer_overhead(evidence: Evidence) -> str:
-    """How much longer the trainer takes than a plain loop: a row per record."""
+    """How much longer the trainer takes than a plain loop: a row per record, also of the language model."""
+    found = evidence.all_checks("trainer_overhead")
     rows = [
         {
             "run": f"`{content['command'].partition('trainer_overhead.py ')[2]}`",
@@ -221,10 +226,12 @@ def trainer_overhead(evidence: Evidence) -> str:
             "machine": evidence.link(machine(content["session"]), folder),
             "time state": content["session"]["contention"]["state"],
         }
-        for folder, content in evidence.all_checks("trainer_overhead").items()
+        for folder, content in found.items()
     ]
-    command = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
-    return table(rows) if rows else not_recorded(command)
+    tasks = {content["results"]["task"] for content in found.values()}
+    missing = [] if tasks - {"language_model"} else [not_recorded(OVERHEAD)]
+    missing += [] if "language_model" in tasks else [not_recorded(OVERHEAD_LM, "`language_model`")]
+    return paragraphs(table(rows) if rows else "", *missing)
 
 
 def commits(evidence: Evidence) -> str:
@@ -289,11 +296,11 @@ def _scores(evidence: Evidence) -> str:
 
 
 def words(evidence: Evidence) -> str:
-    """Training speeds of translation tasks: a row per record."""
+    """Training speeds of tasks whose predictions are tokens: a row per record."""
     rows = [
         {
             "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
-            "target tokens per second": f"{_speed(content['results']):,.0f}",
+            "tokens per second": f"{_speed(content['results']):,.0f}",
             "machine": evidence.link(machine(content["session"]), folder),
             "time state": content["session"]["contention"]["state"],
         }

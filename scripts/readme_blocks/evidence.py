@@ -16,7 +16,7 @@ from rmsexp import compare
 from rmsexp.compare.records import campaigns, timing_records
 from rmsexp.readers import read_json
 
-TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding")
+TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding", "language_model")
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,11 @@ def of_task(evidence: Evidence, task: str, setting: str = "small") -> Runs | Non
     return max(found, key=lambda runs: len(runs.runs), default=None)
 
 
+def _digits(metric: str) -> int:
+    """Return the number of decimals: differences in bits per byte are small."""
+    return 3 if metric == "bits_per_byte" else 1
+
+
 def _mean(values: Sequence[float], metric: str, digits: int = 1) -> str:
     unit = names.scale_and_unit(metric)[1]
     return f"{np.mean(values):.{digits}f} {unit}".rstrip() if values else formats.NO_VALUE
@@ -99,8 +104,8 @@ def overview(evidence: Evidence) -> str:
 
 def _each(values: Sequence[float], metric: str) -> str:
     """Return the value of each seed: a mean of two seeds would hide how far they differ."""
-    unit = names.scale_and_unit(metric)[1]
-    return f"{', '.join(f'{value:.1f}' for value in values)} {unit}".rstrip() if values else formats.NO_VALUE
+    unit, digits = names.scale_and_unit(metric)[1], _digits(metric)
+    return f"{', '.join(f'{value:.{digits}f}' for value in values)} {unit}".rstrip() if values else formats.NO_VALUE
 
 
 def _pair(found: dict[str, Runs], first: str, second: str) -> str:
@@ -109,7 +114,7 @@ def _pair(found: dict[str, Runs], first: str, second: str) -> str:
     for task, runs in found.items():
         split, metric, _ = runs.target
         pairs = np.subtract(runs.values(first, metric, split), runs.values(second, metric, split))
-        differences.append(f"{np.mean(pairs):+.1f}{_interval(pairs)} on `{task}`")
+        differences.append(f"{np.mean(pairs):+.{_digits(metric)}f}{_interval(pairs)} on `{task}`")
     return f"In these runs {names.label(first)} minus {names.label(second)} is {listed(differences)}."
 
 

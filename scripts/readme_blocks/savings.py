@@ -85,7 +85,7 @@ def _saving(found: Interval | None) -> str:
 def _paper(task: str, norm: str) -> str:
     published = paper.savings(task)
     values = published.loc[published["norm"] == norm, "saving"]
-    return f"{', '.join(f'{100 * value:.1f}' for value in values)} %"
+    return f"{', '.join(f'{100 * value:.1f}' for value in values)} %" if len(values) else formats.NO_VALUE
 
 
 def readme(evidence: Evidence) -> str:

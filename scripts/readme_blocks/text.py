@@ -48,6 +48,6 @@ def machine(session: Mapping[str, Any]) -> str:
     return f"{session['device']}, {threads}, torch {versions['torch']}, {session['started'][:10]}"
 
 
-def not_recorded(command: str) -> str:
+def not_recorded(command: str, of: str = "this") -> str:
     """Return what a block says as long as no record is committed."""
-    return f"No record of this is committed yet. The command is `{command}`."
+    return f"No record of {of} is committed yet. The command is `{command}`."

@@ -25,10 +25,15 @@ TASKS = {
 NOT_FUSED = {"bn", "mean_only_bn"}
 BY_STEP = {"rnnsearch", "attentive_reader", "order_embedding"}  # tasks with recurrences
 
-pytestmark = [
-    pytest.mark.minutes,
-    pytest.mark.usefixtures("fused_kernels", "small_synthetic_data"),
+TABLE = [pytest.param(task, impl, VARIANTS, marks=pytest.mark.minutes) for impl in ("eager", "fused") for task in TASKS]
+# Without the mark: norms of each kind on a task with a recurrence, and on the language model.
+SOME = [
+    ("order_embedding", "fused", [["norm=dyt"], ["norm=bn"]]),
+    ("language_model", "fused", [["norm=derf"], ["norm=prms"], ["norm=rms", "norm.gain=false"], ["norm=bn"]]),
+    ("language_model", "eager", [["norm=wn"], ["norm=mean_only_bn"]]),
 ]
+
+pytestmark = pytest.mark.usefixtures("fused_kernels", "small_synthetic_data")
 
 
 def cell(done: Ended, folder: Path) -> str:
@@ -42,8 +47,7 @@ def cell(done: Ended, folder: Path) -> str:
     return f"{losses[-1]:.3f} ({run.run['impl']})"
 
 
-@pytest.mark.parametrize("impl", ["eager", "fused"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("task", "impl", "variants"), [*SOME, *TABLE])
 def test_every_norm_trains_or_is_refused_in_one_line(
     main: Main,
     data_root: Path,
@@ -52,11 +56,12 @@ def test_every_norm_trains_or_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     task: str,
     impl: str,
+    variants: list[list[str]],
 ) -> None:
     root = {"cifar10": data_root, "rnnsearch": text_root, "transformer": text_root}.get(task, tmp_path)
     steps = ["max_steps=10", "schedule.steps=10", "log_every=10", "eval_every=10", f"data.root={root}"]
     rows = []
-    for words in VARIANTS:
+    for words in variants:
         folder = tmp_path / str(len(rows))
         done = main(*TASKS[task], *steps, *words, f"norm.impl={impl}", f"results={folder}")
         rows.append((words[0].removeprefix("norm="), words, done, cell(done, folder)))

@@ -104,6 +104,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
         "quantities": _quantities(stored),
+        "predictions": stored.get("predictions"),  # older records lack it
         "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
         "recipe_steps": number(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),  # older records lack this key
@@ -124,6 +125,8 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
             valid = type(value) is int
         elif key in (*identity, "precision") or key.startswith("target_"):
             valid = isinstance(value, str)
+        elif key == "predictions":
+            valid = value is None or isinstance(value, str)
         elif key == "evaluation":
             valid = value is None or value in score.PLANS
         else:

@@ -25,7 +25,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
-    saving; ``clock``: the machine, threads, precision and code of its times where they differ between series;
+    saving; ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded
+    their number; ``clock``: the machine, threads, precision and code of its times where they differ between series;
     ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or over all runs if
     none is.
     """
@@ -35,6 +36,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     clocks = speed.differences(speeds)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
+    per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []
     for series in speeds:
         runs = records.runs[records.runs["series"] == series.series]
@@ -58,6 +60,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "seconds_per_1k_steps": series.median,
             "seconds_per_1k_steps_q25": series.low,
             "seconds_per_1k_steps_q75": series.high,
+            "predictions": predictions.iloc[0] if len(predictions) else None,
+            "predictions_per_second": 1000 * per_step.reindex(runs["folder"]).mean() / series.median,
             "time_state": series.state,
             "clock": clocks[series.series],
             "saving_vs_ln": saving,
@@ -65,7 +69,18 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
         }
         clear = runs[runs["time_state"] == "clear"]
         rows.append(row | seconds.reindex((runs if clear.empty else clear)["folder"]).mean().to_dict())
-    return pd.DataFrame(rows)
+    rates = ["predictions", "predictions_per_second"]
+    return pd.DataFrame(rows) if len(predictions) else pd.DataFrame(rows).drop(columns=rates, errors="ignore")
+
+
+def _predictions_per_step(records: Records) -> pd.Series:
+    """Return the mean number of predictions in a step of each run that has recorded it, by folder."""
+    if "predictions" not in records.metrics:
+        return pd.Series(dtype=float)
+    training = records.metrics[records.metrics["split"] == "train"]
+    steps = training.groupby("folder", observed=True)["step"].diff().fillna(training["step"])
+    recorded = training.assign(steps=steps)[training["predictions"].notna()].groupby("folder", observed=True)
+    return recorded["predictions"].sum() / recorded["steps"].sum()
 
 
 def _status(runs: pd.DataFrame) -> str:
@@ -101,6 +116,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
             "steps": _range(row["steps_min"], row["steps_max"]),
             f"{' '.join(map(names.metric_label, row['metric'].split()))}{compared}": _quality(row, "final"),
             **({} if first["scored"] else {best.replace("_", " "): _quality(row, best)}),
+            **_shown_rate(row),
             "seconds per 1k steps, median (quartiles)": _speed(row),
             "saving vs LN (unpaired)": _saving(row),
         }
@@ -136,6 +152,14 @@ def _speed(row: dict[str, Any]) -> str:
     median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
     clock = "" if row["clock"] == speed.SAME else row["clock"]
     return formats.median_and_range(median, low, high, ", ".join(filter(None, (_excluded(row), clock))))
+
+
+def _shown_rate(row: dict[str, Any]) -> dict[str, str]:
+    """Return the column of predictions per second, such as tokens per second, if their number was recorded."""
+    if "predictions_per_second" not in row:
+        return {}
+    rate = row["predictions_per_second"]
+    return {f"{row['predictions']} per second": formats.NO_VALUE if math.isnan(rate) else f"{rate:,.0f}"}
 
 
 def _excluded(row: dict[str, Any]) -> str:

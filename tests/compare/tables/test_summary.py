@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from io import StringIO
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.comparisons import SERIES, setting, write_errors
+from helpers.records import write_run
 from rich.console import Console
 
+from rmsexp import atomic, readers, record
+from rmsexp.compare.tables import formats
 from rmsexp.compare.tables import summary as summary_table
 
 
@@ -30,6 +34,25 @@ def of_ln(root: Path) -> tuple[pd.Series, str]:
     """Return the row of LN, as numbers, and its quality as text."""
     table = summary_table.table(setting(root), "cifar10", "demo")
     return table.iloc[0], summary_table.readable(table).iloc[0, 3]
+
+
+def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path) -> None:
+    """Of runs that recorded their number: the steps of older rows do not count."""
+    for seed, series in enumerate(("ln", "rms")):
+        folder = write_run(tmp_path, series, seed, steps=400)
+        rows, _ = record.RunFolder(folder).read_metrics()
+        training = [row for row in rows if row["split"] == "train"]
+        assert len(training) > 2
+        for row, before in zip(training[1:], training, strict=False):
+            row["predictions"] = 32 * (row["step"] - before["step"])
+        if series == "rms":
+            (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+            atomic.write_json(folder / record.RUN, readers.read_json(folder / record.RUN) | {"predictions": "tokens"})
+    table = summary_table.table(setting(tmp_path), "cifar10", "demo").set_index("series")
+    expected = 32_000 / table.loc["rms", "seconds_per_1k_steps"]
+    assert table.loc["rms", "predictions_per_second"] == pytest.approx(expected)
+    shown = summary_table.readable(table.reset_index())["tokens per second"]
+    assert shown.tolist() == [formats.NO_VALUE, f"{expected:,.0f}"]
 
 
 def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
