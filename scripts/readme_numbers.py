@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import checks, layers, origin, processes, quality, savings, size, verdicts
+from readme_blocks import campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -50,6 +50,7 @@ BLOCKS: Blocks = {
     "savings-of-layers": savings.layers,
     "fused-steps": savings.fused,
     "verdicts": verdicts.readme,
+    "campaign-costs": campaign_costs.runs_and_seconds,
     "unclean-records": origin.unclean,
     "metrics": quality.overview,
     "metrics-of-cifar10": quality.cifar10,

@@ -3,7 +3,8 @@
 The seconds of a run are the sum of its clock's buckets, divided by 1 + w. w is the time that its threads waited for a
 core, over the time that they ran. A run that is not done takes as long as the mean of the finished runs of its norm; if
 there are none, as a trial of 20 steps says. Test splits are taken to need as long as the validation split, as long as
-no final run of the norm has finished.
+no final run of the norm has finished. That is too little for a task that decodes test splits with a beam, and the
+validation split greedily.
 """
 
 from __future__ import annotations

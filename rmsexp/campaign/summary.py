@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rmsexp import record
@@ -14,7 +15,7 @@ from rmsexp.command_line import command
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
-from rmsexp.rules import score
+from rmsexp.rules import score, selection
 from rmsexp.rules.claims import Verdict
 
 STAGES = ("pilot", "tune", "final")
@@ -27,9 +28,10 @@ def print_plan(question: Question) -> None:
     print(f"{campaign.name}: {campaign.question}")
     for job in campaign.jobs:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
-    spent, coming = cost.spent(question, results), _coming(campaign)
-    left = [*(job for job in campaign.jobs if not results[job].ended), *coming]
-    estimated = cost.estimates(question, left, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
+    spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
+    left = [*planned, *_coming(campaign, 0, campaign.seeds.look)]
+    most = [*planned, *_coming(campaign, selection.EXTENSIONS, campaign.seeds.most)]
+    estimated = cost.estimates(question, most, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
     print("runs and uncontended hours, one after the other:")
     for stage in STAGES:
         done, missing = ([job for job in jobs if job.stage == stage] for jobs in (spent, left))
@@ -38,23 +40,33 @@ def print_plan(question: Question) -> None:
     if (timed := timing.of_campaign(question)) is not None:
         print(f"  timing {f'left, about {timed.options.budget:.0f} s' if timed.is_left() else 'done'}")
     if campaign.seeds.needed is None:
-        print("  more may follow: tuning extends the grid where a best rate is at its edge, and final seeds by spread")
+        needs = f"if the spread of scores asks for all {campaign.seeds.most} seeds"
+        if not any(job.stage == "final" for job in campaign.jobs):
+            needs += f" and best rates at its edge extend the grid by {selection.EXTENSIONS} rates"
+        print(f"  left up to {len(most)}, {_hours(estimated[job] for job in most)}, {needs}")
     _print_lines([*problems, *pilot(campaign, question), *campaign.remarks(results)])
     print(f"plan    {campaign.path}")
     print(f"next    {_next(question, bool(left))}")
 
 
-def _coming(campaign: Campaign) -> list[Job]:
-    """Return the runs that are certain to come but not planned yet, at the lowest rate, with empty folders."""
+def _coming(campaign: Campaign, extensions: int, seeds: int) -> list[Job]:
+    """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
+
+    ``extensions``: how often the grid is extended, by a rate each time. ``seeds``: the number of final seeds.
+    """
     runs: list[Job] = []
-    if any(job.stage == "final" for job in campaign.jobs):
-        return runs
+    planned = Counter((job.stage, job.norm) for job in campaign.jobs)
+    tuned = any(stage == "final" for stage, _ in planned)
     for norm in campaign.norms:
-        tuned = [job for job in campaign.jobs if job.stage == "tune" and job.norm == norm]
-        both = len({job.rate for job in tuned}) + 2 * (len(campaign.seeds.tune) - 1)
-        runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, both - len(tuned))
-        count = plan.final_count(campaign, norm, campaign.seeds.look)
-        runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(count)]
+        if not tuned:
+            rates = len({job.rate for job in campaign.jobs if (job.stage, job.norm) == ("tune", norm)})
+            rates = max(rates, len(campaign.grid) + extensions)
+            number = rates + selection.FINALISTS * (len(campaign.seeds.tune) - 1)
+            runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
+        elif not planned["final", norm]:  # it diverged at every rate
+            continue
+        count = plan.final_count(campaign, norm, seeds)
+        runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
     return runs
 
 

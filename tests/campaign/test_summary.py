@@ -37,12 +37,23 @@ def test_a_plan_before_any_run(
         "  tune   done   0, 0.00 h; left  14, 28.00 h",
         "  final  done   0, 0.00 h; left   4, 10.00 h",
     ]
-    assert "more may follow" in out[13]
+    expected = "all 4 seeds and best rates at its edge extend the grid by 2 rates"
+    assert out[13] == f"  left up to 28, 60.00 h, if the spread of scores asks for {expected}"
     assert out[-2] == f"plan    {asked.folder / 'campaign.json'}"
     assert out[-1] == (
         f"next    python -m rmsexp.campaign tiny results={asked.results} pilot.rate=1e-3 "
         f"--config-dir {asked.config_dir}"
     )
+
+
+def test_a_plan_before_the_number_of_seeds_is_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The final runs of the first look are planned. Each takes 120 s, as tuning runs did. Two more seeds may come."""
+    asked = ask(tmp_path)
+    do(asked, value, {"tune": 9, "final": 0})
+    summary.print_plan(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert "  final  done   0, 0.00 h; left   4, 0.13 h" in out
+    assert "  left up to 8, 0.27 h, if the spread of scores asks for all 4 seeds" in out
 
 
 def test_a_plan_after_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +62,7 @@ def test_a_plan_after_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     summary.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert "  tune   done  14, 0.47 h; left   0, 0.00 h" in out  # 120 s each
-    assert "more may follow" not in "".join(out)
+    assert "left up to" not in "".join(out)
     moved = "it gained 0 in the last fifth of the steps; half of the smallest margin is 2.5"
     assert f"pilot ln: image_recall 19 at first, 19 % at the end; {moved}" in out
     assert out[-1] == f"next    python -m rmsexp.report {asked.results}"

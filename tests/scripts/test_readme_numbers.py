@@ -13,7 +13,7 @@ from helpers import campaigns
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import campaign_costs, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -128,6 +128,14 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert lines[2].startswith("| RMSNorm equals LayerNorm | supported, ")
     assert "Margins: 1.5 points on `cifar10` and 0.75 points on `order_embedding`." in lines[-1]
     assert "Not decided yet: `quality_rnnsearch` (" in lines[-1]
+
+
+def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
+    """A run takes 110 s. The one that diverged halfway counts in the total, and not in the mean."""
+    assert campaign_costs.runs_and_seconds(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
+    campaigns.Campaign(diverged={("none", 0)}, grid=(0.002, 0.004), seeds=2, needed=2).write(tmp_path)
+    lines = campaign_costs.runs_and_seconds(Evidence(tmp_path, tmp_path)).splitlines()
+    assert lines[2] == "| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |"
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
