@@ -24,9 +24,21 @@ def threads(processes: int = 1) -> int:
 
     ``min(min(affinity, quota) / processes, launcher)``, rounded down. A launcher gives each process its own threads.
     """
+    return max(1, int(min(_available() / processes, min(_given(), default=math.inf))))
+
+
+def threads_while_others_wait() -> int:
+    """Return the number of threads while the other processes wait that torchrun started on this machine; at least 1.
+
+    ``min(affinity, quota, launcher * their number)``, rounded down.
+    """
+    number = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, int(min(_available(), number * min(_given(), default=math.inf))))
+
+
+def _available() -> float:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
-    available = min(cores, min(_quotas(), default=math.inf))
-    return max(1, int(min(available / processes, min(_given(), default=math.inf))))
+    return min(cores, min(_quotas(), default=math.inf))
 
 
 def _given() -> Iterator[int]:

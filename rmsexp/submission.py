@@ -1,7 +1,8 @@
 """The runs of a sweep as jobs of submitit: of SLURM with ``hydra/launcher=slurm``, or processes with submitit_local.
 
-When SLURM pre-empts a job, or its time is almost over, submitit gets SIGUSR2. The run is saved first
-(:func:`rmsexp.runner.execute`); then submitit requeues the job, which continues the run.
+When a job's time is almost over, or it is pre-empted and SLURM has ``PreemptParameters=send_user_signal``, submitit
+gets SIGUSR2. The run is saved first (:func:`rmsexp.runner.execute`); then submitit requeues the job, which continues
+the run.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmsexp import cores, mounts
+from rmsexp.data import parts
 
 
 @pytest.fixture
@@ -117,3 +118,18 @@ def test_a_group_of_half_a_core() -> None:
         os._exit(cores.threads())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     folder.rmdir()
+
+
+@pytest.mark.parametrize(("size", "given", "threads"), [(None, None, 16), (4, 1, 4), (4, 3, 12), (8, 4, 16), (1, 2, 2)])
+def test_a_process_has_the_threads_of_those_that_wait(
+    size: int | None, given: int | None, threads: int, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun gives each process one thread, unless the user has set a number."""
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in {"LOCAL_WORLD_SIZE": size, "OMP_NUM_THREADS": given}.items():
+        if value is not None:
+            monkeypatch.setenv(name, str(value))
+    assert cores.threads_while_others_wait() == threads
+    assert parts.processes(100) == min(threads, parts.MOST)
+    groups(machine, "0::/job\n", V2, {"job/cpu.max": "200000 100000\n"})
+    assert cores.threads_while_others_wait() == 2

@@ -38,8 +38,8 @@ def stored(
 
 
 def processes(parts: int) -> int:
-    """Return how many processes should compute so many parts."""
-    return max(1, min(parts, cores.threads(), MOST))
+    """Return how many processes should compute so many parts. Under torchrun one process of a host prepares data."""
+    return max(1, min(parts, cores.threads_while_others_wait(), MOST))
 
 
 def _store(path: Path, make: Callable[[T, Path], None], item: T) -> tuple[Path, list[str]]:
