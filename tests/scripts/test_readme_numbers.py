@@ -90,6 +90,16 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
     assert "62 rounds, 2 processes: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
 
 
+def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
+    for task in ("cifar10", "language_model"):
+        path = copy_timing("amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / f"m/{task}/small/timing/steps0")
+        path.write_text(path.read_text().replace('"task": "cifar10"', f'"task": "{task}"'))
+    evidence = Evidence(tmp_path, tmp_path)
+    for block in (savings.readme, savings.timing_page):
+        rows = [line for line in block(evidence).splitlines() if line.startswith("| `language_model`")]
+        assert "| \N{EN DASH} |" in rows[0]
+
+
 def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
     for place, number in (("a", 0), ("b", 0), ("b", 1)):
         path = copy_timing(
