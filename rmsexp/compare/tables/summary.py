@@ -191,9 +191,8 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
 def for_terminal(table: pd.DataFrame) -> Table:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
-    text = text.drop(
-        columns=[name for name in text if str(name).endswith(" per second")]
-    )  # progress lines have shown it
+    rates = [name for name in text if str(name).endswith(" per second")]  # progress lines have shown them
+    text = text.drop(columns=rates)
     text.columns = ["norm", "runs", *text.columns[2:-2], "s per 1k steps", "vs LN"]
     text["s per 1k steps"] = [
         " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
