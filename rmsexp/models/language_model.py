@@ -235,7 +235,8 @@ def rotations(start: int, count: int, head_width: int, like: Tensor) -> Pair:
 def rotated(x: Tensor, rotation: Pair) -> Tensor:
     """Return queries or keys ``(batch, time, heads, head_width)``, rotated.
 
-    A pair is unit i of the first half and unit i of the second half, as in the library ``transformers``.
+    A pair (a, b) becomes ``(a cos - b sin, b cos + a sin)``; a is unit i of the first half of a head, and b unit i of
+    the second half, as in the library ``transformers``.
     """
     cos, sin = rotation
     first, second = x.chunk(2, -1)
