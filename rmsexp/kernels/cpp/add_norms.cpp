@@ -11,8 +11,8 @@ void check_addition(const Tensor& x, const Tensor& addend, const OptionalTensor&
   check_arguments(x, gain, shift, /*maps=*/false, /*slope=*/1);
   TORCH_CHECK_VALUE(addend.sym_sizes() == x.sym_sizes(), "expected addend of shape ", x.sym_sizes(), ", got ",
                     addend.sym_sizes());
-  const bool narrower = addend.is_floating_point() &&
-                        c10::promoteTypes(x.scalar_type(), addend.scalar_type()) == x.scalar_type();
+  const bool narrower =
+      addend.is_floating_point() && c10::promoteTypes(x.scalar_type(), addend.scalar_type()) == x.scalar_type();
   TORCH_CHECK_VALUE(narrower && addend.device() == x.device(), "expected addend of dtype ", x.dtype(),
                     " or one of lower precision on ", x.device(), ", got ", addend.dtype(), " on ", addend.device());
 }

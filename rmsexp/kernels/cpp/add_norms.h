@@ -19,8 +19,8 @@ AddNormOutputs add_normalise_forward(const Tensor& x,       // (..., n)
                                      const OptionalTensor& gain, const OptionalTensor& shift, int64_t kind, int64_t k,
                                      bool inside, double eps);
 
-// Returns the gradient of x, which autograd rounds to the dtype of addend for that of addend, and the gradients of gain and shift (normalise_backward()).
-// With N' the backward pass of the norm, the gradient of x is dtotal + N'(dy).
+// Returns the gradient of x, which autograd rounds to the dtype of addend for that of addend, and the gradients of gain
+// and shift (normalise_backward()). With N' the backward pass of the norm, the gradient of x is dtotal + N'(dy).
 NormOutputs add_normalise_backward(const Tensor& dtotal,  // gradient of total, with the shape of total
                                    const Tensor& dy,      // gradient of y, with the shape of y
                                    const Tensor& total, const OptionalTensor& gain, const Tensor& mean,
