@@ -122,7 +122,7 @@ ALONE = Around()
 def execute(job: config.Job, around: Around = ALONE) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
-    A launcher that repeats the command has ``force`` ignored: the run of the first time continues.
+    If a launcher repeats the command, ``force`` is ignored: the run of the first time continues.
 
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.

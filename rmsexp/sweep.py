@@ -144,12 +144,12 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
     """
     from rmsexp import runner
 
-    job = config.job(overrides, config_dir)
     quiet = bool(_quiet) or _is_of_joblib()
     with process.safe_output():
         try:
+            job = config.job(overrides, config_dir)
             outcome = runner.execute(job, runner.Around(n_jobs, quiet=quiet))
-        except (lock.RunLockedError, OSError) as error:
+        except (lock.RunLockedError, ReportedError, OSError) as error:
             report(error)
             return "failed"
         if not _is_of_joblib():  # the process of the sweep shows how it ended

@@ -61,7 +61,7 @@ class RayWorker(Worker):
         with _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
             while self._signum is None and (left := self._left()):
                 self._submit(ray, [job for job in left if job not in self._tasks.values()])
-                done, _ = ray.wait(list(self._tasks), timeout=POLL_SECONDS)
+                done = ray.wait(list(self._tasks), timeout=POLL_SECONDS)[0] if self._tasks else []
                 for task in done:
                     self._take(ray, task)
                 if cause := self._common_cause():
@@ -82,6 +82,10 @@ class RayWorker(Worker):
             cluster = ray.cluster_resources()
             gpus = int(run.config.device == "cuda" or (run.config.device == "auto" and cluster.get("GPU", 0) >= 1))
             at_once = _at_once(ray.nodes(), cpus, gpus)
+            if not at_once:  # the task would wait for ever, and Ray's warning is not shown
+                needed = f"{cpus} {'CPU' if cpus == 1 else 'CPUs'}{' and a GPU' if gpus else ''}"
+                self._fail(job, f"no node of the cluster has {needed}; add such a node, or set threads or device")
+                continue
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": RETRIES}
             code, where = provenance.code(), str(Path.cwd())
             task = ray.remote(_do).options(**options).remote(run.overrides, self.config_dir, where, code, at_once)
@@ -102,16 +106,10 @@ class RayWorker(Worker):
 
 
 def _at_once(nodes: Sequence[Mapping[str, Any]], cpus: int, gpus: int) -> int:
-    """Return how many runs with so many CPUs and GPUs one of the nodes can do at the same time; the largest number.
-
-    Raises: ReportedError if none can do one: its task would wait for ever, and Ray's warning is not shown.
-    """
+    """Return how many runs with so many CPUs and GPUs one of the nodes can do at the same time; the largest number."""
     resources = [node["Resources"] for node in nodes if node["Alive"]]
-    enough = [one["CPU"] for one in resources if one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus]
-    if not enough:
-        needed = f"{cpus} {'CPU' if cpus == 1 else 'CPUs'}{' and a GPU' if gpus else ''}"
-        raise ReportedError(f"no node of the cluster has {needed} for a run; add such a node, or set threads or device")
-    return int(max(enough) // cpus)
+    counts = [[one.get("CPU", 0) // cpus, *([one.get("GPU", 0) // gpus] if gpus else [])] for one in resources]
+    return int(max(map(min, counts), default=0))
 
 
 def _do(overrides: Sequence[str], config_dir: str | None, where: str, code: str, at_once: int) -> Done:

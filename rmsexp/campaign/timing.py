@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmsexp import config
 from rmsexp.campaign.question import Question
-from rmsexp.compare.records import timing_records
+from rmsexp.compare.records import comparable, timing_records
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
@@ -37,11 +37,11 @@ class Timing:
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
 
-        As in reports, records of the same machine and code count together: a budget may end before all processes did.
+        As in reports, records of the same clock and code count together: a budget may end before all processes did.
         """
         records = timing_records.load(self.folder)
         records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
-        for _, same in records.groupby(["machine", "code"], dropna=False):
+        for _, same in records.groupby([*comparable.CLOCK, "code"], dropna=False):
             processes = same.groupby("series")["processes"].sum()
             if len(processes) == len(self.jobs) and processes.min() >= self.options.processes:
                 return False

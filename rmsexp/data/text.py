@@ -50,7 +50,7 @@ def files(train: str, valid: str, test: str) -> PlainText:
     Raises: DataError if a file cannot be read.
     """
     paths = dict(zip(SPLITS, map(Path, (train, valid, test)), strict=True))
-    return _of_files(paths["train"].name, paths)
+    return _of_files(paths["train"].name, paths, digest_of_contents(paths.values()))
 
 
 def lambada(root: Path, held_out: int) -> PlainText:
@@ -88,7 +88,7 @@ def wikitext103(root: Path, report: Report) -> PlainText:
     paths = {split: folder / f"{split}.txt" for split in SPLITS}
     if absent := [path for path in paths.values() if not path.is_file()]:
         raise missing("WikiText-103", folder, absent, "Delete the folder to download it again.")
-    return _of_files("WikiText-103", paths)
+    return _of_files("WikiText-103", paths, digest_of(paths.values()))
 
 
 def joined(lines: list[str]) -> bytes:
@@ -96,9 +96,9 @@ def joined(lines: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _of_files(name: str, paths: Mapping[str, Path]) -> PlainText:
+def _of_files(name: str, paths: Mapping[str, Path], digest: str) -> PlainText:
     splits = {split: partial(_read, path) for split, path in paths.items()}
-    return PlainText(name, digest_of_contents(paths.values()), False, splits)
+    return PlainText(name, digest, False, splits)
 
 
 def _read(path: Path) -> bytes:

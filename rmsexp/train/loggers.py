@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import atomic
-from rmsexp.config import LoggerConfig, identity, shortened
+from rmsexp.config import ADDED, LoggerConfig, flatten, identity, shortened
 from rmsexp.record import TIMED, Row
 from rmsexp.train import clock
 from rmsexp.train.failures import Failures
@@ -123,7 +123,9 @@ class TensorBoardLogger:
 def _hyperparameters(run: Run) -> dict[str, bool | float | str]:
     """Return the values of a run's identity except the seed: TensorBoard averages runs that have the same values."""
     values = {key: run.facts[key] for key in ("task", "scale", "setting", "series")}
-    for key, value in identity(run.config).items():
+    flat = flatten(run.config)
+    usual = {key: flat[key] for key in ADDED if flat.get(key) is not None}  # which the identity leaves out
+    for key, value in (identity(run.config) | usual).items():
         values[key] = value if isinstance(value, bool | int | float | str) else str(value)
     return values
 

@@ -17,7 +17,6 @@ from rmsexp.campaign import on_ray
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.on_ray import Done, RayWorker
 from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.command_line import ReportedError
 from rmsexp.runner import Outcome
 from rmsexp.train import provenance
 
@@ -101,8 +100,9 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
     [
         ([node(), node(CPU=2.0), node(CPU=5.0), node(alive=False, CPU=16.0)], 0, 2),
         ([node(CPU=8.0), node(CPU=2.0, GPU=1.0)], 1, 1),
-        ([node(CPU=1.0), node(alive=False, CPU=2.0)], 0, "no node of the cluster has 2 CPUs for a run; add"),
-        ([node(CPU=8.0), node(CPU=1.0, GPU=1.0)], 1, "has 2 CPUs and a GPU for a run"),
+        ([node(CPU=64.0, GPU=3.0), node(CPU=64.0)], 1, 3),
+        ([node(CPU=1.0), node(alive=False, CPU=2.0)], 0, "no node of the cluster has 2 CPUs; add"),
+        ([node(CPU=8.0), node(CPU=1.0, GPU=1.0)], 1, "has 2 CPUs and a GPU; add"),
     ],
 )
 def test_a_node_must_have_what_a_run_needs(
@@ -110,16 +110,17 @@ def test_a_node_must_have_what_a_run_needs(
 ) -> None:
     """Ray would wait for ever for a node that has it."""
     begun: list[tuple[Any, ...]] = []
+    (job, *_) = worker.runs.left()
     run = SimpleNamespace(config=SimpleNamespace(threads=2, device="auto"), overrides=[])
-    worker.runs = SimpleNamespace(begin=lambda _: run, headline=str)  # type: ignore[assignment]
+    worker.runs = SimpleNamespace(begin=lambda _: run, headline=lambda job: job.folder)  # type: ignore[assignment]
     task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *words: begun.append(words)))
     ray = SimpleNamespace(cluster_resources=lambda: {"GPU": gpu}, nodes=lambda: nodes, remote=lambda _: task)
+    worker._submit(ray, [job])
     if isinstance(found, int):
-        worker._submit(ray, ["run"])
         assert begun[0][-1] == found
     else:
-        with pytest.raises(ReportedError, match=found):
-            worker._submit(ray, ["run"])
+        assert found in worker.failed[job]
+        assert begun == []
 
 
 def test_a_task_waits_for_the_process_that_did_its_run_before(monkeypatch: pytest.MonkeyPatch) -> None:

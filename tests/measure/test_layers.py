@@ -68,9 +68,9 @@ def test_peers_compute_what_they_are_compared_with(monkeypatch: pytest.MonkeyPat
     assert list(peers.of_libraries(4, torch.device("cuda"))) == ["a"]
 
 
+@torch._dynamo.config.patch(recompile_limit=8)  # torch's default, enough for one shape
 def test_compiled_layers_are_compiled_for_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their second pass compiles nothing, and runs one compiled graph."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # torch's default, enough for one shape
     counts, compile_with = {"compiled": 0, "ran": 0}, torch.compile
 
     def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rmsexp import config, record
@@ -37,15 +37,12 @@ class Result(NamedTuple):
         test: the score that claims are about; NaN unless the run counts and is a final run.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
-        recipe: the values of its identity, by their keys, without the tuned key and ``evaluation``; empty if it has no
-            config.
     """
 
     status: str
     validation: float = math.nan
     test: float = math.nan
     code: frozenset[str] = frozenset()
-    recipe: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def ended(self) -> bool:
@@ -87,9 +84,9 @@ class Campaign(CampaignFile):
         run, status = files.read_run(), str(files.read_status()["status"])
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
-        code, recipe = frozenset(_code(session) for session in run["sessions"]), self._recipe(files)
+        code = frozenset(_code(session) for session in run["sessions"])
         if status != "finished" or job.stage == "pilot":
-            return Result(status, code=code, recipe=recipe)
+            return Result(status, code=code)
         rows, problem = files.read_metrics()
         problems += [problem] if problem else []
         steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
@@ -97,13 +94,7 @@ class Campaign(CampaignFile):
         if job.stage == "final":
             test = _score(rows, steps, self.score)
         needed = test if job.stage == "final" else validation
-        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code, recipe)
-
-    def _recipe(self, files: record.RunFolder) -> dict[str, Any]:
-        if not files.config_path.exists():
-            return {}
-        identity = config.identity(config.respelled(read_yaml(files.config_path)))
-        return {key: value for key, value in identity.items() if key not in (self.rate, "evaluation")}
+        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code)
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -177,16 +168,21 @@ class Campaign(CampaignFile):
             )
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
-        return [*lines, *(line for norm in self.norms if (line := self._mixed(norm, results)))]
+        return [*lines, *self._mixed(results)]
 
-    def _mixed(self, norm: str, results: Results) -> str:
-        """Return which keys differ among the configs of a norm's tuning and final runs; "" if none does."""
-        jobs = [job for job in self.jobs if job.norm == norm and job.stage != "pilot"]
-        recipes = [results[job].recipe for job in jobs if results[job].recipe]
-        keys = sorted({key for recipe in recipes for key in {**recipe, **recipes[0]}})
-        values = {key: list(dict.fromkeys(str(recipe.get(key)) for recipe in recipes)) for key in keys}
-        mixed = [f"{key} is {' or '.join(found)}" for key, found in values.items() if len(found) > 1]
-        return f"the tuning and final runs of {norm} have several recipes: {'; '.join(mixed)}" if mixed else ""
+    def _mixed(self, results: Results) -> list[str]:
+        """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
+
+        Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
+        """
+        recipes: dict[str, list[dict[str, Any]]] = {norm: [] for norm in self.norms}
+        for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
+            with suppress(*DAMAGE):  # which is reported when the run is loaded
+                values = config.identity(read_yaml(self.root / job.folder / record.CONFIG))
+                recipes[job.norm].append({key: values[key] for key in values.keys() - {self.rate, "evaluation"}})
+        every = [recipe for same in recipes.values() for recipe in same]
+        groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
+        return [line for name, same, own in groups if (line := _differing(name, same, own))]
 
 
 class State(NamedTuple):
@@ -245,6 +241,22 @@ def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> 
 def _commit(registered: Registered) -> str:
     """Return the registered commit, whether or not there were uncommitted changes."""
     return str(registered.commit).rstrip("+")
+
+
+def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
+    """Return the keys whose values differ among the recipes, with the values; "" if there are none.
+
+    ``own``: look at the options of norms and models; otherwise at all others.
+    """
+    keys = sorted({key for recipe in recipes for key in recipe if key.startswith(("norm.", "model.")) == own})
+    parts = []
+    for key in keys:
+        values: list[Any] = []
+        for recipe in recipes:
+            values += [] if recipe.get(key) in values else [recipe.get(key)]
+        if len(values) > 1:
+            parts.append(f"{key} is {' or '.join(map(str, values))}")
+    return f"the tuning and final runs of {name} have several recipes: {'; '.join(parts)}" if parts else ""
 
 
 def _code(session: dict[str, Any]) -> str:

@@ -49,6 +49,6 @@ def _state_of_probes(sessions: Sequence[Mapping[str, Any]]) -> str:
         return "unknown"
     for part, limit in SLOWDOWN_LIMITS.items():
         slow = [report["number"] for report in reports if report["median"][part] > limit * report["reference"][part]]
-        if 2 * sum(slow) > total:  # then the median of all is above the limit, too
+        if 2 * sum(slow) > total:
             return "contended"
     return "clear"

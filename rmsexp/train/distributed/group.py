@@ -36,7 +36,7 @@ class LostError(ReportedError, RuntimeError):
 class Group:
     """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
 
-    ``is_restarted``: whether torchrun has started them before; if one fails, only its own host counts this.
+    ``is_restarted``: whether torchrun or SLURM has started one of them before. (torchrun tells the failed host only.)
     ``stop``: the number of the signal with which all processes stop after the present step, or None.
     """
 
@@ -184,7 +184,7 @@ class Group:
             elif "Timed out" in str(error):
                 reason = "no message within distributed.timeout"
             else:
-                ended = ", ".join(map(str, self._heartbeat.left() or self._heartbeat.silent()))
+                ended = ", ".join(map(str, self._heartbeat.silent() or self._heartbeat.left()))
                 reason = f"process {ended} has ended" if ended else "another process has ended"
             raise LostError(f"the run has lost a process ({reason}); repeat the command to continue") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +135,19 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
 
 
 def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
-    """A recipe that was changed between tuning and the final runs, or between two final runs, is no longer one."""
+    """A recipe that was changed between tuning and the final runs, or is another one for a norm, is no longer one."""
     campaign, _ = loaded(tmp_path)
     for job in campaign.jobs:
         rate = {"optim": {"lr": job.rate}, "evaluation": "validation" if job.stage == "tune" else "scored"}
-        changed = job.norm == "rms" and job.stage == "final"
-        text = yaml.safe_dump(rate | {"seed": job.seed, "batch_size": 64 if changed else 32})
+        own = {"norm": {"name": job.norm}, "model": {"width": 2.0 if (job.norm, job.stage) == ("ln", "final") else 1}}
+        text = yaml.safe_dump(rate | own | {"seed": job.seed, "batch_size": 64 if job.norm == "rms" else 32})
         (tmp_path / job.folder / record.CONFIG).write_text(text)
-    expected = "the tuning and final runs of rms have several recipes: batch_size is 32 or 64"
-    assert campaign.remarks(campaign.results(tmp_path)) == [expected]
+    assert campaign.remarks(campaign.results(tmp_path)) == [
+        "the tuning and final runs of all norms have several recipes: batch_size is 32 or 64",
+        "the tuning and final runs of ln have several recipes: model.width is 1 or 2.0",
+    ]
+    (tmp_path / campaign.jobs[0].folder / record.CONFIG).write_text("{")
+    assert campaign.results(tmp_path)[campaign.jobs[0]].status == "finished"
 
 
 def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
@@ -250,3 +256,14 @@ def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
         results = campaign.results(tmp_path)
         states.append((campaign.task, campaign.undecided(results), len(campaign.verdicts(results))))
     assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
+
+
+def test_reading_a_campaign_needs_no_torch(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    code = f"""
+import pathlib, sys
+from rmsexp.compare.records import campaigns
+(state,) = campaigns.states(pathlib.Path({str(tmp_path)!r}), [])
+assert state.verdicts and "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
