@@ -52,7 +52,7 @@ FAULTS = {
     "overflow": (2**31 - 1, "signed integer overflow"),
 }
 # These files call the kernels in other processes; tests whose names have one of these words do, too, or test torch.
-LEFT_OUT = ("test_build.py", "test_triton.py")
+LEFT_OUT = ("test_build.py", "test_triton.py", "test_triton_compile.py")
 WORDS = "not interpreter and not compile and not run_has_the_losses"
 
 

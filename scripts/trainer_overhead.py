@@ -118,7 +118,9 @@ def main() -> None:
 
 def check_model(job: config.Job) -> None:
     """Raise ValueError if the plain loop would train another language model than the trainer."""
-    values = config.flatten(job.resolved) if job.config.task == "language_model" else BARE_LANGUAGE_MODEL
+    if job.config.task != "language_model":
+        return
+    values = config.flatten(job.resolved)
     for key, value in BARE_LANGUAGE_MODEL.items():
         if values[key] != value:
             raise ValueError(f"{key} is {values[key]}, but the plain language model has {value}; leave {key} out")

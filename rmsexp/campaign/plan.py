@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -24,7 +25,8 @@ from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job, Registered, Stage
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
-from rmsexp.rules import seeds
+from rmsexp.rules import seeds as rule
+from rmsexp.rules import selection
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
 
@@ -119,6 +121,27 @@ def final_count(campaign: Campaign, norm: str, count: int) -> int:
     return max((min(claim.seeds or count, count) for claim in campaign.claims if norm in (claim.a, claim.b)), default=0)
 
 
+def coming(campaign: Campaign, extensions: int, seeds: int) -> list[Job]:
+    """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
+
+    ``extensions``: how often the grid is extended, by a rate each time. ``seeds``: the number of final seeds.
+    """
+    runs: list[Job] = []
+    planned = Counter((job.stage, job.norm) for job in campaign.jobs)
+    tuned = any(stage == "final" for stage, _ in planned)
+    for norm in campaign.norms:
+        if not tuned:
+            rates = len({job.rate for job in campaign.jobs if (job.stage, job.norm) == ("tune", norm)})
+            rates = max(rates, len(campaign.grid) + extensions)
+            number = rates + selection.FINALISTS * (len(campaign.seeds.tune) - 1)
+            runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
+        elif not planned["final", norm]:  # it diverged at every rate
+            continue
+        count = final_count(campaign, norm, seeds)
+        runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
+    return runs
+
+
 def _needed(campaign: Campaign, results: dict[Job, Result]) -> int | None:
     """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
     look = range(campaign.seeds.look)
@@ -129,7 +152,7 @@ def _needed(campaign: Campaign, results: dict[Job, Result]) -> int | None:
         norm: {seed: values[seed] for seed in look if seed in values}
         for norm, values in campaign.scores(results).items()
     }
-    return seeds.needed(campaign.claims, scores, campaign.mode, look, campaign.seeds.most)
+    return rule.needed(campaign.claims, scores, campaign.mode, look, campaign.seeds.most)
 
 
 def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) -> Job:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
 from rmsexp.command_line import command
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
@@ -29,8 +27,8 @@ def print_plan(question: Question) -> None:
     for job in campaign.jobs:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
-    left = [*planned, *_coming(campaign, 0, campaign.seeds.look)]
-    most = [*planned, *_coming(campaign, selection.EXTENSIONS, campaign.seeds.most)]
+    left = [*planned, *plan.coming(campaign, 0, campaign.seeds.look)]
+    most = [*planned, *plan.coming(campaign, selection.EXTENSIONS, campaign.seeds.most)]
     estimated = cost.estimates(question, most, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
     print("runs and uncontended hours, one after the other:")
     for stage in STAGES:
@@ -47,27 +45,6 @@ def print_plan(question: Question) -> None:
     _print_lines([*problems, *pilot(campaign, question), *campaign.remarks(results)])
     print(f"plan    {campaign.path}")
     print(f"next    {_next(question, bool(left))}")
-
-
-def _coming(campaign: Campaign, extensions: int, seeds: int) -> list[Job]:
-    """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
-
-    ``extensions``: how often the grid is extended, by a rate each time. ``seeds``: the number of final seeds.
-    """
-    runs: list[Job] = []
-    planned = Counter((job.stage, job.norm) for job in campaign.jobs)
-    tuned = any(stage == "final" for stage, _ in planned)
-    for norm in campaign.norms:
-        if not tuned:
-            rates = len({job.rate for job in campaign.jobs if (job.stage, job.norm) == ("tune", norm)})
-            rates = max(rates, len(campaign.grid) + extensions)
-            number = rates + selection.FINALISTS * (len(campaign.seeds.tune) - 1)
-            runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
-        elif not planned["final", norm]:  # it diverged at every rate
-            continue
-        count = plan.final_count(campaign, norm, seeds)
-        runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
-    return runs
 
 
 def _hours(seconds: Iterable[float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
@@ -12,7 +13,6 @@ from readme_blocks.verdicts import NONE
 from rmsexp.campaign import cost, plan
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.tables import formats
-from rmsexp.rules import selection
 
 STAGES = ("pilot", "tune", "final")
 
@@ -44,10 +44,10 @@ def _row(state: State) -> dict[str, str]:
 
 def _least(campaign: Campaign) -> list[int]:
     """Return the least number of runs of each stage."""
-    norms, seeds = len(campaign.norms), campaign.seeds
-    of_norm = len(campaign.grid) + selection.FINALISTS * (len(seeds.tune) - 1)
-    final = sum(plan.final_count(campaign, norm, seeds.look) for norm in campaign.norms)
-    return [sum(job.stage == "pilot" for job in campaign.jobs), norms * of_norm, final]
+    pilot = tuple(job for job in campaign.jobs if job.stage == "pilot")
+    coming = plan.coming(replace(campaign, jobs=pilot), 0, campaign.seeds.look)
+    runs = Counter(job.stage for job in (*pilot, *coming))
+    return [runs[stage] for stage in STAGES]
 
 
 def _sum(numbers: Sequence[int]) -> str:

@@ -65,7 +65,7 @@ def of_task(evidence: Evidence, task: str, setting: str = "small") -> Runs | Non
 
 def _digits(metric: str) -> int:
     """Return the number of decimals: differences in bits per byte are small."""
-    return 3 if metric == "bits_per_byte" else 1
+    return 3 if metric in names.FINE else 1
 
 
 def _mean(values: Sequence[float], metric: str, digits: int = 1) -> str:
