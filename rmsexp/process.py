@@ -121,9 +121,18 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def is_restarted() -> bool:
-    """Return whether torchrun (--max-restarts) or SLURM (a requeued job) has started this process's command before."""
-    counts = (os.environ.get(name, "0") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
-    return any(count not in ("", "0") for count in counts)
+    """Return whether torchrun (--max-restarts) has started this process's command before."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+
+
+def slurm_job() -> str | None:
+    """Return the id of the SLURM job that this process belongs to, or None. A requeued job keeps its id."""
+    return os.environ.get("SLURM_JOB_ID")
+
+
+def is_requeued() -> bool:
+    """Return whether SLURM has started the job of this process before."""
+    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 
 # --- signals

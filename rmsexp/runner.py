@@ -135,7 +135,7 @@ def execute(job: config.Job, around: Around = ALONE) -> Outcome:
 def _execute(job: config.Job, around: Around) -> Outcome:
     folder = record.RunFolder(job.folder)
     with folder.locked():
-        if job.config.force and (process.is_restarted() if around.group is None else around.group.is_restarted):
+        if job.config.force and _is_repeated(folder, around.group):
             report("force=true is ignored, because torchrun or SLURM has started this command again")
         elif job.config.force:
             folder.move_aside()
@@ -155,6 +155,16 @@ def _execute(job: config.Job, around: Around) -> Outcome:
         folder.remove_temporaries()
         with process.safe_output():
             return _run_and_report(job, earlier, warnings, around)
+
+
+def _is_repeated(folder: record.RunFolder, group: Group | None) -> bool:
+    """Return whether a launcher has given this run's command before: torchrun, or SLURM in a job that it requeued.
+
+    A requeued job may give commands that it had not reached before; the sessions of their runs are of other jobs.
+    """
+    if process.is_requeued():
+        return process.slurm_job() in [session.get("slurm_job", "") for session in Earlier.read(folder).sessions]
+    return process.is_restarted() if group is None else group.is_restarted
 
 
 def _already(earlier: Earlier) -> Outcome:

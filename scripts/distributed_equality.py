@@ -119,6 +119,7 @@ def killed_run(
     for number, step in enumerate(range(10, steps, 10)):
         size = order[number % len(order)]
         kill = Kill(number % size, step, SIGNALS[number % len(SIGNALS)])
+        (root / KILLED_AT).unlink(missing_ok=True)
         statuses = run(command, size, log, kill)
         seconds = time.monotonic() - float((root / KILLED_AT).read_text())
         kills.append(kill._asdict() | {"processes": size, "seconds": seconds})

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rmsexp import machine
+from rmsexp import machine, process
 from rmsexp.train import memory, probe
 from rmsexp.train.clock import now
 
@@ -41,6 +41,7 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "memory_kept": memory.keeps_freed(),
         "host_cores": os.cpu_count(),
         "machine": _machine(device),
+        "slurm_job": process.slurm_job(),
     }
 
 

@@ -112,12 +112,25 @@ def test_force_moves_the_old_run_aside(bench: Bench) -> None:
 def test_a_command_that_a_launcher_repeats_continues_its_run(
     launcher: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     bench("force=true", "max_steps=2")
     monkeypatch.setenv(f"{launcher}_RESTART_COUNT", "1")
     done = bench("force=true", "max_steps=4")
     assert "continuing at step 2" in done.err
     assert "rmsexp: force=true is ignored, because torchrun or SLURM has started this command again\n" in done.err
     assert not bench.folder().with_name("seed0.old0").exists()
+
+
+def test_force_holds_for_a_command_that_a_requeued_job_gives_for_the_first_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    bench("max_steps=2")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    done = bench("force=true", "max_steps=2")
+    assert (done.status, "ignored" in done.err) == (0, False)
+    assert bench.folder().with_name("seed0.old0").is_dir()
 
 
 def test_two_processes_never_write_one_run(bench: Bench) -> None:

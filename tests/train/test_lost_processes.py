@@ -93,6 +93,28 @@ def test_a_process_that_computes_for_long_ends_with_a_message(
 
 
 @ENDED_THREAD
+def test_a_store_that_does_not_answer_is_noticed(exits: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    """The host of the store may be switched off: the connection then neither answers nor fails."""
+    answers = heartbeat.threading.Event()
+
+    class Silent(Store):
+        def set(self, key: str, value: str) -> None:  # noqa: ARG002
+            answers.wait(10.0)
+
+    store: Any = Silent(beating=True)
+    beat = Heartbeat(store, 1, 2)
+    beat.start()
+    with beat.waiting():
+        heartbeat.threading.Event().wait(1.0)
+    assert exits == [1]
+    assert "the store that torchrun keeps for the processes of the run does not answer" in capsys.readouterr().err
+    beat.stop()  # which does not wait for the store
+    assert beat._threads[0].is_alive()
+    answers.set()
+    beat._threads[0].join()
+
+
+@ENDED_THREAD
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Diverged(3, "the training objective")])
 def test_a_process_ends_also_if_it_cannot_save(
     error: Exception, exits: list[int], capsys: pytest.CaptureFixture[str]
@@ -134,13 +156,26 @@ def test_the_last_step_is_saved_after_the_heartbeat_has_stopped() -> None:
     first._heartbeat.start()
 
     def lose_the_other() -> None:
-        with first.guarded(lambda: saved.append(first._heartbeat._thread.is_alive())):
+        with first.guarded(lambda: saved.append(first._heartbeat._threads[1].is_alive())):
             first._heartbeat.lost = "process 1 of the run has not answered"
             first.require_alive()
 
     with pytest.raises(LostError):
         lose_the_other()
     assert saved == [False]
+
+
+def test_the_loss_is_reported_also_if_the_last_step_cannot_be_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    first = group(torch.distributed.HashStore(), 0)
+    first._heartbeat.start()
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(LostError, match="process 1"), first.guarded(fail):  # noqa: PT012
+        first._heartbeat.lost = "process 1 of the run has not answered"
+        first.require_alive()
+    assert "could not be saved ([Errno 28] No space left on device)" in capsys.readouterr().err
 
 
 @pytest.fixture

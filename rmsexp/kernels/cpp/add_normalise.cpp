@@ -106,8 +106,8 @@ class AddNormalise : public torch::autograd::Function<AddNormalise> {
     at::AutoDispatchBelowADInplaceOrView below;
     const auto [dx, dgain, dshift] = call_backward(dtotal, dy, saved, options);
     result[0] = result[1] = dx;
-    if (saved.gain.defined()) result[2] = dgain.to(saved.gain.scalar_type());
-    if (saved.shift.defined()) result[3] = dshift.to(saved.shift.scalar_type());
+    if (saved.gain.defined()) result[2] = as_type(dgain, saved.gain.scalar_type());
+    if (saved.shift.defined()) result[3] = as_type(dshift, saved.shift.scalar_type());
     return result;
   }
 };

@@ -20,13 +20,12 @@ void check_addition(const Tensor& x, const Tensor& addend, const OptionalTensor&
 AddNormOutputs add_normalise_forward(const Tensor& input, const Tensor& other, const OptionalTensor& gain,
                                      const OptionalTensor& shift, int64_t kind, int64_t k, bool inside, double eps) {
   check_addition(input, other, gain, shift);
-  const Tensor x = readable(input, false), addend = with_layout(other.to(x.scalar_type()), x);
+  const Tensor x = readable(input, false), addend = with_layout(as_type(other, x.scalar_type()), x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
   const Form form = form_of(x, n, kind, k, inside, eps);
-  Tensor total = at::empty_like(x), y = at::empty_like(x);
-  Tensor scale = at::empty({rows}, x.options().dtype(statistics_type(x)));
-  Tensor mean = at::empty({kind == kLayer ? rows : 0}, scale.options());
+  Tensor total = uninitialised_like(x), y = uninitialised_like(x), scale = uninitialised({rows}, statistics_type(x));
+  Tensor mean = uninitialised({kind == kLayer ? rows : 0}, scale.scalar_type());
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "add_normalise", [&] {
       using W = Wide<scalar_t>;
@@ -52,7 +51,7 @@ NormOutputs add_normalise_backward(const Tensor& total_gradient, const Tensor& g
   check_contiguous("scale", scale, {rows}, scale);
   check_contiguous("mean", mean, {kind == kLayer ? rows : 0}, scale);
   const int64_t slots = total.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
-  Tensor dx = at::empty_like(total);
+  Tensor dx = uninitialised_like(total);
   Tensor dgain = gradient_slots(g, slots, n, scale), dshift = gradient_slots(b, slots, n, scale);
   if (total.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, total.scalar_type(), "add_normalise_backward", [&] {

@@ -1,9 +1,10 @@
 // Tensors of the operators for norms: memory layouts that kernels read, parameters and their gradients, forms.
 #pragma once
 
-#include <ATen/ops/empty.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
+
+#include <cstring>
 
 #include "norms.h"
 
@@ -30,7 +31,14 @@ at::ScalarType statistics_type(const Tensor& x) { return x.scalar_type() == at::
 // Returns a gain or shift, contiguous and in the dtype of the statistics of x; undefined if there is none.
 Tensor parameter(const OptionalTensor& tensor, const Tensor& x) {
   if (!tensor.has_value() || !tensor->defined()) return {};
-  return tensor->to(statistics_type(x)).contiguous();
+  return as_type(*tensor, statistics_type(x)).contiguous();
+}
+
+// Return tensors on CPU that are not initialised. Unlike at::empty and at::empty_like, they do not call the dispatcher,
+// which would take a large part of the time of a small norm.
+Tensor uninitialised(at::IntArrayRef sizes, at::ScalarType type) { return at::detail::empty_cpu(sizes, type); }
+Tensor uninitialised_like(const Tensor& x) {
+  return at::detail::empty_strided_cpu(x.sizes(), x.strides(), x.scalar_type());
 }
 
 template <typename W>
@@ -41,8 +49,11 @@ const W* data_or_null(const Tensor& tensor) {
 // Returns zeros for the gradient of a parameter: (slots, width), where each thread adds to its own row, or (width,) for
 // one slot. The result is empty if the parameter is undefined.
 Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, const Tensor& like) {
-  if (!parameter.defined()) return at::empty({0}, like.options());
-  return slots == 1 ? at::zeros({width}, like.options()) : at::zeros({slots, width}, like.options());
+  const auto type = like.scalar_type();
+  if (!parameter.defined()) return uninitialised({0}, type);
+  Tensor zeros = slots == 1 ? uninitialised({width}, type) : uninitialised({slots, width}, type);
+  std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
+  return zeros;
 }
 
 Tensor sum_of_slots(const Tensor& slots) { return slots.dim() == 1 ? slots : slots.sum(0); }

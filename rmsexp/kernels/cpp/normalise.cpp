@@ -107,8 +107,8 @@ class Normalise : public torch::autograd::Function<Normalise> {
     at::AutoDispatchBelowADInplaceOrView below;
     const auto [dx, dgain, dshift] = call_backward(gradients[0], saved, options);
     result[0] = dx;
-    if (saved.gain.defined()) result[1] = dgain.to(saved.gain.scalar_type());
-    if (saved.shift.defined()) result[2] = dshift.to(saved.shift.scalar_type());
+    if (saved.gain.defined()) result[1] = as_type(dgain, saved.gain.scalar_type());
+    if (saved.shift.defined()) result[2] = as_type(dshift, saved.shift.scalar_type());
     return result;
   }
 };

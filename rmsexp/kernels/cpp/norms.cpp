@@ -47,10 +47,10 @@ NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, c
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
   const Form form = form_of(x, layout.n, kind, k, inside, eps);
-  const auto options = x.options().dtype(statistics_type(x));
+  const auto type = statistics_type(x);
   const int64_t count = number_of_statistics(layout);
-  Tensor y = at::empty_like(x), scale = at::empty({count}, options);
-  Tensor mean = at::empty({kind == kLayer ? count : 0}, options);
+  Tensor y = uninitialised_like(x), scale = uninitialised({count}, type);
+  Tensor mean = uninitialised({kind == kLayer ? count : 0}, type);
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise", [&] {
       using W = Wide<scalar_t>;
@@ -76,7 +76,7 @@ NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, cons
   check_contiguous("scale", scale, {count}, scale);
   check_contiguous("mean", mean, {kind == kLayer ? count : 0}, scale);
   const int64_t slots = x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
-  Tensor dx = at::empty_like(x);
+  Tensor dx = uninitialised_like(x);
   Tensor dgain = gradient_slots(g, slots, width, scale), dshift = gradient_slots(b, slots, width, scale);
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise_backward", [&] {

@@ -1,4 +1,4 @@
-// Helpers to define operators: find another operator; convert between a list of saved tensors and a struct.
+// Helpers to define operators: find another operator; convert dtypes, and between a list of saved tensors and a struct.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +18,11 @@ using OptionalTensor = std::optional<Tensor>;
 template <typename F>
 auto find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
+}
+
+// Returns `tensor` in another dtype. Unlike Tensor::to, this does not call the dispatcher if nothing is to be done.
+inline Tensor as_type(const Tensor& tensor, at::ScalarType type) {
+  return tensor.scalar_type() == type ? tensor : tensor.to(type);
 }
 
 // The tensors that a forward pass saves for the backward pass are a struct in this code, and a list in the signatures

@@ -193,7 +193,7 @@ Tensor pointwise_forward(const Tensor& input, const Tensor& alpha, const Optiona
                          const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
   check_pointwise(input, alpha, offset, gain, shift, function, maps, slope);
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
-  Tensor y = at::empty_like(a.x);
+  Tensor y = uninitialised_like(a.x);
   if (!a.rows) return y;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, a.x.scalar_type(), "pointwise", [&] {
     with_function(function, [&](auto f) {
@@ -213,7 +213,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& grad
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
   const Tensor dy = with_layout(gradient, a.x);
   const int64_t slots = a.x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
-  Tensor dx = at::empty_like(a.x), dscalars = gradient_slots(a.alpha, slots, 2, a.alpha);
+  Tensor dx = uninitialised_like(a.x), dscalars = gradient_slots(a.alpha, slots, 2, a.alpha);
   Tensor dgain = gradient_slots(a.gain, slots, a.gain.numel(), a.gain);
   Tensor dshift = gradient_slots(a.shift, slots, a.gain.numel(), a.gain);
   if (a.rows) {

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from rmsexp import process
 from rmsexp.command_line import ReportedError
 from rmsexp.train.clock import Stopwatch, span
-from rmsexp.train.distributed.heartbeat import Heartbeat
+from rmsexp.train.distributed.heartbeat import Heartbeat, attempt
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class LostError(ReportedError, RuntimeError):
 class Group:
     """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
 
-    ``is_restarted``: whether torchrun or SLURM has started one of them before. (torchrun tells the failed host only.)
+    ``is_restarted``: whether torchrun has started one of them before, of which it tells the failed host only.
     ``stop``: the number of the signal with which all processes stop after the present step, or None.
     """
 
@@ -124,13 +124,17 @@ class Group:
             yield
         except LostError:
             self._heartbeat.stop()  # which ends a process that does not wait for others for a while
-            on_loss()
+            attempt(on_loss)
             raise
         finally:
             self._heartbeat.on_loss = None
 
     def leave(self) -> None:
-        """Tell the other processes that this one leaves the run."""
+        """Tell the others that this process leaves the run, and as process 0 that it has ended; not if one is lost."""
+        if self.rank == 0 and self._heartbeat.lost is None:
+            with suppress(RuntimeError):  # torchrun, which keeps the store, may have ended
+                self.announce(begins=False)
+                self._store.set("ended", "True")
         self._heartbeat.stop()
 
     @contextmanager
@@ -215,10 +219,6 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
         _group = Group(store, chosen)
         yield _group
     finally:
-        if _group is not None and rank == 0:
-            with suppress(RuntimeError):  # torchrun, which keeps the store, may have ended
-                _group.announce(begins=False)
-                store.set("ended", "True")
         if _group is not None:
             _group.leave()
         _group = None

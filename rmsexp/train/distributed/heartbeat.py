@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 1.0
 LIMIT_SECONDS = 20.0  # a process that has not beaten for so long is lost
 DONE = "done"  # the last beat of a process that has left the run in order
+NO_STORE = "the store that torchrun keeps for the processes of the run does not answer"
 
 
 class Heartbeat:
-    """A thread that writes beats to the store of the run's processes, and reads those of others.
+    """A thread that writes beats to the store of the run's processes and reads those of others, and one that watches.
+
+    If the host of the store was switched off, the store neither answers nor fails, and the first thread waits for ever.
 
     Process 0 reads the beats of all others, which read those of process 0. If a process is lost, this one ends with a
     message: if it waits for the others, after a call of ``on_loss``; otherwise :meth:`waiting` raises RuntimeError when
     it begins. A process that does not begin to wait for ``LIMIT_SECONDS`` ends without a call.
 
-    ``on_loss``: is called in the thread, while the main thread waits for a message; None: nothing is called. ``lost``:
-    a message about a process that is lost, or None.
+    ``on_loss``: is called in the second thread, while the main thread waits for a message; None: nothing is called.
+    ``lost``: a message about a process that is lost, or None.
     """
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
@@ -37,18 +40,22 @@ class Heartbeat:
         self.on_loss: Callable[[], None] | None = None
         self.lost: str | None = None
         self._is_waiting = False
-        self._waking = threading.Lock()  # held by the thread while it ends the process
+        self._waking = threading.Lock()  # held by the thread that watches while it ends the process
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._answered = Stopwatch()  # since the store has answered the last beat
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._run, self._watch)]
 
     def start(self) -> None:
         self._beats = {rank: ("", Stopwatch()) for rank in self._watched}
-        self._thread.start()
+        self._answered = Stopwatch()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Tell the other processes that this one leaves the run."""
+        """Tell the other processes that this one leaves the run, unless one is lost."""
         self._stopping.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join(LIMIT_SECONDS)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -73,13 +80,20 @@ class Heartbeat:
 
     def _run(self) -> None:
         number = 0
-        while not self._stopping.wait(BEAT_SECONDS):
+        while self.lost is None and not self._stopping.wait(BEAT_SECONDS):
             number += 1
-            self.lost = self._beat(str(number))
+            self.lost = self._beat(str(number)) or self.lost
+            self._answered = Stopwatch()
+        if self.lost is None:
+            self._beat(DONE)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(BEAT_SECONDS):
+            if self.lost is None and self._answered.seconds > LIMIT_SECONDS:
+                self.lost = NO_STORE
             if self.lost is not None:
                 self._end(self.lost)
                 return
-        self._beat(DONE)
 
     def _beat(self, beat: str) -> str | None:
         """Write a beat and read the others'. Return a message if a process, or torchrun's store, is lost."""
@@ -93,7 +107,7 @@ class Heartbeat:
                 elif age.seconds > LIMIT_SECONDS and last != DONE:
                     return f"process {rank} of the run has not answered for {LIMIT_SECONDS:.0f} seconds"
         except RuntimeError:
-            return "the store that torchrun keeps for the processes of the run does not answer"
+            return NO_STORE
         return None
 
     def _end(self, lost: str) -> None:
@@ -111,8 +125,14 @@ def _exit(lost: str, on_loss: Callable[[], None] | None) -> None:
     try:
         report(f"{lost}; repeat the command to continue the run")
         if on_loss is not None:
-            on_loss()
-    except Exception as error:
-        report(f"the last step could not be saved ({error or type(error).__name__}); the last checkpoint remains")
+            attempt(on_loss)
     finally:
         os._exit(1)
+
+
+def attempt(on_loss: Callable[[], None]) -> None:
+    """Call ``on_loss``, which saves the last step, and report any error that it raises."""
+    try:
+        on_loss()
+    except Exception as error:
+        report(f"the last step could not be saved ({error or type(error).__name__}); the last checkpoint remains")
