@@ -10,7 +10,8 @@ neither the batch nor the number of processes; dropout and noise are on. After a
 signal for a minute: they must end by themselves, and the seconds are recorded.
 A run with reduce=fast is compared by its losses: those of the first three steps must be equal up to rounding. Later
 ones drift apart, because Adam divides even gradients that are zero up to rounding by their size. A control shows how
-fast: the run on one process, where one weight is changed by a unit in its last place before the first step.
+fast: the run on one process, where the largest weight of each matrix is changed by a unit in its last place before the
+first step.
 With --hang one of two processes is stopped without ending it (SIGSTOP), and the run must end within a minute.
 This script starts the processes as torchrun does, but by fork, which saves the imports and the making of the data.
 With --results the results are written to a record (check_record.py). The whole check takes hours; the same command goes
@@ -193,7 +194,7 @@ def describe(found: Mapping[str, Any]) -> str:
     fast, changed = (
         " ".join(f"{change:.0e}" for change in found[f"{name}_loss_differences"]) for name in ("fast", "changed")
     )
-    return f"{'; '.join(wrong) or 'equal'}; reduce=fast: {fast}; one weight changed: {changed}"
+    return f"{'; '.join(wrong) or 'equal'}; reduce=fast: {fast}; weights changed: {changed}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Do a run on several processes, started as torchrun does, but by fork, which saves the imports and the making of data.
 
-A process can be killed at a chosen step, and a weight can be changed before the first step.
+A process can be killed at a chosen step, and weights can be changed before the first step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Kill(NamedTuple):
 def run(words: Sequence[str], size: int, log: Path, kill: Kill | None = None, is_changed: bool = False) -> list[int]:
     """Do a run on ``size`` processes; return their exit statuses, negative for those that a signal ended.
 
-    ``is_changed``: whether one weight is changed by a unit in its last place before the first step.
+    ``is_changed``: whether a weight of each matrix is changed by a unit in its last place before the first step.
     """
     job = config.job(words)
     keep_source(job)
@@ -94,7 +94,7 @@ def be_process(
         return update(self, step, batches)
 
     def changed(self: Trainer) -> None:
-        change_one_weight(self.model)
+        change_weights(self.model)
         train(self)
 
     Trainer._update = killed  # type: ignore[method-assign]
@@ -110,11 +110,11 @@ def be_process(
         os._exit(status)
 
 
-def change_one_weight(model: nn.Module) -> None:
-    """Change the largest weight of the last matrix by a unit in its last place."""
-    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1][-1].detach().view(-1)
-    largest = weights[weights.abs().argmax()]
-    largest.copy_(torch.nextafter(largest, 2 * largest))
+def change_weights(model: nn.Module) -> None:
+    """Change the largest weight of each matrix by a unit in its last place; one may be of a word that is not used."""
+    for weights in (parameter.detach().view(-1) for parameter in model.parameters() if parameter.ndim > 1):
+        largest = weights[weights.abs().argmax()]
+        largest.copy_(torch.nextafter(largest, 2 * largest))
 
 
 def wait(pids: Sequence[int], patience: float) -> list[int]:
