@@ -31,7 +31,9 @@ demo: setup ## train CIFAR-10's network on synthetic images with RMSNorm and dra
 check: setup ## lint, types and the quick tests (a minute and a half)
 	$(MAKE) --no-print-directory -j 2 lint types quick
 
-test: setup lint types unit notebooks ## run every check that CI runs
+test: setup ## run every check that CI runs
+	$(MAKE) --no-print-directory -j 2 lint types unit
+	$(MAKE) --no-print-directory notebooks
 
 test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
 	$(BIN)/pytest -m minutes

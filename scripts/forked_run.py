@@ -112,9 +112,9 @@ def be_process(
 
 def change_weights(model: nn.Module) -> None:
     """Change the largest weight of each matrix by a unit in its last place; one may be of a word that is not used."""
-    for weights in (parameter.detach().view(-1) for parameter in model.parameters() if parameter.ndim > 1):
-        largest = weights[weights.abs().argmax()]
-        largest.copy_(torch.nextafter(largest, 2 * largest))
+    for weights in (parameter.detach() for parameter in model.parameters() if parameter.ndim > 1):
+        largest = torch.unravel_index(weights.abs().argmax(), weights.shape)
+        weights[largest] = torch.nextafter(weights[largest], 2 * weights[largest])
 
 
 def wait(pids: Sequence[int], patience: float) -> list[int]:

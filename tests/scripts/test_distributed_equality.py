@@ -36,10 +36,10 @@ def test_each_kill_is_of_another_process_and_all_end_within_a_minute(
 
 
 def test_a_weight_of_each_matrix_changes_by_a_unit_in_its_last_place() -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 4))
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last))
     before = [layer.weight.detach().clone() for layer in model]
     forked_run.change_weights(model)
     for layer, weight in zip(model, before, strict=True):
         changed = (layer.weight != weight).flatten().nonzero().flatten().tolist()
-        assert changed == ([int(weight.abs().argmax())] if weight.ndim == 2 else [])
+        assert changed == ([int(weight.abs().argmax())] if weight.ndim > 1 else [])
         torch.testing.assert_close(layer.weight, weight, rtol=2e-7, atol=0)
