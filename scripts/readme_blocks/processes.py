@@ -22,7 +22,7 @@ def equality(evidence: Evidence) -> str:
         runs, sizes = results["runs"], results["sizes"]
         errors = [line for run in runs for lines in run["errors"].values() for line in lines]
         norms = " and ".join(dict.fromkeys(f"`{run['norm']}`" for run in runs))
-        models = {run["task"]: " ".join(_model(run)) for run in runs}
+        models = {run["task"]: " ".join(run["model"]) for run in runs}
         return paragraphs(
             sentences(
                 f"At commit {commit_of(content)}, runs of {results['steps']} steps with {norms} were done for "
@@ -34,7 +34,8 @@ def equality(evidence: Evidence) -> str:
             "\n".join(f"- `{task}`: `{words}`" for task, words in models.items()),
             "Relative differences of the training loss from that of one process, in means over three steps:",
             table([_differences(run) for run in runs]),
-            f"With `reduce=fast`, {_over(runs)} of {len(runs)} exceed {distributed_equality.LARGEST_LOSS_DIFFERENCE}.",
+            f"With `reduce=fast`, {_over(runs, 'fast')} of {len(runs)} exceed "
+            f"{distributed_equality.LARGEST_LOSS_DIFFERENCE}, with changed weights {_over(runs, 'changed')}.",
         )
 
     command = "python scripts/distributed_equality.py --results results"
@@ -56,14 +57,8 @@ def hang(evidence: Evidence) -> str:
     return newest(evidence, distributed_equality.HANG, command, describe)
 
 
-def _model(run: Run) -> list[str]:
-    return run.get("model", distributed_equality.TASKS[run["task"]])  # the first record lacks it
-
-
 def _kills(runs: list[Run]) -> str:
-    kills = [kill for run in runs for kill in run.get("kills", [])]  # the first record lacks them
-    if not kills:
-        return ""
+    kills = [kill for run in runs for kill in run["kills"]]
     of_first = sum(kill["rank"] == 0 for kill in kills)
     longest = max(kill["seconds"] for kill in kills)
     return (
@@ -72,19 +67,19 @@ def _kills(runs: list[Run]) -> str:
     )
 
 
-def _over(runs: list[Run]) -> int:
+def _over(runs: list[Run], kind: str) -> int:
     limit = distributed_equality.LARGEST_LOSS_DIFFERENCE
-    return sum(max(run["fast_loss_differences"], default=0.0) > limit for run in runs)
+    return sum(max(run[f"{kind}_loss_differences"], default=0.0) > limit for run in runs)
 
 
 def _differences(run: Run) -> dict[str, str]:
-    fast, changed = run["fast_loss_differences"], run.get("changed_loss_differences", [])
+    fast, changed = run["fast_loss_differences"], run["changed_loss_differences"]
     return {
         "task": f"`{run['task']}`",
         "norm": f"`{run['norm']}`",
         "`reduce=fast`, first three steps": _largest(fast[:1]),
         "`reduce=fast`, largest of all": _largest(fast),
-        "one weight changed by a unit in its last place, largest of all": _largest(changed),
+        "weights changed by a unit in their last place, largest of all": _largest(changed),
     }
 
 
