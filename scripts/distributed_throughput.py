@@ -8,7 +8,8 @@ steps, in random order, while the others wait. A step is timed with the loading 
 has ended. The ratios are over repetitions, with one of them over its rounds; above 1 two processes are faster.
 The share of communication is the time that a process of the first team spends in sending, receiving and waiting for the
 other one; the parts of a step are those that its process 0 spends in forward, backward and update, with communication.
-The result is also written to a record (check_record.py). Run it on a quiet machine with two cores.
+A task is contended if something else disturbed the process of one thread; teams that use both cores wait for a core in
+any case. The result is also written to a record (check_record.py). Run it on a quiet machine with two cores.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rmsexp.measure.interleaved import BLOCK_SECONDS, FEWEST_STEPS
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined
-from rmsexp.train.distributed.joint import SEVERITY, JointContention, JointStepper
+from rmsexp.train.distributed.joint import JointContention, JointStepper
 from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
 from rmsexp.train.task import ALL
@@ -85,7 +86,7 @@ def measure(words: Sequence[str], rounds: int, number: int) -> dict[str, Any]:
             for index in permutation(len(names), number, "round", place).tolist():
                 blocks[names[index]].append(teams[names[index]].block(first, steps))
             first += 1 + steps
-        states = [state for team in teams.values() for state in team.end()]
+        state = {name: team.end() for name, team in teams.items()}[SINGLE][0]
     finally:
         for team in teams.values():
             team.kill()
@@ -93,7 +94,6 @@ def measure(words: Sequence[str], rounds: int, number: int) -> dict[str, Any]:
     shares = [block.parts[COMMUNICATION] / block.seconds for of_round in blocks[PAIR] for block in of_round]
     of_first = [of_round[0].parts for of_round in blocks[PAIR]]
     parts = {name: statistics.median(part[name] for part in of_first) for name in of_first[0]}
-    state = max(states, key=SEVERITY.index)
     return {"steps": steps, "seconds": seconds, "share": statistics.median(shares), "parts": parts, "state": state}
 
 
