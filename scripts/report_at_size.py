@@ -2,11 +2,12 @@
 
     python scripts/report_at_size.py [--runs 1000 [NUMBER ...]] [--rows 2000] [--settings 5]
 
-The runs are copies of the reference runs of five tasks, with other seeds, as many rows as asked for, and random changes
-of their values; they are made in a temporary folder, which is removed at the end. ``python -m rmsexp.report`` is then
-measured three times: when it reads all runs for the first time, again, and after one run has changed. Memory is the
-proportional set size (PSS), summed over the processes of the report, and sampled several times a second; so is their
-processor time, which depends less on what else the machine does.
+The runs are copies of the reference runs of five tasks, with other seeds, each row as often as needed, and random
+changes of their values, so that curves have the shapes of real ones. They are made in a temporary folder, which is
+removed at the end. ``python -m rmsexp.report`` is then measured three times: when it reads all runs for the first time,
+again, and after one run has changed. Memory is the proportional set size (PSS), summed over the processes of the
+report, and sampled several times a second; so is their processor time, which depends less on what else the machine
+does.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def make(root: Path, runs: int, rows: int, settings: int) -> None:
 
 
 def _metrics(template: Path, rows: int, rng: random.Random) -> bytes:
-    """Return the content of metrics with this number of rows: those of a run, repeated, with values changed."""
+    """Return the content of metrics with this number of rows: those of a run, each repeated, with values changed."""
     stored = record.RunFolder(template).read_metrics()[0]
     stored = [row for row in stored if row["step"]]
     lines = []
     for number in range(rows):
-        row = copy.deepcopy(stored[number % len(stored)])
+        row = copy.deepcopy(stored[number * len(stored) // rows])
         for key, value in row.items():
             if isinstance(value, float) and key != "epoch":
                 row[key] = value * (1 + rng.uniform(-NOISE, NOISE))
@@ -128,11 +129,8 @@ def _processes(session: int) -> Iterator[Path]:
                 yield folder
 
 
-def measure_all(root: Path, runs: int, rows: int, settings: int) -> dict[str, dict[str, float]]:
+def measure_all(results: Path, cache: Path) -> dict[str, dict[str, float]]:
     """Return what :func:`measure` found for the first report, the second, and the one after a run has changed."""
-    results, cache = root / "results", root / "cache"
-    make(results, runs, rows, settings)
-    print("the runs are made", flush=True)
     found = {}
     for name in ("first", "again", "one run changed"):
         if name == "one run changed":
@@ -156,10 +154,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     check = Check("report_at_size", options.results)
     sizes = []
     for runs in options.runs:
-        load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="rmsexp-report-") as root:
-            found = measure_all(Path(root), runs, options.rows, options.settings)
-        sizes.append({"runs": runs, "load": load, "reports": found})
+            results = Path(root, "results")
+            make(results, runs, options.rows, options.settings)
+            print(f"{runs:,} runs are made", flush=True)
+            with check.measuring():
+                sizes.append({"runs": runs, "reports": measure_all(results, Path(root, "cache"))})
     check.write({"rows": options.rows, "settings": options.settings, "sizes": sizes})
     return 0
 
