@@ -136,8 +136,8 @@ class StoredRecords(Records):
 
 @lru_cache(maxsize=1)
 def _read(records: StoredRecords) -> pd.DataFrame:
-    parts = store.metrics(records.__dict__["_stored"])
-    return _metrics(records.runs, [columns for columns, _ in parts], _united([splits for _, splits in parts]))
+    stored = records.__dict__["_stored"]
+    return _metrics(records.runs, [run.rows for run in stored], store.metrics(stored))
 
 
 def load(root: str | Path) -> Records:
@@ -150,7 +150,8 @@ def load(root: str | Path) -> Records:
     misplaced = _misplaced([part.run for part in loaded])
     loaded = [part for part in loaded if part.run["folder"] not in misplaced]
     runs = _labelled(pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS)))
-    metrics = _metrics(runs, [part.columns for part in loaded], _united([part.splits for part in loaded]))
+    parts = ((part.columns, part.splits) for part in loaded)
+    metrics = _metrics(runs, [len(part.splits) for part in loaded], parts)
     return Records(runs, metrics, [problem for part in loaded for problem in part.problems] + list(misplaced.values()))
 
 
@@ -164,11 +165,6 @@ def load_stored(root: Path, pool: Executor) -> Records:
     read = [stored for stored in read if stored.run["folder"] not in misplaced]
     runs = _labelled(pd.DataFrame([stored.run for stored in read], columns=list(RUN_COLUMNS)))
     return StoredRecords(runs, read, [line for stored in read for line in stored.problems] + list(misplaced.values()))
-
-
-def _united(splits: list[pd.Categorical]) -> pd.Categorical:
-    """Return the splits of several runs, one after the other."""
-    return union_categoricals(splits, sort_categories=True) if splits else pd.Categorical([])
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -209,18 +205,19 @@ def _name(run: dict[str, Any], place: Path) -> tuple[str, ...]:
     return str(run["task"]), str(run["setting"]), str(run["series"]), f"seed{run['seed']}"
 
 
-def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) -> pd.DataFrame:
+def _metrics(
+    runs: pd.DataFrame, lengths: Sequence[int], parts: Iterable[tuple[dict[str, Numbers], pd.Categorical]]
+) -> pd.DataFrame:
     """Return ``Records.metrics``, without rows whose step is NaN.
 
     The columns of text are categorical, since many rows share few values.
 
     Args:
         runs: ``Records.runs``.
-        tables: the columns of each run, in the order of ``runs``. This function empties these dictionaries, to save
-            memory.
-        splits: the split of each row of ``tables``, run after run.
+        lengths: the number of rows of each run.
+        parts: the columns of each run and the splits of its rows. They are copied one run after the other, so that an
+            iterator need not keep them in memory.
     """
-    lengths = np.array([len(table["step"]) for table in tables], dtype=int)
     columns: dict[str, Any] = {}
     for key in IDENTITY:
         codes, names = pd.factorize(runs[key])
@@ -228,11 +225,16 @@ def _metrics(runs: pd.DataFrame, tables: list[dict[str, Numbers]], splits: Any) 
         names = pd.Index(names, dtype=object)  # conversions from PyArrow's strings took a tenth of a report's time
         columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
     columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
-    columns["split"] = splits
-    for key in dict.fromkeys((*METRIC_COLUMNS, *(name for table in tables for name in table))):
-        if key not in columns:
-            parts = [table.pop(key, np.full(length, math.nan)) for table, length in zip(tables, lengths, strict=True)]
-            columns[key] = np.concatenate(parts) if parts else np.empty(0)
+    columns["split"], splits, total = None, list[pd.Categorical](), sum(lengths)
+    numbers = {key: np.full(total, math.nan) for key in METRIC_COLUMNS if key not in columns}
+    for (table, split), length, end in zip(parts, lengths, np.cumsum(lengths, dtype=int), strict=True):
+        splits.append(split)
+        for key in (key for key in table if key not in columns):
+            if key not in numbers:
+                numbers[key] = np.full(total, math.nan)
+            numbers[key][end - length : end] = table[key]
+    columns["split"] = union_categoricals(splits, sort_categories=True) if splits else pd.Categorical([])
+    columns |= numbers
     frame = pd.DataFrame(columns, copy=False)
     unknown = frame["step"].isna()
     return frame[~unknown].reset_index(drop=True) if unknown.any() else frame

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 
 from rmsexp import record
-from rmsexp.command_line import report
+from rmsexp.command_line import ReportedError, report
 from rmsexp.compare.records import one_run
 from rmsexp.compare.records.one_run import LoadedRun, Numbers, load_run
 from rmsexp.private import cache_folder
 
 STORE = Path("~/.cache/rmsexp/records")
-FORMAT = 1
+FORMAT = 2
 
 
 class StoredRun(NamedTuple):
@@ -36,6 +36,7 @@ class StoredRun(NamedTuple):
         run: its row in ``Records.runs``.
         problems: the lines of text that it adds to ``Records.problems``.
         has_metrics: whether it has a row with a known step.
+        rows: the number of its rows.
         path: its file in the store; None if its metrics are not stored.
         key: what the file must have been written for.
         loaded: the run's metrics if they are not stored.
@@ -44,6 +45,7 @@ class StoredRun(NamedTuple):
     run: dict[str, Any]
     problems: list[str]
     has_metrics: bool
+    rows: int
     path: Path | None
     key: str
     loaded: LoadedRun | None
@@ -52,26 +54,34 @@ class StoredRun(NamedTuple):
 def read(folder: Path) -> StoredRun:
     """Read a run; its metrics only if they are not stored. Store them if the run has ended, without problems."""
     key, path = _key(folder), _path(folder)
-    last = None if key is None or path is None else _last_step(path, key)
-    if last is not None:
+    header = None if key is None or path is None else _header(path, key)
+    if header is not None:
         run, problems = one_run.description(folder)
         if not problems:
-            return StoredRun(run | {"step": max(run["step"], last)}, [], last >= 0, path, str(key), None)
+            last, rows = header["last"], header["rows"]
+            return StoredRun(run | {"step": max(run["step"], last)}, [], last >= 0, rows, path, str(key), None)
     loaded = load_run(folder)
-    has_metrics = bool(np.isfinite(loaded.columns["step"]).any())
+    has_metrics, rows = bool(np.isfinite(loaded.columns["step"]).any()), len(loaded.splits)
     if key is None or path is None or loaded.problems or loaded.run["status"] not in record.ENDED:
-        return StoredRun(loaded.run, loaded.problems, has_metrics, None, "", loaded)
+        return StoredRun(loaded.run, loaded.problems, has_metrics, rows, None, "", loaded)
     try:
         _write(path, key, loaded)
     except OSError as error:  # such as a full disk
         _report_once(f"metrics are not stored for later reports ({path.parent}: {error.strerror or error})")
-        return StoredRun(loaded.run, [], has_metrics, None, "", loaded)
-    return StoredRun(loaded.run, [], has_metrics, path, key, None)
+        return StoredRun(loaded.run, [], has_metrics, rows, None, "", loaded)
+    return StoredRun(loaded.run, [], has_metrics, rows, path, key, None)
 
 
-def metrics(runs: Sequence[StoredRun]) -> list[tuple[dict[str, Numbers], pd.Categorical]]:
-    """Return the columns of each run's metrics, and the split of each of their rows."""
-    return [_metrics(stored) for stored in runs]
+def metrics(runs: Sequence[StoredRun]) -> Iterator[tuple[dict[str, Numbers], pd.Categorical]]:
+    """Yield the columns of each run's metrics, and the split of each of their rows.
+
+    Raises: ReportedError if a run has another number of rows than when it was read first.
+    """
+    for stored in runs:
+        columns, splits = _metrics(stored)
+        if len(splits) != stored.rows:
+            raise ReportedError(f"{stored.run['folder']} has changed while it was read; repeat the command")
+        yield columns, splits
 
 
 def _metrics(stored: StoredRun) -> tuple[dict[str, Numbers], pd.Categorical]:
@@ -126,12 +136,12 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(str(path).encode()).hexdigest()[:24]
 
 
-def _last_step(path: Path, key: str) -> int | None:
-    """Return the last step in a file of the store, -1 if it has no rows; None if there is no file with this key."""
+def _header(path: Path, key: str) -> dict[str, Any] | None:
+    """Return what a file of the store says of its run (:func:`_write`); None if there is no file with this key."""
     try:
         with np.load(path, allow_pickle=False) as stored:
-            header = json.loads(stored["header"].tobytes())
-        return int(header["last"]) if header["key"] == key else None
+            header: dict[str, Any] = json.loads(stored["header"].tobytes())
+        return header if header["key"] == key else None
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file raises many types of exceptions
@@ -153,11 +163,14 @@ def _content(path: Path, key: str) -> tuple[dict[str, Numbers], pd.Categorical]:
 
 
 def _write(path: Path, key: str, loaded: LoadedRun) -> None:
-    """Write the metrics of a run to the store. A file that a loss of power leaves incomplete counts as damaged."""
+    """Write the metrics of a run to the store. A file that a loss of power leaves incomplete counts as damaged.
+
+    Its header has the last step, ``last``, which is -1 without rows, and the number of rows, ``rows``.
+    """
     steps = loaded.columns["step"]
     last = int(max(steps[np.isfinite(steps)], default=-1))
     categories = [str(name) for name in loaded.splits.categories]
-    header = {"key": key, "columns": list(loaded.columns), "splits": categories, "last": last}
+    header = {"key": key, "columns": list(loaded.columns), "splits": categories, "last": last, "rows": len(steps)}
     arrays: dict[str, Any] = {
         "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
         "values": np.stack(list(loaded.columns.values())),

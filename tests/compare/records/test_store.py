@@ -16,6 +16,7 @@ import pytest
 from helpers.records import make_row, write_run
 
 from rmsexp import record
+from rmsexp.command_line import ReportedError
 from rmsexp.compare import Records, load
 from rmsexp.compare.records import store
 from rmsexp.compare.records.load import load_stored
@@ -156,6 +157,18 @@ def test_a_damaged_file_is_named_and_the_run_is_read_again(
     assert len(read_again) == 1
     assert str(path)[-20:] in capsys.readouterr().err
     assert not path.with_name("called").exists()
+
+
+def test_a_run_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """Its rows are counted when it is read first, so that the memory for all runs is taken at once."""
+    folder = record.RunFolder(write_run(tmp_path))
+    found = stored(tmp_path)
+    (path,) = files()
+    path.unlink()
+    length = folder.append([make_row(404, 0.5)], folder.metrics_path.stat().st_size)
+    folder.write_status("finished", 404, metrics=folder.metrics_digest(length))
+    with pytest.raises(ReportedError, match="has changed while it was read; repeat the command"):
+        found.metrics  # noqa: B018
 
 
 def test_without_space_a_line_says_so_and_records_are_the_same(
