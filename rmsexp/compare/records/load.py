@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,12 @@ class StoredRecords(Records):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        return _read(self)
+        kept = _kept.get(self)
+        if kept is None:
+            _kept.clear()  # before others are read, so that those of two objects are never in memory together
+            stored = self.__dict__["_stored"]
+            _kept[self] = kept = _metrics(self.runs, [run.rows for run in stored], store.metrics(stored))
+        return kept
 
     @property
     def has_metrics(self) -> bool:
@@ -134,10 +138,7 @@ class StoredRecords(Records):
         return StoredRecords(self.runs[kept].reset_index(drop=True), stored, self._problems_below(folders))
 
 
-@lru_cache(maxsize=1)
-def _read(records: StoredRecords) -> pd.DataFrame:
-    stored = records.__dict__["_stored"]
-    return _metrics(records.runs, [run.rows for run in stored], store.metrics(stored))
+_kept: dict[StoredRecords, pd.DataFrame] = {}  # the metrics of the object that was asked for them last
 
 
 def load(root: str | Path) -> Records:
