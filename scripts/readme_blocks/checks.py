@@ -150,11 +150,11 @@ def ray_node_lost(evidence: Evidence) -> str:
 
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
-        starts = results.get("sessions", {}).values()  # the first record lacks them
+        starts = results["sessions"].values()
         steps = listed(str(step) for _, *later in starts for step in later)
         return sentences(
             f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
-            f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}." if starts else "",
+            f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}.",
             f"{remained(results['errors'])} to the undisturbed campaign.",
         )
 
@@ -173,7 +173,6 @@ def report_at_size(evidence: Evidence) -> str:
                 "seconds": f"{found['seconds']:.0f}",
                 "CPU seconds": f"{found['cpu']:.0f}",
                 "memory, GiB": f"{found['memory'] / 2**30:.2f}",
-                "load before": f"{size['load']:.1f}",
             }
             for size in results["sizes"]
             for name, found in size["reports"].items()

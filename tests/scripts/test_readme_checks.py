@@ -34,7 +34,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "report_at_size": {
         "rows": 2000,
         "settings": 5,
-        "sizes": [{"runs": 1000, "load": 0.5, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
+        "sizes": [{"runs": 1000, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
     },
     "ray_node_lost": {"nodes": 2, "errors": ["x"], "seconds": 9.0, "sessions": {"a": [0], "b": [0, 36], "c": [0, 44]}},
     "distributed_equality": {
