@@ -108,7 +108,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
-    "report-at-size": ["runs of 2,000 rows in 5 settings", "| 1,000 | again | 20 | 31 | 0.50 | 0.5 |"],
+    "report-at-size": ["runs of 2,000 rows in 5 settings", "| 1,000 | again | 20 | 31 | 0.50 |"],
     "ray-node-lost": [
         "one of 2 nodes was removed while both trained.\n",
         "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
@@ -119,7 +119,7 @@ TEXTS = {
         "- `cifar10`: `model.width=0.05`",
         "| `cifar10` | `rms` | 0 | 5e-08 | 3e-08 |",
         "| `cifar10` | `bn` | 3e-08 | 2e-01 | 2e-01 |",
-        "With `reduce=fast`, 1 of 2 exceed 1e-05.",
+        "With `reduce=fast`, 1 of 2 exceed 1e-05, with changed weights 1.",
     ],
     "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
