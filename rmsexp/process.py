@@ -122,7 +122,7 @@ def rank_and_size() -> tuple[int, int]:
 
 def is_restarted() -> bool:
     """Return whether torchrun (--max-restarts) has started this process's command before."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    return _is_counted("TORCHELASTIC_RESTART_COUNT")
 
 
 def slurm_job() -> str | None:
@@ -132,7 +132,12 @@ def slurm_job() -> str | None:
 
 def is_requeued() -> bool:
     """Return whether SLURM has started the job of this process before."""
-    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+    return _is_counted("SLURM_RESTART_COUNT")
+
+
+def _is_counted(variable: str) -> bool:
+    """Return whether a launcher has set the environment variable, its number of restarts, to more than 0."""
+    return os.environ.get(variable, "0") not in ("", "0")
 
 
 # --- signals

@@ -132,7 +132,7 @@ class Normaliser(nn.Module):
             if len(shape) != 4 or shape[1] != expected[0]:
                 sizes = f"(batch, {expected[0]}, height, width)"
                 raise ValueError(f"{type(self).__name__} expects feature maps {sizes}, got shape {tuple(shape)}")
-        elif tuple(shape)[-len(expected) :] != expected:  # a slice of a torch.Size takes longer
+        elif shape[-len(expected) :] != expected:
             raise ValueError(f"expected input whose shape ends with {expected}, got {tuple(shape)}")
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:

@@ -105,8 +105,6 @@ class RMSNorm(PerExampleNorm):
 
     def k(self, n: int) -> int:
         """Return how many of ``n`` units enter the statistic."""
-        if self._p == 1:
-            return n
         if self.k_rounding == "ceil":
             return (n * self._numerator + self._denominator - 1) // self._denominator
         return min(n, max(1, n * self._numerator // self._denominator))

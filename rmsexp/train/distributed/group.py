@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from rmsexp import process
 from rmsexp.command_line import ReportedError
 from rmsexp.train.clock import Stopwatch, span
-from rmsexp.train.distributed.heartbeat import Heartbeat, attempt
+from rmsexp.train.distributed.heartbeat import Heartbeat, try_to_save
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Group:
             yield
         except LostError:
             self._heartbeat.stop()  # which ends a process that does not wait for others for a while
-            attempt(on_loss)
+            try_to_save(on_loss)
             raise
         finally:
             self._heartbeat.on_loss = None

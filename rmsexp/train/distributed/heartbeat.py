@@ -125,12 +125,12 @@ def _exit(lost: str, on_loss: Callable[[], None] | None) -> None:
     try:
         report(f"{lost}; repeat the command to continue the run")
         if on_loss is not None:
-            attempt(on_loss)
+            try_to_save(on_loss)
     finally:
         os._exit(1)
 
 
-def attempt(on_loss: Callable[[], None]) -> None:
+def try_to_save(on_loss: Callable[[], None]) -> None:
     """Call ``on_loss``, which saves the last step, and report any error that it raises."""
     try:
         on_loss()
