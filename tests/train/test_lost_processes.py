@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from rmsexp.train.distributed import heartbeat
-from rmsexp.train.distributed.group import Group, LostError, each
+from rmsexp.train.distributed.group import Group, LostError, each, meet
 from rmsexp.train.distributed.heartbeat import Heartbeat
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Diverged
@@ -216,3 +217,27 @@ def test_a_host_that_fails_to_prepare_its_data_ends_the_wait(hosts: list[Group])
     with pytest.raises(LostError, match="process 1 has ended"):
         prepare()
     first.leave()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_processes_that_are_started_again_find_nothing_of_those_before(
+    restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 0 is there first, and torchrun's store still has the name of the process 1 before."""
+    monkeypatch.setattr("rmsexp.train.distributed.group.POLL_SECONDS", 0.01)
+    shared = dist.HashStore()
+    with ThreadPoolExecutor() as threads:
+        for _ in range(1 + restarts):
+            first = threads.submit(meet, shared, 0, 2, 60.0)
+            with pytest.raises(TimeoutError):
+                first.result(0.1)
+            second = meet(shared, 1, 2, 60.0)
+            assert not second.check(["address"])
+            first.result().set("address", "here")
+            assert second.get("address") == b"here"
+
+
+def test_a_process_that_does_not_start_is_named_as_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmsexp.train.distributed.group.POLL_SECONDS", 0.01)
+    with pytest.raises(LostError, match="have not met within distributed"):
+        meet(dist.HashStore(), 0, 2, 0.1)

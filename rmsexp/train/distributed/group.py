@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -212,7 +214,8 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
         yield None
         return
     chosen = device()
-    store, rank, size = next(rendezvous("env://"))
+    shared, rank, size = next(rendezvous("env://", timeout=span(timeout)))
+    store = meet(shared, rank, size, timeout)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
     try:
@@ -223,6 +226,30 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
             _group.leave()
         _group = None
         dist.destroy_process_group()
+
+
+def meet(store: Store, rank: int, size: int, timeout: float) -> Store:
+    """Wait for all processes of this start of the run; return a part of torchrun's store for them alone.
+
+    torchrun keeps one store when it starts the processes again, with addresses and counts of those that have ended, and
+    counts restarts on each host apart. So each process stores a name that is new, and what names it has found, until
+    all have found the same ones.
+
+    Raises: LostError if they have not met within ``timeout`` seconds.
+    """
+    name, keys, watch = uuid4().hex, [f"name{other}" for other in range(size)], Stopwatch()
+    store.set(keys[rank], name)
+    while watch.seconds < timeout:
+        if store.check(keys):
+            names = [store.get(key).decode() for key in keys]
+            start = hashlib.sha256(" ".join(names).encode()).hexdigest()
+            if names[rank] == name:
+                store.set(f"{start}/{rank}", name)
+            if store.check([f"{start}/{other}" for other in range(size)]):
+                return dist.PrefixStore(start, store)
+        Event().wait(POLL_SECONDS)
+    waited = f"distributed.timeout={timeout:g} seconds"
+    raise LostError(f"the {size} processes of the run have not met within {waited}; see torchrun's messages")
 
 
 def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
