@@ -14,6 +14,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_map_only
 
@@ -246,7 +247,7 @@ def meet(store: Store, rank: int, size: int, timeout: float) -> Store:
             if names[rank] == name:
                 store.set(f"{start}/{rank}", name)
             if store.check([f"{start}/{other}" for other in range(size)]):
-                return dist.PrefixStore(start, store)
+                return PrefixStore(start, store)
         Event().wait(POLL_SECONDS)
     waited = f"distributed.timeout={timeout:g} seconds"
     raise LostError(f"the {size} processes of the run have not met within {waited}; see torchrun's messages")
