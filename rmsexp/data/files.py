@@ -63,21 +63,23 @@ def digest_of(paths: Iterable[Path]) -> str:
 
 
 def digest_of_contents(paths: Iterable[Path]) -> str:
-    """Return a SHA-256, in hexadecimal, of the contents of files, in this order.
-
-    A file that was read before is read again only if its size or the time of its last change is another.
+    """Return a SHA-256, in hexadecimal, of the contents of files, in this order (:func:`known_sha256_of`).
 
     Raises: DataError if a file cannot be read.
     """
-    return hashlib.sha256(repr([_sha256_of_version(path, *_version(path)) for path in paths]).encode()).hexdigest()
+    return hashlib.sha256(repr([known_sha256_of(path) for path in paths]).encode()).hexdigest()
 
 
-def _version(path: Path) -> tuple[int, int]:
+def known_sha256_of(path: Path) -> str:
+    """Return :func:`sha256_of` a file, which this process reads again only if its size or time of change is another.
+
+    Raises: DataError if the file cannot be read.
+    """
     try:
         status = path.stat()
     except OSError as error:
         raise unreadable(path, error) from None
-    return status.st_size, status.st_mtime_ns
+    return _sha256_of_version(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)

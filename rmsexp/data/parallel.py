@@ -15,7 +15,7 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import read_bytes, sha256_of
+from rmsexp.data.files import known_sha256_of, read_bytes, sha256_of
 from rmsexp.data.pairs import Pair, Pairs, in_chunks, read_pairs
 
 MULTI30K_URL = (
@@ -126,7 +126,7 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
     Raises: DataError that names all missing files; DataError if a file cannot be read.
     """
     pairs = pairs_of_files(prefixes, source, target)
-    digests = {split: [sha256_of(path) for path in paths] for split, paths in pairs.items()}
+    digests = {split: [known_sha256_of(path) for path in paths] for split, paths in pairs.items()}
     for split, prefix in prefixes.items():
         _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
     return Corpus(
