@@ -167,7 +167,7 @@ def stored(
 
     If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
     number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``;
-    ``name`` is the data set's name, for messages. The tokens of passages and questions are memory-mapped.
+    ``name`` is the data set's name, for messages. The tokens of passages and questions stay in their files.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """

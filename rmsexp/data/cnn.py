@@ -193,7 +193,7 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
 def _unknown(cloze: Cloze) -> int:
     """Return the number of UNK tokens in the passages and questions of all splits."""
     parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
-    return sum(int(np.count_nonzero(part.tokens == UNK)) for part in parts)
+    return sum(part.count(UNK) for part in parts)
 
 
 def _lost(cloze: Cloze) -> dict[str, int]:
@@ -272,7 +272,7 @@ def _examples(folder: Path, prefix: str, size: int) -> Examples:
         )
     if (several := np.flatnonzero(answers.lengths != 1)).size:
         raise _damaged(folder / f"{prefix}_ans.pkl", f"example {several[0]} (from 0) has several answers")
-    return Examples(passages, questions, answers.tokens)
+    return Examples(passages, questions, answers.tokens[:])
 
 
 def _sequences(path: Path, size: int) -> Sequences:

@@ -13,11 +13,10 @@ UNKNOWN = "⁇"  # the text that UNK is decoded to, as in sentencepiece
 class Codec(Protocol):
     """Converts text of a language to ids and back. It can be pickled.
 
-    ``size`` is the number of ids, including PAD, UNK and EOS. ``threaded``: whether ``encode`` uses all cores.
+    ``size`` is the number of ids, including PAD, UNK and EOS.
     """
 
     size: int
-    threaded: bool
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each line, without EOS. A blank line has no ids."""

@@ -215,8 +215,6 @@ def _read_json(path: Path) -> Any:
 class MosesBPE:
     """The codec of a language. ``side`` is one of SIDES; ``folder`` has what :func:`learn` wrote."""
 
-    threaded = False
-
     def __init__(self, folder: Path, side: str, language: str) -> None:
         from sacremoses import MosesDetokenizer, MosesDetruecaser
 

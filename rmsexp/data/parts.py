@@ -49,7 +49,7 @@ def _store(path: Path, make: Callable[[T, Path], None], item: T) -> tuple[Path, 
 
 def _in_processes(arguments: Iterable[tuple], processes: int) -> Iterator[tuple[Path, list[str]]]:
     # Unlike those of the standard library, loky's processes do not import the user's script, which may have no guard,
-    # and do not inherit open files, whose locks they would hold. sacremoses depends on joblib.
+    # and do not inherit open files, whose locks they would hold.
     from joblib.externals.loky import ProcessPoolExecutor
 
     pool, pending = ProcessPoolExecutor(processes, initializer=process.follow_parent), deque[Future]()

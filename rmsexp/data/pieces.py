@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from rmsexp import cores
+
 
 def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> bytes:
     """Return a model with ``vocabulary`` pieces, learnt from ``lines``.
@@ -26,6 +28,7 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
             vocab_size=vocabulary,
             bos_id=-1,
             minloglevel=2,
+            num_threads=cores.threads_while_others_wait(),
             **{"character_coverage": 1.0} | options,
         )
     except RuntimeError as error:

@@ -111,14 +111,12 @@ def _learn_moses_bpe(
 
 
 class _SentencePiece:
-    threaded = True
-
     def __init__(self, model: bytes) -> None:
         self._processor = pieces.load(model)
         self.size: int = self._processor.get_piece_size()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return self._processor.encode(list(lines))
+        return self._processor.encode(list(lines), num_threads=1)
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         return [self._processor.decode([int(i) for i in ids if i not in (PAD, EOS)]) for ids in sequences]

@@ -146,7 +146,7 @@ def _write(
     pairs = sum(1 for _ in corpus.splits["train"]())
     report(f"encoding {pairs:,} training pairs (once)")
     chunks, counts = in_chunks(corpus.splits["train"](), CHUNK), Counter[str]()
-    parallel = 1 if codecs[0].threaded else processes(-(-pairs // CHUNK))
+    parallel = processes(-(-pairs // CHUNK))
     parts = []
     for part in stored(work, partial(_encode, codecs, options), chunks, parallel, report):
         parts.append(part)
@@ -184,7 +184,7 @@ def _encode(codecs: tuple[Codec, Codec], options: TextOptions, pairs: Pairs, fol
     counts["kept"] = len(kept[0])
     for name, lines in zip(SIDES, kept, strict=True):
         found = _sequences(lines)
-        counts[f"{name}_unknown"] = int((found.tokens == UNK).sum())
+        counts[f"{name}_unknown"] = found.count(UNK)
         found.save(folder, name)
     (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 

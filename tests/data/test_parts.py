@@ -61,7 +61,7 @@ def prepared(kind: str, cache: Path, report: Callable[[str], None], chunk: int =
     moses.CHUNK = translation.CHUNK = chunk
     text = corpus({"train": phrases(), "valid": phrases(), "test": phrases()})
     train = prepare(text, OPTIONS[kind], cache, report).train
-    return [array.tobytes() for side in (train.source, train.target) for array in (side.tokens, side.offsets)]
+    return [array[:].tobytes() for side in (train.source, train.target) for array in (side.tokens, side.offsets)]
 
 
 def kill_at(kind: str, cache: Path, beginning: str) -> None:

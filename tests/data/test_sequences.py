@@ -1,7 +1,8 @@
-"""Token sequences in two arrays: they are indexed like lists, memory-mapped, and sliced without a copy."""
+"""Token sequences in two arrays: they are indexed like lists, sliced, and read from files."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.sequences import Sequences, StoredTokens, offsets
 
 LISTS = [[5, 2], [], [6, 7, 2], [2]]
 
@@ -42,16 +43,34 @@ def test_first_sequences_share_the_memory(count: int) -> None:
     first = sequences.first(count)
     assert rows(first) == LISTS[:count]
     assert len(first.tokens) == sum(map(len, LISTS[:count]))
-    assert first.tokens.base is sequences.tokens
+    assert np.shares_memory(np.asarray(first.tokens), np.asarray(sequences.tokens)) == bool(count)
 
 
-def test_stored_tokens_are_memory_mapped(tmp_path: Path) -> None:
+def test_stored_tokens_stay_in_their_file(tmp_path: Path) -> None:
+    """Also if the file is removed or replaced meanwhile, as when another process stores them again."""
     Sequences.from_lists(LISTS).save(tmp_path, "train")
-    mapped = Sequences.load(tmp_path, "train")
-    assert rows(mapped) == LISTS
-    assert isinstance(mapped.tokens.base, np.memmap)
-    assert np.shares_memory(mapped[2], mapped.tokens)
-    assert np.shares_memory(mapped.first(3).tokens, mapped.tokens)
+    stored = Sequences.load(tmp_path, "train")
+    (tmp_path / "train_tokens.npy").unlink()
+    assert isinstance(stored.tokens, StoredTokens)
+    assert rows(stored) == LISTS
+    assert len(stored.tokens) == sum(map(len, LISTS))
+    assert stored.lengths.tolist() == [len(ids) for ids in LISTS]
+    assert rows(stored.first(3)) == LISTS[:3]
+    assert stored.count(2) == 3
+
+
+def test_a_file_that_was_shortened_is_named(tmp_path: Path) -> None:
+    Sequences.from_lists(LISTS).save(tmp_path, "train")
+    stored, path = Sequences.load(tmp_path, "train"), tmp_path / "train_tokens.npy"
+    os.truncate(path, path.stat().st_size - 4)
+    assert stored[2].tolist() == LISTS[2]
+    with pytest.raises(OSError, match=r"train_tokens\.npy is shorter than when it was opened"):
+        stored[3]
+
+
+def test_an_array_without_tokens_is_stored(tmp_path: Path) -> None:
+    Sequences.from_lists([[], []]).save(tmp_path, "train")
+    assert rows(Sequences.load(tmp_path, "train")) == [[], []]
 
 
 def test_offsets_start_at_0_and_end_at_the_sum() -> None:
