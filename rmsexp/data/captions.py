@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.files import digest_of, unreadable
+from rmsexp.data.files import StoredArray, digest_of, unreadable
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
 
@@ -27,15 +27,17 @@ TOLERANCE = 1e-3  # largest allowed difference between 1 and the Euclidean norm 
 BLOCK = 4096  # feature vectors checked at a time
 
 
+Features = np.ndarray | StoredArray
+
+
 @dataclass(frozen=True)
 class CaptionedImages:
     """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i.
 
-    ``features`` is float32 of shape (image, size), with rows of norm 1, possibly memory-mapped. Each sequence of ids in
-    ``captions`` ends in EOS.
+    ``features`` is float32 of shape (image, size), with rows of norm 1. Each sequence in ``captions`` ends in EOS.
     """
 
-    features: np.ndarray
+    features: Features
     captions: Sequences
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ def tokenise(text: str) -> Words:
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 
-def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.ndarray], report: Report) -> Captions:
+def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, Features], report: Report) -> Captions:
     """Encode captions as ids, and join them with the features of their images.
 
     ``captions`` has the captions of each split, five consecutive ones per image, in the order of the rows of
@@ -158,8 +160,8 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
     return Captions(words, splits)
 
 
-def read_features(path: Path, images: int) -> np.ndarray:
-    """Return the features in a .npy file, float32 of shape (images, size), memory-mapped.
+def read_features(path: Path, images: int) -> StoredArray:
+    """Return the features in a .npy file, float32 of shape (images, size), which stay there.
 
     ``images`` is the expected number of rows.
 
@@ -168,18 +170,16 @@ def read_features(path: Path, images: int) -> np.ndarray:
     try:
         shape, dtype = _header(path)  # first, because mapping items of zero bytes divides by zero
         valid = dtype == np.float32 and len(shape) == 2 and shape[0] == images
-        features = np.lib.format.open_memmap(path, mode="r") if valid else np.empty(0)
+        features = StoredArray(path) if valid else None
     except Exception as error:  # a damaged header may raise any exception
         raise unreadable(path, error, "Replace or delete the file.") from None
-    if not valid:
+    if features is None:
         raise DataError(
             f"{path} holds {dtype} of shape {shape}, not float32 of shape ({images}, size): "
             "a row of features for each image.\nReplace the file."
         )
     for start in range(0, images, BLOCK):
-        # a mapping of its own, which ends here: otherwise all features would stay resident from the start
-        block = np.lib.format.open_memmap(path, mode="r")[start : start + BLOCK]
-        lengths = np.linalg.norm(block, axis=1)
+        lengths = np.linalg.norm(features[start : start + BLOCK], axis=1)
         if len(bad := np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))):  # true for NaN, too
             raise DataError(
                 f"{path}, row {start + bad[0]} (the first is 0): its Euclidean norm is {lengths[bad[0]]:.4g}, not 1.\n"

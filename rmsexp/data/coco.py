@@ -42,7 +42,7 @@ def coco_release(root: Path) -> Source[Captions]:
 
     They are below ``<root>/coco``. ``{train,val,test}.txt`` have one tokenised caption per line, and five consecutive
     lines for each image; the release has 113,287, 5,000 and 5,000 images. ``images/10crop/{train,val,test}.npy`` have
-    the features, float32 of shape (image, 4096), which are memory-mapped. The digest covers the captions, and the names
+    the features, float32 of shape (image, 4096), which stay there. The digest covers the captions, and the names
     and sizes of the feature files.
 
     Raises: DataError if a file is missing. ``load`` raises DataError if a file is not valid: see :func:`read_release`

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
+import weakref
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rmsexp.data import DataError
 
@@ -85,6 +89,51 @@ def known_sha256_of(path: Path) -> str:
 @lru_cache(maxsize=256)
 def _sha256_of_version(path: Path, size: int, changed: int) -> str:  # noqa: ARG001
     return sha256_of(path)
+
+
+class StoredArray:
+    """The array in a .npy file, whose rows (indices of the first axis) are read from the file when they are asked for.
+
+    The file is not memory-mapped: what is mapped of it counts as memory of the process, and as Linux maps large pages
+    of its cache as a whole, a thousand short reads map almost all of a file of a gigabyte.
+
+    Raises: FileNotFoundError, ValueError or EOFError if the file is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        mapped = np.load(path, mmap_mode="r")
+        if not mapped.flags.c_contiguous:
+            raise ValueError("it is in Fortran order; store numpy.ascontiguousarray of the array")
+        self.shape, self.dtype, self._path, self._start = mapped.shape, mapped.dtype, path, mapped.offset
+        self._row_bytes = mapped.itemsize * math.prod(mapped.shape[1:])
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return consecutive rows, or those whose numbers are in an array. Raises: OSError if they cannot be read."""
+        numbers = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        if isinstance(numbers, range) and numbers.step == 1:
+            self._read(found, numbers.start)
+        else:
+            for index, number in enumerate(numbers):
+                self._read(found[index : index + 1], range(len(self))[number])
+        return found
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self[:], dtype, copy=copy)
+
+    def _read(self, target: np.ndarray, first: int) -> None:
+        """Fill consecutive rows with those from number ``first`` on."""
+        content, done = target.reshape(-1).view(np.uint8).data, 0
+        while done < len(content):  # a read ends after two gigabytes
+            count = os.preadv(self._file, [content[done:]], self._start + first * self._row_bytes + done)
+            if not count:
+                raise OSError(f"{self._path} is shorter than when it was opened")
+            done += count
 
 
 def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:

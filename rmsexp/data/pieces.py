@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import re
 from collections.abc import Iterable
@@ -39,7 +40,15 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
         else:
             raise
         raise ValueError(f"data.vocabulary={vocabulary} is {limit}") from None
+    _release_freed_memory()
     return model.getvalue()
+
+
+def _release_freed_memory() -> None:
+    """Give freed memory back to the system; of 500,000 sentence pairs glibc keeps 600 MB otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no such function
+    if trim is not None:
+        trim(0)
 
 
 def load(model: bytes) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,37 +10,9 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from rmsexp.data.files import write_array
+from rmsexp.data.files import StoredArray, write_array
 
 TOKEN = np.dtype("<i4")  # little-endian on every machine
-
-
-class StoredTokens:
-    """The tokens in a .npy file, int32 of shape (token,). A slice is read from the file when it is asked for.
-
-    The file is not memory-mapped: the mapped part of it would count as memory of the process, and with large pages in
-    the page cache, a batch of a thousand sentences maps a file of a gigabyte almost completely.
-
-    Raises: FileNotFoundError, ValueError or EOFError if the file is missing or damaged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        mapped = np.load(path, mmap_mode="r")
-        self._path, self._start, self._dtype, self._length = path, mapped.offset, mapped.dtype, len(mapped)
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, part: slice) -> np.ndarray:
-        """Return consecutive tokens. Raises: OSError if they cannot be read."""
-        start, stop, _ = part.indices(self._length)
-        size, place = max(0, stop - start) * self._dtype.itemsize, self._start + start * self._dtype.itemsize
-        content = os.pread(self._file, size, place)
-        if len(content) < size:
-            raise OSError(f"{self._path} is shorter than when it was opened")
-        return np.frombuffer(content, dtype=self._dtype)
 
 
 @dataclass(frozen=True)
@@ -53,7 +23,7 @@ class Sequences:
     (sequence + 1,).
     """
 
-    tokens: np.ndarray | StoredTokens
+    tokens: np.ndarray | StoredArray
     offsets: np.ndarray
 
     @classmethod
@@ -66,7 +36,7 @@ class Sequences:
 
         Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
         """
-        return cls(StoredTokens(folder / f"{name}_tokens.npy"), np.load(folder / f"{name}_offsets.npy"))
+        return cls(StoredArray(folder / f"{name}_tokens.npy"), np.load(folder / f"{name}_offsets.npy"))
 
     def save(self, folder: Path, name: str) -> None:
         """Write ``<name>_tokens.npy`` and ``<name>_offsets.npy``."""

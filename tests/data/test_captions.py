@@ -10,6 +10,7 @@ from PIL import Image
 
 from rmsexp.data import DataError, captions
 from rmsexp.data.captions import EOS, UNK, Picture, Words, encode, pictures, read_features, tokenise
+from rmsexp.data.files import StoredArray
 
 
 def silent(_: str) -> None: ...
@@ -83,11 +84,17 @@ def test_splits_with_features_of_two_sizes_are_refused() -> None:
         encode(splits("a", "a", "a"), mixed, silent)
 
 
-def test_features_are_memory_mapped(tmp_path: Path) -> None:
+def test_features_stay_in_their_file(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", rows(5))
     read = read_features(tmp_path / "a.npy", 5)
-    assert isinstance(read, np.memmap)
+    assert isinstance(read, StoredArray)
     assert np.array_equal(read, rows(5))
+
+
+def test_features_in_fortran_order_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.asfortranarray(rows(5)))
+    with pytest.raises(DataError, match=r"a\.npy .*it is in Fortran order; store numpy\.ascontiguousarray"):
+        read_features(tmp_path / "a.npy", 5)
 
 
 @pytest.mark.parametrize(

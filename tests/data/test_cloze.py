@@ -24,7 +24,8 @@ from rmsexp.data.cloze import (
     split_sentences,
     stored,
 )
-from rmsexp.data.sequences import Sequences, StoredTokens
+from rmsexp.data.files import StoredArray
+from rmsexp.data.sequences import Sequences
 
 
 def question(passage: str, gap: str, answer: str) -> Question:
@@ -168,7 +169,7 @@ def test_stored_questions_stay_in_their_files(tmp_path: Path) -> None:
     assert list(again.splits) == ["train", "valid", "test"]
     for split in fresh.splits:
         assert texts(first, split) == texts(again, split) == texts(fresh, split)
-    assert isinstance(again.splits["train"].passages.tokens, StoredTokens)
+    assert isinstance(again.splits["train"].passages.tokens, StoredArray)
 
 
 def test_another_stamp_has_another_folder(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.files import FLOAT32, digest_of, digest_of_contents, read_lines, write_array
+from rmsexp.data.files import FLOAT32, StoredArray, digest_of, digest_of_contents, read_lines, write_array
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -66,3 +66,20 @@ def test_blocks_of_rows_become_one_array(tmp_path: Path) -> None:
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert array.dtype == np.float32
     assert np.array_equal(array, rows)
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 3), (0, 3), (0,)])
+def test_stored_arrays_are_indexed_like_arrays(shape: tuple[int, ...], tmp_path: Path) -> None:
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.save(tmp_path / "a.npy", array)
+    stored = StoredArray(tmp_path / "a.npy")
+    (tmp_path / "a.npy").unlink()
+    assert (stored.shape, stored.dtype, len(stored)) == (array.shape, array.dtype, len(array))
+    for rows in (slice(None), slice(2, 5), slice(-3, 99), slice(5, 2), slice(6, 0, -2), np.empty(0, dtype=np.int64)):
+        np.testing.assert_array_equal(stored[rows], array[rows], strict=True)
+    np.testing.assert_array_equal(stored, array, strict=True)
+    if len(array):
+        chosen = np.array([5, 0, 5, -1])
+        np.testing.assert_array_equal(stored[chosen], array[chosen], strict=True)
+    with pytest.raises(IndexError):
+        stored[np.array([len(array)])]

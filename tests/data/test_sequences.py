@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmsexp.data.sequences import Sequences, StoredTokens, offsets
+from rmsexp.data.files import StoredArray
+from rmsexp.data.sequences import Sequences, offsets
 
 LISTS = [[5, 2], [], [6, 7, 2], [2]]
 
@@ -51,7 +52,7 @@ def test_stored_tokens_stay_in_their_file(tmp_path: Path) -> None:
     Sequences.from_lists(LISTS).save(tmp_path, "train")
     stored = Sequences.load(tmp_path, "train")
     (tmp_path / "train_tokens.npy").unlink()
-    assert isinstance(stored.tokens, StoredTokens)
+    assert isinstance(stored.tokens, StoredArray)
     assert rows(stored) == LISTS
     assert len(stored.tokens) == sum(map(len, LISTS))
     assert stored.lengths.tolist() == [len(ids) for ids in LISTS]

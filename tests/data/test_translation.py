@@ -13,9 +13,10 @@ from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import DataError, translation
 from rmsexp.data.codec import EOS
+from rmsexp.data.files import StoredArray
 from rmsexp.data.pairs import Pairs
 from rmsexp.data.parallel import Corpus
-from rmsexp.data.sequences import Sequences, StoredTokens
+from rmsexp.data.sequences import Sequences
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
 LIMIT = 17  # largest number of subwords of a side; some of the phrases have more
@@ -102,7 +103,7 @@ def test_text_is_encoded_once_and_stays_in_its_file(tmp_path: Path) -> None:
     assert again.counts == first.counts
     for side in ("source", "target"):
         encoded, stored = getattr(first.train, side), getattr(again.train, side)
-        assert isinstance(stored.tokens, StoredTokens)
+        assert isinstance(stored.tokens, StoredArray)
         assert np.array_equal(encoded.tokens[:], stored.tokens[:])
         assert np.array_equal(encoded.offsets, stored.offsets)
 
