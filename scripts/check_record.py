@@ -26,7 +26,7 @@ from rmsexp.train.contention import Contention
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
-PLACES = ("data.root=", "--results")  # words that say where files lie on this machine
+PLACES = ("data.root=", "--results", "--folder")  # words that say where files lie on this machine
 
 
 class Check:
@@ -116,7 +116,7 @@ def command(words: list[str]) -> str:
     """Return the command line of a script, without the words that say where files lie."""
     kept = [f"scripts/{Path(words[0]).name}"]
     for before, word in pairwise(words):
-        if not word.startswith(PLACES) and before != "--results":
+        if not word.startswith(PLACES) and before not in PLACES:
             kept.append(word)
     return shlex.join(["python", *kept])
 

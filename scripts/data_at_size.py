@@ -1,16 +1,14 @@
 """Measure time and memory of data at size: parallel text that is prepared, and image features that are trained on.
 
-    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287 \\
-        --results results/reference/computed
+    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287
 
 For each number of pairs, scripts/parallel_corpus.py writes a corpus with the lengths and the vocabulary of WMT14's
 training text. A process then prepares it for the Transformer up to its first batch, and another does so again from
-what is stored. For each number of images, a process takes a few training steps of order_embedding at scale=paper, on
-random features and captions, and loads the other batches of an epoch.
+what is stored. For each number of images, a run of order_embedding at scale=paper takes five training steps on random
+features and captions, evaluates all held-out images, and saves a checkpoint.
 
-Each size and kind of subwords has a record of its own (check_record.py); the same command goes on after the last one,
-and a preparation that was killed goes on where it was. The corpora and all stored results are removed. A figure of all
-records is drawn beside them.
+Each size and kind of subwords has a record of its own (check_record.py); the same command goes on after the last one.
+The corpora and all stored results are removed. A figure of all records is drawn beside them.
 
 Memory is the proportional set size (PSS), summed over the process and those that it starts, every quarter of a second.
 """
@@ -48,20 +46,6 @@ task = tasks.make(config.job(sys.argv[1:]), torch.device("cpu"))
 task.prepare(lambda line: print(line, file=sys.stderr, flush=True))
 for batch in task.batches(0):
     pass
-"""
-STEPS = 5
-TRAIN = f"""
-import sys
-import torch
-from rmsexp import config
-from rmsexp.measure.steps import make_stepper
-stepper = make_stepper(config.job(sys.argv[1:]), torch.device("cpu"), lambda line: print(line, file=sys.stderr))
-for step in range(int(stepper.task.steps_per_epoch)):
-    batches = stepper.task.batches(step)
-    if step < {STEPS}:
-        stepper.take(step, batches)
-    for batch in batches:
-        pass
 """
 FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose features are written at a time
 HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
@@ -105,7 +89,9 @@ def is_measured(results: Path, identity: dict[str, Any]) -> bool:
 
 def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     """Prepare the training text of a corpus, and again from what is stored, unless there is a record of that."""
-    identity, corpus, root = {"subwords": kind, "pairs": pairs}, folder / f"{pairs}", folder / f"{pairs}-{kind}"
+    vocabulary = min(VOCABULARY, pairs // 2)
+    identity = {"subwords": kind, "pairs": pairs, "vocabulary": vocabulary}
+    corpus, root = folder / f"{pairs}", folder / f"{pairs}-{kind}"
     if is_measured(results, identity):
         report(f"{kind}, {pairs:,} pairs: there is a record already")
         return
@@ -114,9 +100,10 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
         parallel_corpus.write(corpus.with_suffix(".tmp"), pairs)
         corpus.with_suffix(".tmp").rename(corpus)
     splits = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
-    chosen = [f"data.subwords={kind}", f"data.vocabulary={min(VOCABULARY, pairs // 2)}", f"data.root={root}"]
+    chosen = [f"data.subwords={kind}", f"data.vocabulary={vocabulary}", f"data.root={root}"]
     chosen += ["data.threshold=0"] if kind == "sentencepiece" else []
     words = ["task=transformer", "scale=paper", "data.name=files", "data.tests=[test]", *splits, *chosen]
+    shutil.rmtree(root, ignore_errors=True)  # what a killed process has stored would be missing from the measurement
     check = Check(NAME, results)
     with check.measuring():
         prepared, cached = (watched([sys.executable, "-c", PREPARE, *words]) for _ in range(2))
@@ -136,9 +123,10 @@ def measure_images(images: int, folder: Path, results: Path) -> None:
         shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
         write_captions(root.with_suffix(".tmp"), images)
         root.with_suffix(".tmp").rename(root)
+    words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
     check = Check(NAME, results)
     with check.measuring():
-        found = watched([sys.executable, "-c", TRAIN, "task=order_embedding", "scale=paper", f"data.root={root}"])
+        found = watched([sys.executable, "-m", "rmsexp", *words])
     report(f"{images:,} images: {found}")
     check.write(identity | {"trained": found})
     shutil.rmtree(root)

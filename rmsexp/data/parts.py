@@ -16,7 +16,7 @@ from rmsexp.data.cache import cached
 
 T = TypeVar("T")
 
-MOST = 12  # processes: with about 120 MB each, they and the process that starts them stay below 2 GiB
+MOST = 8  # processes: with up to 150 MB each, they and the process that starts them stay below 2 GiB
 
 
 def stored(

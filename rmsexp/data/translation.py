@@ -25,7 +25,7 @@ from rmsexp.data.parts import processes, stored
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint
 
-CHUNK = 50_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
+CHUNK = 20_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,7 @@ import data_at_size as measured
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import machine, not_recorded, paragraphs, sentences, table
 
-COMMAND = (
-    "python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287 "
-    "--results results/reference/computed"
-)
+COMMAND = "python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287"
 
 
 def data_at_size(evidence: Evidence) -> str:
@@ -38,6 +35,7 @@ def _text(record: dict[str, Any]) -> dict[str, str]:
     return {
         "subwords": f"`{record['subwords']}`",
         "pairs": f"{record['pairs']:,}",
+        "learnt subwords": f"{record['vocabulary']:,}",
         "preparing, s": f"{prepared['seconds']:,.0f}",
         "of processors, s": f"{prepared['processor']:,.0f}",
         "MiB": f"{prepared['mebibytes']:,.0f}",
@@ -50,17 +48,21 @@ def _images(record: dict[str, Any]) -> dict[str, str]:
     trained = record["trained"]
     return {
         "images": f"{record['images']:,}",
-        "an epoch's batches and a few steps, s": f"{trained['seconds']:,.0f}",
+        "five steps and the evaluation, s": f"{trained['seconds']:,.0f}",
         "MiB": f"{trained['mebibytes']:,.0f}",
     }
 
 
 def _growth(kind: str, texts: list[dict[str, Any]]) -> str:
-    chosen = [one for one in texts if one["subwords"] == kind]
-    if len({one["pairs"] for one in chosen}) < 2:
+    chosen = [one for one in texts if one["subwords"] == kind]  # smallest first
+    if len(chosen) < 2:
         return ""
     time, memory = (measured.exponent(chosen, quantity) for quantity in ("processor", "mebibytes"))
-    return f"With `{kind}`, processor time grows as the number of pairs to the power {time:.2f}, memory {memory:.2f}."
+    last = [measured.exponent(chosen[-2:], quantity) for quantity in ("processor", "mebibytes")]
+    return (
+        f"With `{kind}`, processor time grows as the number of pairs to the power {time:.2f}, memory {memory:.2f}; "
+        f"between the two largest sizes, where starting counts least, {last[0]:.2f} and {last[1]:.2f}."
+    )
 
 
 def _figure(path: os.PathLike[str], evidence: Evidence) -> str:

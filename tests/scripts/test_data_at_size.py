@@ -61,7 +61,7 @@ def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, mo
     for name in ("HELD_OUT", "CHUNK"):
         monkeypatch.setattr(parallel_corpus, name, 5)
     monkeypatch.setattr(data_at_size, "HELD_OUT_IMAGES", 3)
-    folder, results = tmp_path / "work", tmp_path / "reference" / "computed"
+    folder, results = tmp_path / "work", tmp_path / "reference" / "machine"
     words = ["--pairs", "40", "80", "--images", "6", "--folder", str(folder), "--results", str(results)]
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", ["scripts/data_at_size.py", *words])
@@ -78,7 +78,8 @@ def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, mo
     assert (results / "checks/data_at_size.png").exists()
     text = readme_numbers.BLOCKS["data-at-size"](Evidence(tmp_path / "reference", tmp_path))
     assert "`moses_bpe`, processor time grows as the number of pairs to the power" in text
-    assert "(reference/computed/checks/data_at_size.png)" in text
+    assert "between the two largest sizes, where starting counts least, " in text
+    assert "(reference/machine/checks/data_at_size.png)" in text
 
 
 def test_the_exponent_of_growth() -> None:
