@@ -177,7 +177,9 @@ def report_at_size(evidence: Evidence) -> str:
             for size in results["sizes"]
             for name, found in size["reports"].items()
         ]
-        head = f"At commit {commit_of(content)}, runs of {results['rows']:,} rows in {results['settings']} settings:"
+        state = content["session"]["contention"]["state"]
+        runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
+        head = f"At commit {commit_of(content)}, {runs} (time state: {state}):"
         return paragraphs(head, table(rows))
 
     return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)

@@ -18,7 +18,10 @@ def data_at_size(evidence: Evidence) -> str:
     found = evidence.all_checks(measured.NAME)
     if not found:
         return not_recorded(COMMAND)
-    records = [content["results"] | {"machine": machine(content["session"])} for content in found.values()]
+    records = [
+        content["results"] | {"machine": machine(content["session"]), "contention": content["session"]["contention"]}
+        for content in found.values()
+    ]
     texts = sorted((one for one in records if "pairs" in one), key=lambda one: (one["subwords"], one["pairs"]))
     images = sorted((one for one in records if "images" in one), key=lambda one: one["images"])
     return paragraphs(
@@ -41,6 +44,7 @@ def _text(record: dict[str, Any]) -> dict[str, str]:
         "MiB": f"{prepared['mebibytes']:,.0f}",
         "from what is stored, s": f"{cached['seconds']:.1f}",
         "MiB then": f"{cached['mebibytes']:,.0f}",
+        "time state": record["contention"]["state"],
     }
 
 
@@ -50,6 +54,7 @@ def _images(record: dict[str, Any]) -> dict[str, str]:
         "images": f"{record['images']:,}",
         "five steps and the evaluation, s": f"{trained['seconds']:,.0f}",
         "MiB": f"{trained['mebibytes']:,.0f}",
+        "time state": record["contention"]["state"],
     }
 
 

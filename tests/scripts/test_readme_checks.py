@@ -109,7 +109,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
-    "report-at-size": ["runs of 2,000 rows in 5 settings", "| 1,000 | again | 20 | 31 | 0.50 |"],
+    "report-at-size": ["runs of 2,000 rows in 5 settings (time state: clear)", "| 1,000 | again | 20 | 31 | 0.50 |"],
     "ray-node-lost": [
         "one of 2 nodes was removed while both trained.\n",
         "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
@@ -144,7 +144,7 @@ TEXTS = {
         "in 94.6 to 95.1 % of them",
         "contains it in 91.3 to 91.3 % if processes do not differ",
     ],
-    "data-at-size": ["| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 |", "Measured on AMD EPYC"],
+    "data-at-size": ["| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |", "Measured on AMD EPYC"],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
 
