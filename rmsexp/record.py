@@ -39,6 +39,7 @@ TIMED = ("data", "train")  # the buckets whose sum is the time axis of every cur
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
 # 0.002 to 0.006 without other busy processes, 0.01 to 0.05 beside one on another core, 1.0 beside one on the same core.
 WAITED_LIMIT = 0.015
+STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than this share of the time of all cores.
 # It is contended, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by more
 # than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from rmsexp.machine_lock import Report, measuring
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, WAITED_LIMIT
+from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.train import clock, quiet
-from rmsexp.train.contention import STEAL_LIMIT, Contention
+from rmsexp.train.contention import Contention
 from rmsexp.train.probe import WORK, Times, probe
 
 BATCHES, PATIENCE = 20, 120.0  # batches of probes that the reference is computed from; seconds to wait for them

@@ -17,12 +17,10 @@ from typing import Any
 
 import torch
 
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, WAITED_LIMIT
+from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times, probe
 
-# Besides waiting, a run is contended if the host takes away more than STEAL_LIMIT of the time of all cores.
-STEAL_LIMIT = 0.02
 # A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
 SPIKE, RECENT, FEWEST = 2.0, 50, 5
 
@@ -120,8 +118,10 @@ class Contention:
     def report(self) -> dict[str, Any]:
         """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``based_on``.
 
-        ``waited`` and ``steal`` are None if the state is unknown. ``probes``: see :meth:`_probe_report`. ``based_on``
-        lists the evidence behind the state. On a GPU this also asks nvidia-smi whether another process uses a GPU now.
+        The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. It is unknown, too,
+        if nothing but the probes could show contention and they are fewer than ``FEWEST_PROBES``. ``probes``: see
+        :meth:`_probe_report`. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi
+        whether another process uses a GPU now.
         """
         if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared(self.own_pids)
@@ -130,15 +130,17 @@ class Contention:
         evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None, "probes": probes, "based_on": []}
-        waited = self._waited / self._ran
-        steal = self._stolen / self._ticks if self._ticks else 0.0
+        # rounded before they are compared with the limits, so that reports, which read them, decide the same
+        waited = round(self._waited / self._ran, 4)
+        steal = round(self._stolen / self._ticks, 4) if self._ticks else 0.0
         contended = self._shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
         if slowdown:
             contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
+        too_few = probes is not None and probes["reference"] is not None and slowdown is None
         return {
-            "state": "contended" if contended else "clear",
-            "waited": round(waited, 4),
-            "steal": round(steal, 4),
+            "state": "contended" if contended else "unknown" if too_few else "clear",
+            "waited": waited,
+            "steal": steal,
             "probes": probes,
             "based_on": evidence,
         }

@@ -49,7 +49,7 @@ def write_run(
         "device": "AMD EPYC",
         "threads": 2,
         "comparable": True,
-        "contention": {"state": contention, "waited": 0.004, "steal": 0.0},
+        "contention": _contention(contention, 0.004),
     }
     identity = {"format": 1, "task": "cifar10", "norm": norm, "scale": "demo", "seed": seed, "setting": setting}
     description = {
@@ -92,6 +92,7 @@ def write_timing(
     groups: Sequence[Sequence[str]] = (),
     state: str = "clear",
     session: Mapping[str, object] = {},
+    sessions: Sequence[Mapping[str, object]] = (),
     **record: Any,
 ) -> Path:
     """Write a timing record (``timing.json``, format 2) and return its folder, ``…/timing/steps<number>``.
@@ -105,6 +106,7 @@ def write_timing(
         groups: the series of each process; by default, all series are in all processes.
         state: the time state of the processes.
         session: replaces values of ``session``.
+        sessions: replaces values of ``session`` in each process.
         record: replaces values of ``timing.json``.
     """
     folder = root / task / setting / "timing" / f"steps{number}"
@@ -119,7 +121,7 @@ def write_timing(
         "versions": {"torch": "2.15.0"},
         "device": "AMD EPYC",
         "threads": 1,
-        "contention": {"state": state, "waited": 0.0, "steal": 0.0},
+        "contention": _contention(state, 0.0),
         **session,
     }
     noise = 0.002 * np.sin(2.4 * np.arange(rounds))
@@ -129,7 +131,12 @@ def write_timing(
         of_process = {name: lists[name][min(k, len(lists[name]) - 1)] for name, k in zip(group, earlier, strict=True)}
         seconds = {name: (0.05 * (ratio + (name != reference) * noise)).tolist() for name, ratio in of_process.items()}
         processes.append(
-            {"session": described, "steps_per_block": 3, "data_seconds": 0.001, "series": list(group)}
+            {
+                "session": {**described, **(sessions[place] if sessions else {})},
+                "steps_per_block": 3,
+                "data_seconds": 0.001,
+                "series": list(group),
+            }
             | {"seconds": seconds}
         )
     content: dict[str, Any] = {"task": task, "scale": setting.split("+")[0], "setting": setting, "seed": 0}
@@ -153,3 +160,9 @@ def load_timings(root: Path) -> pd.DataFrame:
     rows = timing_records.load(root, problems)
     assert not problems
     return rows
+
+
+def _contention(state: str, waited: float) -> dict[str, Any]:
+    """Return the entry ``contention`` of a session. If the state is unknown, so are the others."""
+    known = state != "unknown"
+    return {"state": state, "waited": waited if known else None, "steal": 0.0 if known else None}

@@ -280,10 +280,20 @@ def test_a_run_is_contended_if_the_median_probe_is_slow(
     assert report == json.loads(json.dumps(report))
 
 
-def test_few_probes_decide_nothing(proc: Path, times: list[Times]) -> None:
-    report = watched(proc, times, [(3.0, 3.0)] * 19).report()
-    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
+@pytest.mark.parametrize("slowdown", [1.0, 3.0])
+def test_it_is_unknown_from_few_probes_whether_a_run_is_contended(
+    proc: Path, times: list[Times], slowdown: float
+) -> None:
+    report = watched(proc, times, [(slowdown, slowdown)] * 19).report()
+    assert (report["state"], report["waited"], report["based_on"]) == ("unknown", 0.0, ["waiting", "steal"])
     assert (report["probes"]["number"], report["probes"]["slowdown"]) == (19, None)
+
+
+def test_a_run_that_waits_is_contended_also_with_few_probes(proc: Path, times: list[Times]) -> None:
+    watch = watched(proc, times, [(1.0, 1.0)] * 19)
+    with watch.watch():
+        write_proc(proc, {"1": (2000, 900)})
+    assert watch.report()["state"] == "contended"
 
 
 def test_probes_decide_nothing_without_a_reference(

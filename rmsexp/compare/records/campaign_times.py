@@ -57,7 +57,9 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
     remarks = [] if first["machine"] in machines else ["not the machine of the runs"]
-    remarks += [f"{line}, so only the ratios of these times are reliable" for line in comparable.caution(best)]
+    is_clear = (best.rows["time_state"] == "clear").all()
+    effect = "" if is_clear else ", so only the ratios of these times are reliable"
+    remarks += [f"{line}{effect}" for line in comparable.caution(best)]
     return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
 
 

@@ -45,7 +45,8 @@ class Comparison(NamedTuple):
             :func:`rmsexp.compare.records.timing_records.load`, and ``baseline``, the series to which ``ratio``,
             ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
-            ``commit``, ``dirty``, ``time_state``, ``at_once``; ``processes`` and ``rounds``, the least of its series;
+            ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
+            processes; ``processes`` and ``rounds``, the least of its series;
             ``ratios``, by series, relative to the baseline; and ``left_out``, the reason why the record is not in
             ``rows``, or "".
     """
@@ -153,8 +154,8 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
 
 def _record(rows: list[Row]) -> Row:
     compared = [row for row in rows if row["series"] != row["baseline"]]
-    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "speeds", "at_once")
-    shared = {key: rows[0][key] for key in keys}
+    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "disturbed", "speeds", "at_once")
+    shared = {key: rows[0][key] for key in keys} | {"measured": len(rows[0]["seconds"])}
     least = {
         "processes": min(len(row["pairs"]) for row in compared),
         "rounds": min(row["rounds"] for row in compared),
@@ -271,6 +272,13 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def caution(comparison: Comparison) -> list[str]:
-    """Return a line that names the time states of a comparison that are not clear; none if all are clear."""
-    states = sorted(set(comparison.rows["time_state"]) - {"clear"})
-    return [f"time state {', '.join(states)}: other work may have slowed the steps"] * bool(states)
+    """Return a line that names the time states that are not clear, and counts the processes that were disturbed.
+
+    There is none if all are clear and no process was disturbed.
+    """
+    states, records = sorted(set(comparison.rows["time_state"]) - {"clear"}), comparison.pooled
+    disturbed = int(records["disturbed"].sum())
+    if not states and not disturbed:
+        return []
+    share = timing_records.disturbance(disturbed, int(records["measured"].sum()))
+    return [f"time state {', '.join(states) or 'clear'}, {share}{f': {timing_records.SLOWED}' * bool(states)}"]

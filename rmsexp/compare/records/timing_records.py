@@ -20,17 +20,18 @@ from rmsexp import atomic, config, readers, record
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
-from rmsexp.compare.records.time_states import time_state
+from rmsexp.compare.records.time_states import disturbed, timing_state
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
 PARTS = ("forward", "backward", "update")
+SLOWED = "other work may have slowed the steps"
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
     *("device", "machine", "processor", "speeds", "threads", "precision", "torch", "code", "commit", "dirty"),
-    *("time_state", "stopped", "started", "builtin"),
+    *("time_state", "disturbed", "stopped", "started", "builtin"),
 )
 
 
@@ -65,6 +66,9 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
     ``speeds``: the entry ``machine`` of the session of the first process, see :func:`rmsexp.machine.same`.
 
+    ``time_state``: see :func:`rmsexp.compare.records.time_states.timing_state`. ``disturbed``: the number of processes
+    of the record that other work disturbed.
+
     Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
     loaded: list[dict[str, Any]] = []
@@ -86,7 +90,8 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     processes = _processes(stored)
     if not processes:
         raise ValueError("no process has measured")
-    session = processes[0]["session"]
+    sessions = [process["session"] for process in processes]
+    session = sessions[0]
     machine = session.get("machine", {})
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
@@ -102,7 +107,8 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
         **{key: session.get("git", {}).get(key) for key in ("commit", "dirty")},
-        "time_state": _time_state(processes),
+        "time_state": timing_state(sessions),
+        "disturbed": disturbed(sessions),
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
     }
@@ -122,12 +128,6 @@ def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
     if "processes" in stored:
         return stored["processes"]
     return [stored | {"seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
-
-
-def _time_state(processes: Sequence[dict[str, Any]]) -> str:
-    """Return the time state of a record: clear if all processes were clear, otherwise the first that was not."""
-    states = [time_state(process["session"]) for process in processes]
-    return next((state for state in ("contended", "unknown") if state in states), "clear")
 
 
 def _row(series: dict[str, Any], measured: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
@@ -186,11 +186,16 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"{row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
         f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
-        ""
-        if row["time_state"] == "clear"
-        else f"time state {row['time_state']}: other work may have slowed the steps; paired ratios are less affected",
     ]
-    return [line for line in lines if line]
+    if row["time_state"] == "clear" and not row["disturbed"]:
+        return lines
+    effect = "" if row["time_state"] == "clear" else f": {SLOWED}; paired ratios are less affected"
+    return [*lines, f"time state {row['time_state']}, {disturbance(row['disturbed'], len(row['seconds']))}{effect}"]
+
+
+def disturbance(disturbed: int, processes: int) -> str:
+    """Say how many of the processes of a timing other work disturbed."""
+    return f"{disturbed} of {processes} processes disturbed"
 
 
 def has_reference_impl(timings: pd.DataFrame) -> pd.Series:

@@ -155,7 +155,7 @@ def test_times_that_are_not_clear_are_named_as_such(tmp_path: Path) -> None:
     (state,) = campaigns.states(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
-    caution = "; time state contended: other work may have slowed the steps"
+    caution = "; time state contended, 1 of 1 processes disturbed: other work may have slowed the steps"
     assert timed.source.endswith(f"{caution}, so only the ratios of these times are reliable")
 
 
