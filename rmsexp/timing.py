@@ -138,7 +138,7 @@ def _show(folder: Path) -> None:
     )
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
     atomic.write_atomic(
-        folder / "timing.csv", markup.csv(rows.assign(estimates=estimates).drop(columns=["seconds", "speeds"]))
+        folder / "timing.csv", markup.csv(rows.assign(estimates=estimates).drop(columns=["seconds", "speed"]))
     )
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")

@@ -54,16 +54,3 @@ class Probe:
 @cache
 def probe() -> Probe:
     return Probe()
-
-
-def speeds() -> dict[str, float]:
-    """Return ``arithmetic``, in 1e9 divisions per second, and ``bandwidth``, in 1e9 bytes per second.
-
-    They are from the fastest of a few probes, because other processes can only slow a probe down.
-    """
-    taken = [probe().take() for _ in range(5)]
-    arithmetic, memory = (min(column) for column in zip(*taken, strict=True))
-    return {
-        "arithmetic": round(DIVISIONS * NUMBERS / arithmetic / 1e9, 3),
-        "bandwidth": round(SWEPT / memory / 1e9, 2),
-    }

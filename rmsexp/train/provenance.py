@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rmsexp import machine, process
-from rmsexp.train import memory, probe
+from rmsexp.train import memory
 from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
@@ -40,21 +40,15 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory_kept": memory.keeps_freed(),
         "host_cores": os.cpu_count(),
-        "machine": _machine(device),
+        "machine": machine.identity(torch.backends.cpu.get_cpu_capability()),
         "slurm_job": process.slurm_job(),
     }
-
-
-def _machine(device: torch.device) -> dict[str, Any]:
-    """Return the machine's identity, and the speeds of the probe; on a GPU these are None, as no probe is taken."""
-    speeds = probe.speeds() if device.type == "cpu" else {"arithmetic": None, "bandwidth": None}
-    return machine.identity(torch.backends.cpu.get_cpu_capability()) | speeds
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
 
-    ``machine`` is one of them if the ids differ; a machine's speeds depend on what else it does. Older records lack it.
+    ``machine`` is one of them if the ids differ. Older records lack it.
     ``world_size`` is the number of processes, which sessions of one process lack.
     """
     changes = [key for key in DECISIVE if before.get(key) != after[key]]

@@ -53,9 +53,3 @@ def test_the_work_stays_the_same() -> None:
 def test_the_memory_is_allocated_when_it_is_first_needed() -> None:
     code = "from rmsexp.train import probe; assert not probe.probe.cache_info().currsize"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_speeds_are_those_of_the_fastest_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = iter([probe.Times(0.002, 0.064), *[probe.Times(0.001638400, 0.1)] * 3, probe.Times(1.0, 0.01)])
-    monkeypatch.setattr(probe, "probe", lambda: type("Fake", (), {"take": lambda _: next(taken)})())
-    assert probe.speeds() == {"arithmetic": 1.0, "bandwidth": 6.71}

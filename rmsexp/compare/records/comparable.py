@@ -154,7 +154,7 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
 
 def _record(rows: list[Row]) -> Row:
     compared = [row for row in rows if row["series"] != row["baseline"]]
-    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "disturbed", "speeds", "at_once")
+    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "disturbed", "speed", "at_once")
     shared = {key: rows[0][key] for key in keys} | {"measured": len(rows[0]["seconds"])}
     least = {
         "processes": min(len(row["pairs"]) for row in compared),
@@ -173,9 +173,9 @@ def _best(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _same_speed(one: Row, other: Row) -> bool:
-    """Return whether the probes of two records found the same speeds, as far as they are known and undisturbed."""
+    """Return whether the probes of two records found the same speed, as far as it is known and undisturbed."""
     clear = one["time_state"] == other["time_state"] == "clear"
-    return not (clear and one["speeds"] and other["speeds"]) or machine_identity.same(one["speeds"], other["speeds"])
+    return not (clear and one["speed"] and other["speed"]) or machine_identity.same(one["speed"], other["speed"])
 
 
 def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,6 +59,27 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
 def disturbed(sessions: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of processes that were contended by themselves, or whose probes, however few, were slow."""
     return sum(time_state(session) == "contended" or _exceeds_a_limit(session) for session in sessions)
+
+
+def median_probe(sessions: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Return the seconds of each part of the median probe of all sessions; None if they have too few probes.
+
+    A record has the median of a session's probes only, so each of them counts as this median.
+    """
+    reports = [report for session in sessions if (report := (session.get("contention") or {}).get("probes"))]
+    if sum(report["number"] for report in reports) < FEWEST_PROBES:
+        return None
+    return {
+        part: _weighted_median([(report["median"][part], report["number"]) for report in reports])
+        for part in SLOWDOWN_LIMITS
+    }
+
+
+def _weighted_median(values: Sequence[tuple[float, int]]) -> float:
+    """Return the lower median of values, each of which occurs as often as the number beside it says."""
+    ordered = sorted(values)
+    counts = list(itertools.accumulate(number for _, number in ordered))
+    return next(value for (value, _), count in zip(ordered, counts, strict=True) if 2 * count >= counts[-1])
 
 
 def _worst(states: set[str]) -> str:

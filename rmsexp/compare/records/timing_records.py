@@ -20,7 +20,7 @@ from rmsexp import atomic, config, readers, record
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
-from rmsexp.compare.records.time_states import disturbed, timing_state
+from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -30,7 +30,7 @@ COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
-    *("device", "machine", "processor", "speeds", "threads", "precision", "torch", "code", "commit", "dirty"),
+    *("device", "machine", "processor", "speed", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "disturbed", "stopped", "started", "builtin"),
 )
 
@@ -64,7 +64,8 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that a process timed.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
-    ``speeds``: the entry ``machine`` of the session of the first process, see :func:`rmsexp.machine.same`.
+    ``speed``: the machine's ``id`` and the seconds of the median probe of all processes, where the record has them, see
+    :func:`rmsexp.machine.same`.
 
     ``time_state``: see :func:`rmsexp.compare.records.time_states.timing_state`. ``disturbed``: the number of processes
     of the record that other work disturbed.
@@ -101,7 +102,7 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "device": session["device"],
         "machine": machine.get("id", session["device"]),
         "processor": machine.get("name", session["device"]),
-        "speeds": machine,
+        "speed": {"id": machine["id"], **(median_probe(sessions) or {})} if machine else {},
         "threads": session["threads"],
         "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,11 +119,18 @@ def test_four_series_in_each_of_several_groups_are_few_enough(tmp_path: Path) ->
 
 
 def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) -> None:
-    machine = {"id": "3f", "name": "AMD EPYC", "arithmetic": 1.0, "bandwidth": 1.0}
-    for number, arithmetic in enumerate([1.3, 1.0, 1.1]):
-        session = {"machine": machine | {"arithmetic": arithmetic}}
-        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, session=session)
+    """The speed of a record is that of the median of all its probes, whatever those of a single process found."""
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    for number, factors in enumerate([(1.0, 1.4, 1.4), (1.0, 1.0, 1.0), (1.4, 1.1, 1.1)]):
+        sessions = [{"contention": probed(0.001 * factor)} for factor in factors]
+        write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, number=number, session=session, sessions=sessions)
     assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
+
+
+def probed(arithmetic: float) -> dict[str, Any]:
+    """Return the contention of a process, on a machine without a reference, with these seconds of its median probe."""
+    probes = {"number": 20, "median": {"arithmetic": arithmetic, "memory": 0.002}, "reference": None}
+    return {"state": "clear", "waited": 0.0, "steal": 0.0, "probes": probes}
 
 
 def test_otherwise_the_newest_code_comes_first(tmp_path: Path) -> None:

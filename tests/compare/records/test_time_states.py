@@ -9,7 +9,7 @@ import pytest
 from helpers.records import load_timings, write_timing
 
 from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.time_states import disturbed, timing_state
+from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
 QUIET = {"arithmetic": 0.001, "memory": 0.002}
@@ -93,6 +93,12 @@ def test_the_caption_of_pooled_records_counts_disturbed_processes(tmp_path: Path
         write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, number=number, sessions=SLOW_FIRST)
     (comparison,) = comparable.comparisons(load_timings(tmp_path))
     assert comparable.notes(comparison)[-1] == "time state clear, 2 of 6 processes disturbed"
+
+
+def test_the_median_probe_is_that_of_all_probes() -> None:
+    sessions = [process(2, 9.0), process(10, 1.0, 1.5), process(9, 1.25, 1.0), {}]
+    assert median_probe(sessions) == {"arithmetic": 0.001, "memory": 0.002 * 1.25}
+    assert median_probe(sessions[:2]) is median_probe([{}]) is None
 
 
 def test_a_committed_record_is_contended_by_five_of_its_six_processes() -> None:
