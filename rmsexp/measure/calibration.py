@@ -1,54 +1,82 @@
-"""Measure how long a probe takes on this machine while it is quiet, and store that as the machine's quiet reference."""
+"""Measure how long a probe takes on this machine while it is quiet, and store that as the machine's quiet reference.
+
+Probes of two processes differ even on a quiet machine, as a process keeps its memory where it got it. So the reference
+is the median over several fresh processes, which train a small model between the probes, as measured runs do.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from rmsexp import config
 from rmsexp.machine_lock import Report, measuring
+from rmsexp.measure import processes, steps
 from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.train import clock, quiet
 from rmsexp.train.contention import Contention
+from rmsexp.train.device import set_up_device
 from rmsexp.train.probe import WORK, Times, probe
 
-BATCHES, PATIENCE = 20, 120.0  # batches of probes that the reference is computed from; seconds to wait for them
-BLOCK_SECONDS = 0.03  # of matrix products between two probes, which keep the core awake as the steps of a run do
+PROCESSES, BATCHES = 5, 4  # fresh processes, and batches of probes in each of them
+PATIENCE = 40.0  # seconds that a process waits for quiet batches
+WARMUP_SECONDS, BLOCK_SECONDS = 1.0, 0.03  # of training steps before the first probe, and between two probes
 OTHERS_LIMIT = 0.1  # cores that other processes may use meanwhile
+# One thread, as in the timings of the records. With more threads, idle ones may disturb the probe.
+WORDS = ("task=order_embedding", "scale=demo", "threads=1", "device=cpu")
 
 
-def calibrate(report: Report) -> list[str]:
+def quiet_batches(report: Report) -> dict[str, Any]:  # noqa: ARG001
+    """Set this process up like a measured run; return its ``batches``, as :func:`_batches` does.
+
+    Raises: ValueError as :func:`_batches`.
+    """
+    job = config.job(list(WORDS))
+    stepper = steps.make_stepper(job, set_up_device(job.config), lambda _: None)
+    numbers = itertools.count()
+
+    def train(seconds: float) -> None:
+        watch = clock.Stopwatch()
+        while watch.seconds < seconds:
+            step = next(numbers)
+            stepper.take(step, stepper.task.batches(step))
+
+    train(WARMUP_SECONDS)
+    return {"batches": _batches(partial(train, BLOCK_SECONDS))}
+
+
+def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_batches) -> list[str]:
     """Measure the quiet reference, replace the stored one, and return lines about it. Campaign workers pause meanwhile.
 
-    Raises: ValueError if the machine was not quiet, OSError if the file cannot be written; then nothing is stored.
+    ``work``: what a process does; it must be importable there.
+
+    Raises: ProcessError or ValueError if the machine was not quiet, OSError if the file cannot be written; then nothing
+    is stored.
     """
     with measuring(report):
-        report(f"measuring the quiet machine; takes about {BATCHES * FEWEST_PROBES * BLOCK_SECONDS:.0f} s")
-        batches = _batches()
-    before, times = quiet.read(), Times(*map(statistics.median, zip(*batches, strict=True)))
-    lines = [_line(part, [getattr(batch, part) for batch in batches], before) for part in Times._fields]
-    path = quiet.write(quiet.Reference(quiet.machine_id(), WORK, clock.now(), BATCHES * FEWEST_PROBES, *times))
+        report(f"measuring the quiet machine in {PROCESSES} processes; takes about a minute")
+        names = [f"process {number} of {PROCESSES}" for number in range(1, PROCESSES + 1)]
+        answers = [processes.in_new_process(name, work, (), report) for name in names]
+    found = [[Times(*batch) for batch in answer["batches"]] for answer in answers]
+    _check_quiet([batch for batches in found for batch in batches])
+    medians = [_medians(batches) for batches in found]
+    before, times = quiet.read(), _medians(medians)
+    lines = [_line(part, [getattr(each, part) for each in medians], before) for part in Times._fields]
+    path = quiet.write(
+        quiet.Reference(quiet.machine_id(), WORK, clock.now(), PROCESSES, PROCESSES * BATCHES * FEWEST_PROBES, *times)
+    )
     return [*lines, f"reference   {path}"]
 
 
-def _batches() -> list[Times]:
-    """Return the median seconds of ``BATCHES`` batches of ``FEWEST_PROBES`` probes during which the machine was quiet.
-
-    Raises: ValueError if there were not as many within ``PATIENCE`` seconds, or if a quarter of them were slow: then
-    something outside of this machine was busy.
-    """
-    batches, watch, problem = list[Times](), clock.Stopwatch(), ""
-    while len(batches) < BATCHES:
-        if watch.seconds > PATIENCE:
-            raise ValueError(
-                f"the machine was not quiet: {problem}; nothing was stored\nrepeat the command when nothing else runs"
-            )
-        batch, disturbance = _batch()
-        problem = disturbance or problem
-        if not disturbance:
-            batches.append(batch)
+def _check_quiet(batches: list[Times]) -> None:
+    """Raises: ValueError if a quarter of the batches were slow: then something outside of this machine was busy."""
     for part, limit in SLOWDOWN_LIMITS.items():
         values = [getattr(batch, part) for batch in batches]
         slow = statistics.quantiles(values, n=4)[2] / statistics.median(values)
@@ -57,16 +85,35 @@ def _batches() -> list[Times]:
                 f"the machine was not quiet: a quarter of the time, {part} took {slow:.2f} times its median or longer; "
                 "nothing was stored\nrepeat the command; another virtual machine on the same host may have been busy"
             )
+
+
+def _batches(train: Callable[[], None]) -> list[Times]:
+    """Return the median seconds of ``BATCHES`` batches of ``FEWEST_PROBES`` probes during which the machine was quiet.
+
+    ``train``: takes training steps, before each probe.
+
+    Raises: ValueError if there were not as many within ``PATIENCE`` seconds.
+    """
+    batches, watch, problem = list[Times](), clock.Stopwatch(), ""
+    while len(batches) < BATCHES:
+        if watch.seconds > PATIENCE:
+            raise ValueError(
+                f"the machine was not quiet: {problem}; nothing was stored\nrepeat the command when nothing else runs"
+            )
+        batch, disturbance = _batch(train)
+        problem = disturbance or problem
+        if not disturbance:
+            batches.append(batch)
     return batches
 
 
-def _batch() -> tuple[Times, str]:
+def _batch(train: Callable[[], None]) -> tuple[Times, str]:
     """Return the median seconds of a batch of probes, and what else was busy meanwhile, or ""."""
     contention, taken = Contention(torch.device("cpu")), list[Times]()
     watch, own, busy = clock.Stopwatch(), _own_seconds(), _busy_seconds()
     for _ in range(FEWEST_PROBES):
         with contention.watch():
-            _work()
+            train()
         taken.append(probe().take())
     others = (_busy_seconds() - busy - (_own_seconds() - own)) / watch.seconds
     waited, steal = (contention.report()[key] for key in ("waited", "steal"))
@@ -79,22 +126,20 @@ def _batch() -> tuple[Times, str]:
         disturbance = f"threads waited for a core for {waited:.1%} of their CPU time (at most {WAITED_LIMIT:.1%})"
     elif steal > STEAL_LIMIT:
         disturbance = f"the host took {steal:.1%} of the machine's time (at most {STEAL_LIMIT:.0%})"
-    return Times(*map(statistics.median, zip(*taken, strict=True))), disturbance
+    return _medians(taken), disturbance
+
+
+def _medians(times: list[Times]) -> Times:
+    return Times(*map(statistics.median, zip(*times, strict=True)))
 
 
 def _line(part: str, seconds: list[float], before: quiet.Reference | None) -> str:
     median = statistics.median(seconds)
-    spread = f"batches of {FEWEST_PROBES} probes {min(seconds) / median:.2f} to {max(seconds) / median:.2f} times that"
+    spread = f"{PROCESSES} processes {min(seconds) / median:.2f} to {max(seconds) / median:.2f} times that"
     earlier = (
         "" if before is None else f"; {median / getattr(before, part):.2f} times the reference of {before.date[:10]}"
     )
     return f"{part:11} {1e3 * median:.3f} ms; {spread}{earlier}"
-
-
-def _work() -> None:
-    watch, matrix = clock.Stopwatch(), torch.ones(256, 256)
-    while watch.seconds < BLOCK_SECONDS:
-        torch.mm(matrix, matrix)
 
 
 def _own_seconds() -> float:

@@ -63,7 +63,7 @@ def measure(
             name = f"process {begun + 1} of {len(planned)}"
             share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
             selected = {series: jobs[series] for series in group}
-            answer = _in_new_process(name, work, (selected, options, number, share), report)
+            answer = in_new_process(name, work, (selected, options, number, share), report)
             _check_sameness((answers or [answer])[0], answer, name)
             answers.append(answer)
             # a series without layers to time is left out of the group's later processes, too
@@ -117,7 +117,7 @@ def _content(
     }
 
 
-def _in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
+def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
     """Return what ``work(*arguments, report)`` returns in a new process, which ends with this one at the latest.
 
     ``name``: the name of the process, for messages.

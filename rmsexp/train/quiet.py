@@ -25,11 +25,15 @@ FILE = "quiet.json"
 
 @dataclass(frozen=True)
 class Reference:
-    """The median seconds of the two parts of ``number`` probes, taken on the machine with this id."""
+    """The median seconds of the two parts of a probe on the machine of this id.
+
+    ``processes``: the number of fresh processes that took ``number`` probes in all.
+    """
 
     machine: str
     work: str
     date: str
+    processes: int
     number: int
     arithmetic: float
     memory: float
@@ -66,7 +70,10 @@ def _checked(path: Path) -> Reference:
     """Return the reference in a file. Raises: OSError, ValueError or TypeError if it cannot be used."""
     if not belongs_to_user(path):
         raise PermissionError(f"other users can change {path}")
-    reference = Reference(**read_json(path))
+    content = read_json(path)
+    if "number" in content and "processes" not in content:
+        raise ValueError(f"{path} is of an older version, which measured in one process")
+    reference = Reference(**content)
     if not all(isinstance(seconds, float) and 0 < seconds < math.inf for seconds in reference.times):
         raise ValueError(f"the times in {path} are not positive numbers")
     if (reference.machine, reference.work) != (machine_id(), WORK):

@@ -107,7 +107,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None
     words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=9", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
-        patch.setattr(processes, "_in_new_process", lambda _, work, arguments, report: work(*arguments, report))
+        patch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
         assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
         assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
         once = ["timing.processes=1", "timing.layers=true", "device=cpu"]
@@ -219,7 +219,7 @@ def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
     rows = timing_records.load(setting)
     assert list(rows[rows["kind"] == "layers"]["series"]) == ["ln", "bn", "wn"]
     words = [*tiny("order_embedding"), f"data.root={tmp_path}", f"results={tmp_path}", "timing.layers=true"]
-    monkeypatch.setattr(processes, "_in_new_process", lambda _, work, arguments, report: work(*arguments, report))
+    monkeypatch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
     assert timing.main([*words, "norms=[none,ln]", "timing.reference=none", "threads=1"]) == 1
     assert "timing.reference=none has no norm layers to compare with" in capsys.readouterr().err
 

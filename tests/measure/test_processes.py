@@ -51,7 +51,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         done.append(arguments)
         return work(*arguments, lambda _: None)
 
-    monkeypatch.setattr(processes, "_in_new_process", do)
+    monkeypatch.setattr(processes, "in_new_process", do)
     return done
 
 

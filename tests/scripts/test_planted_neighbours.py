@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import planted_neighbours  # noqa: E402
 
-REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 400, 0.001, 0.002)
+REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, 0.001, 0.002)
 Run = Callable[..., None]
 
 

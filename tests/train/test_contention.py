@@ -20,7 +20,7 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.probe import Times
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 400, arithmetic=0.001, memory=0.002)
+REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, arithmetic=0.001, memory=0.002)
 
 
 readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not report how long threads waited")

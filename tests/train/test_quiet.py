@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def reference() -> quiet.Reference:
-    return quiet.Reference(quiet.machine_id(), WORK, "2025-01-01T00:00:00+00:00", 400, 0.001, 0.002)
+    return quiet.Reference(quiet.machine_id(), WORK, "2025-01-01T00:00:00+00:00", 5, 400, 0.001, 0.002)
 
 
 def test_what_was_written_is_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,12 +36,19 @@ def change(**changes: Any) -> Callable[[Path], None]:
     return lambda path: path.write_text(json.dumps(reference().content() | changes))
 
 
+def of_one_process(path: Path) -> None:
+    content = reference().content()
+    del content["processes"]
+    path.write_text(json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda path: path.write_text("{"), "is not JSON"),
         (lambda path: path.write_text("{}"), "missing"),
         (change(extra=1), "unexpected"),
+        (of_one_process, "is of an older version, which measured in one process"),
         (change(memory=0.0), "are not positive numbers"),
         (change(memory="0.1"), "are not positive numbers"),
         (change(arithmetic=float("nan")), "are not positive numbers"),
