@@ -1,4 +1,4 @@
-"""Interleaved timing: contestants in one process take blocks of the same steps, in a new random order in every round.
+"""Interleaved timing: contestants in one process take blocks of the same steps, in another order in every round.
 
 Times of separate runs on a shared machine differ by more than what a norm costs. Within a round all contestants meet
 almost the same conditions and the same batches, so the ratio of two times of one round varies little. The first step of
@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from rmsexp.measure.orders import balanced
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.contention import Contention
-from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS, Part, synchronise
 from rmsexp.train.task import MicroBatches
 
@@ -65,16 +65,16 @@ class InterleavedTimer:
         self._next_step = WARMUP_STEPS
 
     def rounds(self) -> Iterator[Round]:
-        """Yield rounds without end: one block of each contestant, in random order.
+        """Yield rounds without end: one block of each contestant, in balanced random orders.
 
         Before each round there is a probe of the machine. If it is a spike, the round's steps are left out.
         """
         for number in itertools.count():
             first, batches, data_seconds = self._next_block()
-            if self.contention.probe():
-                continue
+            while self.contention.probe():
+                first, batches, data_seconds = self._next_block()
             seconds = [0.0] * len(self.contestants)
-            for index in permutation(len(seconds), self.seed, "round", number).tolist():
+            for index in balanced(len(seconds), number, self.seed, "round"):
                 with self.contention.watch():
                     self.contestants[index].take(first, batches[0])
                     seconds[index] = self._seconds(self.contestants[index], first + 1, batches[1:])
@@ -88,7 +88,7 @@ class InterleavedTimer:
         samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self.contestants]
         for number in range(blocks):
             first, batches, _ = self._next_block()
-            for index in permutation(len(samples), self.seed, "parts", number).tolist():
+            for index in balanced(len(samples), number, self.seed, "parts"):
                 totals: dict[str, float] = defaultdict(float)
                 self.contestants[index].take(first, batches[0])
                 for step, batch in enumerate(batches[1:], first + 1):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -57,20 +58,22 @@ def measure(
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
     report(f"{heading}; processes: {len(planned)}, budget: {seconds:.0f} s")
     answers: list[dict[str, Any]] = []
+    order_seed = secrets.randbits(32)  # random, because orders that all records share would bias all of them alike
     with measuring(report):
         budget = Budget(Stopwatch(), seconds)
         for begun, (number, group) in enumerate(planned):
             name = f"process {begun + 1} of {len(planned)}"
             share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
             selected = {series: jobs[series] for series in group}
-            answer = in_new_process(name, work, (selected, options, number, share), report)
+            answer = in_new_process(name, work, (selected, options, number, order_seed, share), report)
             _check_sameness((answers or [answer])[0], answer, name)
             answers.append(answer)
             # a series without layers to time is left out of the group's later processes, too
             group[:] = [series for series in group if series in answer["process"]["series"]]
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
-            content = _content(jobs, options, answers, _stopped(answers, len(planned)) if ended else "interrupted")
+            stopped = _stopped(answers, len(planned)) if ended else "interrupted"
+            content = _content(jobs, options, order_seed, answers, stopped)
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
             report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
@@ -98,7 +101,7 @@ def _check_sameness(first: dict[str, Any], answer: dict[str, Any], name: str) ->
 
 
 def _content(
-    jobs: Mapping[str, Job], options: TimingConfig, answers: Sequence[dict[str, Any]], stopped: str
+    jobs: Mapping[str, Job], options: TimingConfig, order_seed: int, answers: Sequence[dict[str, Any]], stopped: str
 ) -> dict[str, Any]:
     """Return the content of the record of the processes that have measured."""
     first = next(iter(jobs.values()))
@@ -110,6 +113,7 @@ def _content(
         "kind": "layers" if options.layers else "steps",
         "reference": options.reference,
         "options": asdict(options),
+        "order_seed": order_seed,
         "stopped": stopped,
         "dataset": answers[0]["dataset"],
         "processes": [answer["process"] for answer in answers],

@@ -17,11 +17,12 @@ from rmsexp.config import Job
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
+from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.randomness import permutation, standard_normal
+from rmsexp.train.randomness import seed_of, standard_normal
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Dataset, MicroBatches
 
@@ -60,14 +61,16 @@ class Measurement(NamedTuple):
 
 
 def measure(
-    jobs: Mapping[str, Job], options: TimingConfig, number: int, budget: Budget, report: Report
+    jobs: Mapping[str, Job], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
 ) -> dict[str, Any]:
     """Time the jobs in this process, and return what the record has from it.
 
     Args:
-        jobs: by series, the norm with its changed options. The models are built in a random order.
+        jobs: by series, the norm with its changed options.
         number: the number of this process, from 0 on, among those that measure the same jobs. The first one also
             measures the parts of a step and its peak memory, after the rounds.
+        order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
+            rounds. It is the same for all processes of a record.
         budget: the seconds of this process, from its start on.
 
     Returns: ``dataset``; ``process``, an entry of the record's ``processes``; and ``series``, entries of the record's
@@ -80,9 +83,9 @@ def measure(
     cfg = next(iter(jobs.values())).config
     device = set_up_device(cfg)
     names = list(jobs)
-    order = permutation(len(names), cfg.seed, "process", number).tolist()
-    shuffled, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
-    timer, impls, dataset = make_contestants(shuffled, options, device, describe)
+    order = balanced(len(names), number, order_seed, "process")
+    ordered, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
+    timer, impls, dataset = make_contestants(ordered, options, device, seed_of(order_seed, number), describe)
     timer.warm_up()
     session, spent = provenance.session(device, 0), budget.watch.seconds
     # The later processes have less time in return, so that all processes measure about equally many rounds.
@@ -115,11 +118,11 @@ def _series(timer: InterleavedTimer, impls: Mapping[str, str]) -> list[dict[str,
 
 
 def make_contestants(
-    jobs: Mapping[str, Job], options: TimingConfig, device: torch.device, report: Report
+    jobs: Mapping[str, Job], options: TimingConfig, device: torch.device, order_seed: int, report: Report
 ) -> Contestants:
     """Make a model and an optimiser for each job; all use the batches of the first job's task.
 
-    With ``options.layers``, jobs without norm layers are left out.
+    With ``options.layers``, jobs without norm layers are left out. ``order_seed``: the seed of the orders in rounds.
 
     Raises: ValueError if the reference is left out.
     """
@@ -137,8 +140,7 @@ def make_contestants(
         contestants.append(contestant)
     if options.reference not in timed:
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
-    seed = next(iter(jobs.values())).config.seed
-    return Contestants(InterleavedTimer(contestants, source.batches, device, seed), timed, source.dataset)
+    return Contestants(InterleavedTimer(contestants, source.batches, device, order_seed), timed, source.dataset)
 
 
 def _silent(text: str) -> None:

@@ -24,6 +24,7 @@ from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.tables import timing as timing_table
 from rmsexp.measure import interleaved, processes
+from rmsexp.measure.orders import balanced
 from rmsexp.train.interrupt import Interrupted
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +145,13 @@ def test_rows_of_a_record_follow_from_its_seconds(setting: Path) -> None:
     assert set(steps["builtin"]) == {True}
     assert set(steps["stopped"]) == {"narrow enough"}
     assert min(process["data_seconds"] for process in stored["processes"]) > 0
+
+
+def test_models_are_built_in_balanced_orders(setting: Path) -> None:
+    stored = readers.read_json(setting / "timing" / "steps0" / timing_records.FILE)
+    names = ["ln", "none", "rms", "prms"]  # the reference first
+    expected = [[names[i] for i in balanced(4, number, stored["order_seed"], "process")] for number in range(2)]
+    assert [process["series"] for process in stored["processes"]] == expected
 
 
 def test_one_process_is_not_replicated(setting: Path) -> None:

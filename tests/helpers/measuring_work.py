@@ -29,6 +29,7 @@ def measured(
     jobs: Mapping[str, Job],
     options: TimingConfig,
     number: int,
+    order_seed: int,  # noqa: ARG001
     budget: Budget,  # noqa: ARG001
     report: Callable[[str], None],
 ) -> dict[str, Any]:

@@ -80,10 +80,17 @@ def test_the_record_grows_with_each_process() -> None:
     assert "saved vs LayerNorm, 2 processes: RMSNorm 10.5 % (" in lines[4]
 
 
+def test_a_record_has_the_random_number_of_its_orders(here: list[tuple[Any, ...]]) -> None:
+    records = [measure(["none", "ln", "rms"], processes=2)[0][-1] for _ in range(2)]
+    seeds = [content["order_seed"] for content in records]
+    assert len({*seeds}) == 2
+    assert [arguments[3] for arguments in here] == [seeds[0], seeds[0], seeds[1], seeds[1]]
+
+
 def test_groups_share_the_reference(here: list[tuple[Any, ...]]) -> None:
     contents, _, _ = measure(["none", "ln", "rms", "prms", "bn"], processes=2)
     assert [list(selected) for selected, *_ in here] == [["ln", "none", "rms"], ["ln", "prms", "bn"]] * 2
-    assert [number for _, _, number, _ in here] == [0, 0, 1, 1]
+    assert [number for _, _, number, *_ in here] == [0, 0, 1, 1]
     rows = timing_records.rows(contents[-1], "folder")
     assert {row["series"]: row["processes"] for row in rows} == {"none": 2, "ln": 4, "rms": 2, "prms": 2, "bn": 2}
     assert {row["forward"] for row in rows} == {50}
