@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(error)
         status = 128 + error.signum if isinstance(error, Interrupted) else error.exit_status
     if content is not None:
+        content["command"] = shlex.join(["python", "-m", "rmsexp.timing", *words])
         _show(timing_records.write(content, next(iter(jobs.values())).setting_folder))
     return status
 

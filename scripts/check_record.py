@@ -49,18 +49,22 @@ class Check:
         with measuring(report), self._contention.watch():
             yield
 
-    def write(self, results: Mapping[str, Any]) -> Path | None:
-        """Write the record to a new folder, report its path, and return the path; None without a folder of results."""
+    def write(self, results: Mapping[str, Any], dirty: bool = False) -> Path | None:
+        """Write the record to a new folder, report its path, and return the path; None without a folder of results.
+
+        ``dirty``: whether something in the results was measured by code with uncommitted changes.
+        """
         if not self._results:
             return None
         contention = {"contention": self._contention.report()} if self._contention else {}
+        git = self._session["git"]
         folder = new_folder(self._results / "checks", self._name)
         folder.mkdir()
         content = {
             "format": FORMAT,
             "check": self._name,
             "command": command(sys.argv),
-            "session": self._session | contention,
+            "session": self._session | contention | {"git": git | {"dirty": dirty or git["dirty"]}},
             "results": dict(results),
         }
         atomic.write_json(folder / FILE, content)
@@ -83,7 +87,8 @@ class Parts:
     """
 
     def __init__(self, name: str, results: Path, planned: Sequence[Mapping[str, Any]]) -> None:
-        self._planned, self._lines = planned, results.expanduser() / "checks" / f"{name}.jsonl"
+        self._name, self._results, self._planned = name, results, planned
+        self._lines = results.expanduser() / "checks" / f"{name}.jsonl"
         self._lines.parent.mkdir(parents=True, exist_ok=True)
         texts = self._lines.read_text().splitlines() if self._lines.exists() else []
         self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
@@ -98,13 +103,14 @@ class Parts:
         return range(len(self.done), len(self._planned))
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """Keep what the next part has found, which includes the ``code`` and the id of the ``machine``."""
+        """Keep what the next part has found, which includes ``code``, ``dirty`` and the id of the ``machine``."""
         self.done.append({**self._planned[len(self.done)], **found})
         with self._lines.open("a") as file:
             file.write(json.dumps(self.done[-1]) + "\n")
 
-    def remove(self) -> None:
-        """Remove the lines, after the record of the check has been written."""
+    def write(self, results: Mapping[str, Any]) -> None:
+        """Write the record of the check, whose tree counts as changed if that of any part was; remove the lines."""
+        Check(self._name, self._results).write(results, any(part["dirty"] for part in self.done))
         self._lines.unlink()
 
 

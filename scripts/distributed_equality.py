@@ -181,10 +181,10 @@ def main() -> int:
         if parts is None:
             done.append(part | found)
         else:
-            parts.add(found | {"code": provenance.code(), "machine": quiet.machine_id()})
-    Check(NAME, options.results).write({"steps": options.steps, "sizes": sizes, "runs": done})
+            provenance.git.cache_clear()  # the tree may have changed since the part before
+            parts.add(found | provenance.git() | {"code": provenance.code(), "machine": quiet.machine_id()})
     if parts is not None:
-        parts.remove()
+        parts.write({"steps": options.steps, "sizes": sizes, "runs": done})
     return int(any(lines for run in done for lines in run["errors"].values()))
 
 

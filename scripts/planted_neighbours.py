@@ -73,8 +73,7 @@ def main() -> None:
         for number in runs.left:
             runs.add(train(planned[number]["kind"], words, cores))
             print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
-    check_record.Check(NAME, arguments.results).write({"runs": runs.done, "summary": summarise(runs.done)})
-    runs.remove()
+    runs.write({"runs": runs.done, "summary": summarise(runs.done)})
 
 
 def order(neighbours: int, alone: int) -> list[str]:
@@ -101,7 +100,7 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
         "kind": kind,
         "contention": session["contention"],
         "train_seconds": seconds[-1],
-        "commit": session["git"]["commit"],
+        **session["git"],
         "code": session["code"],
         "machine": session["machine"]["id"],
         "date": session["started"],

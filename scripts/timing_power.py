@@ -79,8 +79,7 @@ def main() -> None:
         for number in trials.left:
             trials.add(run_trial(number, **planned[number]))
             print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
-    check_record.Check(NAME, arguments.results).write({"trials": trials.done, "summary": summarise(trials.done)})
-    trials.remove()
+    trials.write({"trials": trials.done, "summary": summarise(trials.done)})
 
 
 def order(equal: int, slowed: int) -> list[str]:
@@ -97,7 +96,19 @@ def run_trial(number: int, kind: str, share: float, budget: float, words: list[s
     work = partial(measure_slowed, share) if kind == SLOWED else steps.measure
     *_, content = processes.measure({"first": job, "second": job}, options, check_record.report, work)
     _, row = timing_records.rows(content, "")
-    kept = ("ratio", "low", "high", "estimates", "rounds", "time_state", "stopped", "commit", "code", "machine")
+    kept = (
+        "ratio",
+        "low",
+        "high",
+        "estimates",
+        "rounds",
+        "time_state",
+        "stopped",
+        "commit",
+        "dirty",
+        "code",
+        "machine",
+    )
     return {key: row[key] for key in kept} | {"date": row["started"]}
 
 

@@ -19,6 +19,7 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -100,17 +101,29 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     """Be a worker; conclude if it is the only one that this command started. Return the exit status."""
     worker = _worker(goal, arguments)
     signum = worker.work()
+    for timing in [] if worker.failed else goal.timings():
+        if signum is None:
+            signum = timing.measure(worker.report, _command(arguments))
     if signum is not None:
         print("saved; repeat the command to continue")
         return 128 + signum
-    if not worker.failed:
-        for timing in goal.timings():
-            timing.measure(worker.report)
-    else:
+    if worker.failed:
         print(f"{len(worker.failed)} runs failed; repeat the command to try them again", file=sys.stderr)
     if arguments.of == 1:
         goal.conclude()
     return int(bool(worker.failed))
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return the command line that was typed, also in a worker that it has started."""
+    typed = ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words]
+    if arguments.config_dir is not None:
+        typed += ["--config-dir", arguments.config_dir]
+    if arguments.of > 1:
+        typed += ["--jobs", str(arguments.of)]
+    if arguments.on is not None:
+        typed += ["--on", "=".join(filter(None, ("ray", arguments.on)))]
+    return shlex.join(typed)
 
 
 def _worker(goal: Goal, arguments: argparse.Namespace) -> Worker:

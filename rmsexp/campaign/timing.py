@@ -13,6 +13,7 @@ from rmsexp.compare.records import comparable, timing_records
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
+from rmsexp.train.interrupt import Interrupt, Interrupted
 
 REFERENCE = "ln"  # ratios of times are relative to this norm if it is timed, and otherwise to the first
 
@@ -47,17 +48,35 @@ class Timing:
                 return False
         return True
 
-    def measure(self, report: Callable[[str], None]) -> None:
+    def measure(self, report: Callable[[str], None], command: str) -> int | None:
         """Time the steps and write the record, unless another worker is doing so or has done so.
 
-        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`).
+        Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the
+        processes that have measured, and the timing is left to the next command.
 
-        Raises: ProcessError as :func:`rmsexp.measure.processes.measure`; then there is no record.
+        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`). ``command``: the
+        command line that was typed, for the record.
+
+        Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
         """
         with suppress(RunLockedError), Lock(self.lock, self.lock.parent).held():
             if self.is_left():
-                *_, content = processes.measure(self.jobs, self.options, report)
-                report(f"timing  {timing_records.write(content, self.folder) / timing_records.FILE}")
+                return self._measure(report, command)
+        return None
+
+    def _measure(self, report: Callable[[str], None], command: str) -> int | None:
+        content = None
+        try:
+            with Interrupt().install():
+                for content in processes.measure(self.jobs, self.options, report):  # noqa: B007
+                    pass
+        except Interrupted as stop:
+            return stop.signum
+        finally:
+            if content is not None:
+                folder = timing_records.write(content | {"command": command}, self.folder)
+                report(f"timing  {folder / timing_records.FILE}")
+        return None
 
 
 def of_campaign(question: Question) -> Timing | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ from helpers import measuring_work
 from helpers.campaign_runs import ask
 
 from rmsexp import atomic, config, readers
-from rmsexp.campaign import timing
+from rmsexp.campaign import goals, timing
+from rmsexp.campaign.__main__ import main
+from rmsexp.campaign.worker import Worker
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock
 from rmsexp.measure import processes
@@ -26,9 +31,12 @@ def measured(
     """Yield the contents of a record, without measuring."""
     answers = []
     for number in range(options.processes):
-        answers.append(measuring_work.measured(jobs, options, number, Budget(Stopwatch(), 1), lambda _: None))
-        yield processes._content(jobs, options, answers, "narrow enough")
+        answers.append(measuring_work.measured(jobs, options, number, 0, Budget(Stopwatch(), 1), lambda _: None))
+        yield processes._content(jobs, options, 0, answers, "narrow enough")
     report("measured")
+
+
+COMMAND = "python -m rmsexp.campaign quality"
 
 
 def timed(folder: Path, *words: str) -> timing.Timing:
@@ -45,11 +53,11 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(processes, "measure", measured)
     asked, reports = timed(tmp_path, "timing.norms=[rms,ln]"), list[str]()
     assert asked.is_left()
-    asked.measure(reports.append)
-    asked.measure(reports.append)
+    assert asked.measure(reports.append, COMMAND) is None
+    asked.measure(reports.append, "again")
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
-    assert (content["reference"], content["seed"]) == ("ln", 3000)
+    assert (content["reference"], content["seed"], content["command"]) == ("ln", 3000, COMMAND)
     assert len(content["processes"]) == 6
     assert reports == ["measured", f"timing  {path}"]
     assert not asked.is_left()
@@ -61,7 +69,7 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
-    asked.measure(lambda _: None)
+    asked.measure(lambda _: None, COMMAND)
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
     atomic.write_json(path, content | {"processes": content["processes"][:4]})
@@ -74,11 +82,58 @@ def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypa
     assert asked.is_left()
 
 
+def stopped(*arguments: Any) -> Iterator[dict[str, Any]]:
+    """Yield the contents after two processes; then Ctrl-C is pressed."""
+    yield from itertools.islice(measured(*arguments), 2)
+    signal.raise_signal(signal.SIGINT)
+
+
+def failed(*arguments: Any) -> Iterator[dict[str, Any]]:
+    yield from itertools.islice(measured(*arguments), 2)
+    raise processes.ProcessError("too little memory")
+
+
+def test_ctrl_c_stops_a_timing_and_keeps_the_finished_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "measure", stopped)
+    asked = timed(tmp_path, "timing.norms=[rms,ln]")
+    assert asked.measure(lambda _: None, COMMAND) == signal.SIGINT
+    (path,) = tmp_path.rglob(timing_records.FILE)
+    assert len(readers.read_json(path)["processes"]) == 2
+    assert asked.is_left()
+
+
+def test_a_failure_keeps_the_finished_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "measure", failed)
+    with pytest.raises(processes.ProcessError, match="too little memory"):
+        timed(tmp_path, "timing.norms=[rms,ln]").measure(lambda _: None, COMMAND)
+    (path,) = tmp_path.rglob(timing_records.FILE)
+    assert len(readers.read_json(path)["processes"]) == 2
+
+
+def test_the_command_stops_with_a_timing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It neither does the next timing nor decides claims."""
+    given: list[str] = []
+    monkeypatch.setattr(processes, "measure", stopped)
+    timings = [timed(tmp_path, "timing.norms=[rms,ln]")] * 2
+    goal = SimpleNamespace(runs=None, timings=lambda: timings, conclude=lambda: given.append("concluded"))
+    monkeypatch.setattr(goals, "read", lambda *_: goal)
+    monkeypatch.setattr(Worker, "work", lambda _: None)
+    assert main(["quality", "margin=1", "--of", "2"]) == 130
+    assert capsys.readouterr().out.endswith("saved; repeat the command to continue\n")
+    (path,) = tmp_path.rglob(timing_records.FILE)
+    assert readers.read_json(path)["command"] == "python -m rmsexp.campaign quality margin=1 --jobs 2"
+    assert not given
+
+
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
     with Lock(asked.lock, asked.lock.parent).held():
-        asked.measure(lambda _: None)
+        asked.measure(lambda _: None, COMMAND)
     assert asked.is_left()
 
 

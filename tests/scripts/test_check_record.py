@@ -12,6 +12,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import check_record  # noqa: E402
 
+from rmsexp.train import provenance, quiet  # noqa: E402
+
 
 def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["/home/x/scripts/words.py", "--results", "there", "norm=rms", "data.root=/data", "--results=there", "a b"]
@@ -29,3 +31,18 @@ def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first["command"] == "python scripts/words.py norm=rms 'a b'"
     assert {"git", "code", "started", "device", "contention"} <= set(first["session"])
     assert set(first["session"]["contention"]) >= {"state"}
+
+
+@pytest.mark.parametrize("dirty", [[False, False, False], [True, False, False], [False, True, False]])
+def test_a_check_of_parts_is_from_a_changed_tree_if_one_of_them_is(
+    dirty: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "git", lambda: {"commit": "abc", "dirty": False})
+    planned = [{"number": number} for number in range(3)]
+    for state in dirty:  # each in a process of its own, which goes on after the parts before
+        parts = check_record.Parts("words", tmp_path, planned)
+        parts.add({"dirty": state, "code": provenance.code(), "machine": quiet.machine_id()})
+    parts.write({"parts": parts.done})
+    assert not list(tmp_path.rglob("*.jsonl"))
+    (record,) = tmp_path.rglob(check_record.FILE)
+    assert json.loads(record.read_text())["session"]["git"] == {"commit": "abc", "dirty": any(dirty)}

@@ -27,7 +27,8 @@ Run = Callable[..., None]
 def result(kind: str, *, marked: bool, seconds: float = 10.0) -> dict[str, Any]:
     contention = {"state": "contended" if marked else "clear", "waited": 0.004, "steal": 0.0, "based_on": []}
     contention["probes"] = {"number": 100, "slowdown": {"arithmetic": 1.0, "memory": 1.0}}
-    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "commit": "abc", "date": "2026-01-01"}
+    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "date": "2026-01-01"}
+    identity |= {"commit": "abc", "dirty": False}
     return {"kind": kind, "contention": contention, "train_seconds": seconds} | identity
 
 

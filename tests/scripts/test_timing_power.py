@@ -23,7 +23,8 @@ import timing_power  # noqa: E402
 
 
 def trial(low: float, high: float) -> dict[str, Any]:
-    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "commit": "abc", "date": "2026-01-01"}
+    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "date": "2026-01-01"}
+    identity |= {"commit": "abc", "dirty": False}
     found = {"ratio": (low * high) ** 0.5, "low": low, "high": high, "estimates": [1.0] * 6, "rounds": 120}
     return found | {"time_state": "clear", "stopped": "narrow enough"} | identity
 

@@ -64,6 +64,8 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that a process timed.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
+    ``commit``: that of the first process. ``dirty``: whether the tree of any process had uncommitted changes.
+
     ``speed``: the machine's ``id`` and the seconds of the median probe of all processes, where the record has them, see
     :func:`rmsexp.machine.same`.
 
@@ -107,7 +109,8 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
-        **{key: session.get("git", {}).get(key) for key in ("commit", "dirty")},
+        "commit": session.get("git", {}).get("commit"),
+        "dirty": _dirty([session.get("git", {}).get("dirty") for session in sessions]),
         "time_state": timing_state(sessions),
         "disturbed": disturbed(sessions),
         "started": session["started"],
@@ -122,6 +125,11 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
             by_process = tuple(None if each is None else np.array(each, float) for each in seconds)
             found.append(shared | _row(series, measured, stored["reference"]) | {"seconds": by_process})
     return found
+
+
+def _dirty(states: Sequence[bool | None]) -> bool | None:
+    """Return whether any of the trees of several processes had changes; None if that is not known."""
+    return next((state for state in (True, None) if state in states), False)
 
 
 def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:

@@ -133,6 +133,17 @@ def probed(arithmetic: float) -> dict[str, Any]:
     return {"state": "clear", "waited": 0.0, "steal": 0.0, "probes": probes}
 
 
+@pytest.mark.parametrize(
+    ("states", "dirty"), [((False, False), False), ((False, True), True), ((True, None), True), ((False, None), None)]
+)
+def test_a_record_is_dirty_if_one_of_its_processes_is(
+    tmp_path: Path, states: tuple[bool | None, ...], dirty: bool | None
+) -> None:
+    sessions = [{"git": {"commit": "abc", "dirty": state}} for state in states]
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 2}, sessions=sessions)
+    assert set(load_timings(tmp_path)["dirty"]) == {dirty}
+
+
 def test_otherwise_the_newest_code_comes_first(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1)
