@@ -44,6 +44,7 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "model.activation": "swiglu",
     "model.qk_norm": False,
     "model.tied": True,
+    "model.embedding_scale": False,
     "precision": "float32",
     "micro_batches": 1,
     "optim.clipping": "global",
