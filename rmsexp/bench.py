@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     """Measure all shapes and print their tables; write the record, tables and figures to a new folder and return it."""
     import torch
 
-    from rmsexp.measure import layers
+    from rmsexp.measure import layers, peers
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
 
@@ -135,6 +135,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=arguments.peers):
         measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
         _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+    content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
     folder = new_folder(results, arguments.what)
     folder.mkdir()
     _write(folder, content, measured)

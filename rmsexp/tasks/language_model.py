@@ -148,9 +148,7 @@ class Task:
             )
         size = self.config.model
         if size.qk_norm and isinstance(norm.normaliser(Site("attention.query", size.head_width)), Identity):
-            raise ValueError(
-                f"model.qk_norm=true has no effect with norm={norm.name}, which does not act on activations"
-            )
+            raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} does not act on activations")
         return LanguageModel(norm, self.vocabulary, size).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:

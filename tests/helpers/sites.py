@@ -47,8 +47,8 @@ def fill(module: Module, seed: int = 1) -> Module:
     return module
 
 
-# Formulas of normalisation, without gain and shift. The input is (…, n), for batch norms (batch, n), and for DyT and Derf
-# multiplied by alpha and shifted by the offset.
+# Formulas of normalisation, without gain and shift. The input is (…, n), for batch norms (batch, n). That of DyT and
+# Derf is already multiplied by alpha and shifted by the offset.
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
