@@ -75,17 +75,17 @@ def measure(
     report: Callable[[str], None],
     own: Sequence[norms.Norm] = (),
     *,
-    peers: bool = False,
+    peers: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether they
-    are compared with those of :mod:`rmsexp.measure.peers`.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: as in
+    :func:`norm_cases`.
     """
-    cases = partial(CASES[what], peers=report) if peers else CASES[what]
+    cases = CASES[what] if peers is None else partial(CASES[what], peers=peers)
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
             for case in cases(shape, dtype, device, own):
@@ -139,8 +139,8 @@ def norm_cases(
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
     residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. Of the norms ``own``, those that act on weights only have no layer. With ``peers`` there are compiled layers and
-    layers of other libraries, too; it reports those that cannot be timed.
+    two. Of the norms ``own``, those that act on weights only have no layer. With ``peers`` there are compiled layers
+    and layers of other libraries, too; it is called with a line for each of them that cannot be timed.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}

@@ -65,18 +65,20 @@ def of_libraries(
     Each layer runs once on ``inputs``, forward and backward, with ``gradient`` as the gradient of each output. A layer
     that raises an error, or writes into the gradient, is reported and left out.
     """
-    layers = {}
+    layers, shape = {}, "x".join(map(str, gradient.shape))
     for name, library in libraries.items():
+        version = _version(library.package)
+        if version is None:
+            continue
+        not_timed = f"{name} of {library.package} {version} is not timed at {shape}"
         try:
             layer = library.layer(gradient.shape[-1]).to(gradient.device, gradient.dtype)
             if _writes_into_gradient(layer, inputs, gradient):
-                report(f"{name} is not timed: its backward pass writes into the gradient of its output")
+                report(f"{not_timed}: its backward pass writes into the gradient of its output")
             else:
                 layers[name] = layer
-        except ImportError:
-            continue
         except Exception as error:  # an error of another library must not end the benchmark
-            report(f"{name} is not timed: {type(error).__name__}: {' '.join(str(error).split()):.200}")
+            report(f"{not_timed}: {type(error).__name__}: {' '.join(str(error).split()):.200}")
     return layers
 
 
@@ -92,14 +94,16 @@ def _writes_into_gradient(layer: nn.Module, inputs: tuple[Tensor, ...], gradient
 def versions(layers: Iterable[str]) -> dict[str, str]:
     """Return the version of each library that has one of the layers with these names, by package."""
     libraries = LAYERS | ADDITIONS
-    return {package: _version(package) for package in {libraries[name].package for name in layers if name in libraries}}
+    packages = {libraries[name].package for name in layers if name in libraries}
+    return {package: version for package in packages if (version := _version(package))}
 
 
-def _version(package: str) -> str:
+def _version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 def compiled(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:

@@ -97,30 +97,30 @@ class Addition(nn.LayerNorm):
         return super().forward(x + addend), x + addend
 
 
-def absent(_: int) -> nn.Module:
-    raise ModuleNotFoundError("no such library")
+def older(_: int) -> nn.Module:
+    raise ImportError("cannot import name 'Norm'")
 
 
 def test_layers_of_libraries_that_cannot_be_timed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are left out; the input and the gradient, which all layers share, keep their values."""
-    makers = {"plain": nn.LayerNorm, "writing": Writing, "failing": Failing, "absent": absent}
+    makers = {"plain": nn.LayerNorm, "writing": Writing, "failing": Failing, "older": older}
     libraries = {name: peers.Library("torch", maker) for name, maker in makers.items()}
+    libraries["absent"] = peers.Library("no such package", nn.LayerNorm)
     x, gradient, said = torch.randn(3, 4).requires_grad_(), torch.randn(3, 4), list[str]()
-    before = gradient.clone()
+    before, version = gradient.clone(), metadata.version("torch")
     assert list(peers.of_libraries(libraries, (x,), gradient, said.append)) == ["plain"]
     assert torch.equal(gradient, before)
     assert x.grad is None
     assert said == [
-        "writing is not timed: its backward pass writes into the gradient of its output",
-        "failing is not timed: RuntimeError: no kernel for width 4",
+        f"writing of torch {version} is not timed at 3x4: its backward pass writes into the gradient of its output",
+        f"failing of torch {version} is not timed at 3x4: RuntimeError: no kernel for width 4",
+        f"older of torch {version} is not timed at 3x4: ImportError: cannot import name 'Norm'",
     ]
     fused = {"sum": peers.Library("torch", Addition)}
     (layer,) = peers.of_libraries(fused, (x, x), gradient, said.append).values()
     assert all(parameter.grad is None for parameter in layer.parameters())
     monkeypatch.setattr(peers, "LAYERS", libraries)
-    monkeypatch.setattr(peers, "ADDITIONS", {"other": peers.Library("no such package", absent)})
-    assert peers.versions(["plain", "nn.LayerNorm"]) == {"torch": metadata.version("torch")}
-    assert peers.versions(["other"]) == {"no such package": "unknown"}
+    assert peers.versions(["plain", "nn.LayerNorm"]) == {"torch": version}
 
 
 @torch._dynamo.config.patch(recompile_limit=8)  # torch's default, enough for one shape

@@ -227,9 +227,7 @@ def test_generated_subwords_are_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("norm", ["none", "wn"])
 def test_qk_norm_is_refused_where_it_has_no_effect(norm: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"^model.qk_norm=true has no effect: norm={norm} does not act on"
-    ):
+    with pytest.raises(ValueError, match=f"^model.qk_norm=true has no effect: norm={norm} does not act on"):
         make(f"norm={norm}", "model.qk_norm=true")
 
 
