@@ -15,16 +15,15 @@ from readme_blocks import quality
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, machine, not_recorded, paragraphs, plural, sentences, table
 from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.tables import formats
 
 MODELS = {
     "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",
     "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
-OVERHEAD = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
-OVERHEAD_LM = (
-    "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1"
-)
+OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
+OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
 JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
 
 
@@ -216,23 +215,35 @@ def commit_of(content: Mapping[str, Any]) -> str:
 
 
 def trainer_overhead(evidence: Evidence) -> str:
-    """How much longer the trainer takes than a plain loop: a row per record, also of the language model."""
+    """How much longer the trainer takes than a plain loop: a row per record and loop, also of the language model."""
     found = evidence.all_checks("trainer_overhead")
     rows = [
         {
             "run": f"`{content['command'].partition('trainer_overhead.py ')[2]}`",
-            "time with the trainer / with a plain loop (95 % interval)": "{ratio:.3f} ({low:.3f} to {high:.3f})".format(
-                **content["results"]
-            ),
+            "loop": loop,
+            **_loop_speed(content["results"], loop),
             "machine": evidence.link(machine(content["session"]), folder),
             "time state": content["session"]["contention"]["state"],
         }
         for folder, content in found.items()
+        for loop in content["results"]["seconds"]
     ]
     tasks = {content["results"]["task"] for content in found.values()}
     missing = [] if tasks - {"language_model"} else [not_recorded(OVERHEAD)]
     missing += [] if "language_model" in tasks else [not_recorded(OVERHEAD_LM, "`language_model`")]
     return paragraphs(table(rows) if rows else "", *missing)
+
+
+def _loop_speed(results: Mapping[str, Any], loop: str) -> dict[str, str]:
+    """Return the speed of a loop, and its time relative to that of the plain loop, which is the last one."""
+    seconds, tokens = results["seconds"], results["tokens_per_step"]
+    step = float(np.median(seconds[loop])) / results["steps"]
+    *_, plain = seconds.values()
+    return {
+        "ms per step (median)": f"{1000 * step:.1f}",
+        "tokens per second": f"{tokens / step:,.0f}" if tokens else formats.NO_VALUE,
+        "time / that of the plain loop (95 % interval)": formats.ratio(paired_ratio(seconds[loop], plain)),
+    }
 
 
 def commits(evidence: Evidence) -> str:

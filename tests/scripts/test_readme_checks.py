@@ -63,7 +63,12 @@ RECORDS: dict[str, dict[str, Any]] = {
         "errors": [],
         "ends": {"SIGKILL": {"SIGKILL": 2}, "SIGTERM": {"exit 143": 1}},
     },
-    "trainer_overhead": {"task": "cifar10", "ratio": 1.0131, "low": 1.006, "high": 1.023},
+    "trainer_overhead": {
+        "task": "cifar10",
+        "steps": 10,
+        "tokens_per_step": None,
+        "seconds": {"trainer": [1.013] * 6, "plain loop": [1.0] * 6},
+    },
     "words_per_second": {"tokens": [100, 300], "seconds": [1.0, 1.0]},
     "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]},
     "joeynmt_bleu": {
@@ -125,7 +130,11 @@ TEXTS = {
     "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
-    "trainer-overhead": ["| 1.013 (1.006 to 1.023) |", "No record of `language_model` is committed yet."],
+    "trainer-overhead": [
+        "| trainer | 101.3 | \N{EN DASH} | 1.013 (1.013 to 1.013) |",
+        "| plain loop | 100.0 |",
+        "No record of `language_model` is committed yet.",
+    ],
     "words-per-second": ["| 200 | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
     "joeynmt": ["| 8,000, 8,400 | 2,000, 2,100 | 4.00 |", "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |"],
     "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
@@ -169,6 +178,18 @@ def test_the_text_of_a_check(tmp_path: Path, name: str) -> None:
     write_checks(tmp_path)
     found = readme_numbers.BLOCKS[name](evidence)
     assert all(expected in found for expected in TEXTS[name]), found
+
+
+def test_tokens_per_second_of_language_models(tmp_path: Path) -> None:
+    results = {"task": "language_model", "steps": 10, "tokens_per_step": 2048}
+    results["seconds"] = {"trainer, eager": [2.0] * 6, "trainer, fused": [1.0] * 6, "plain loop": [1.0] * 6}
+    path = tmp_path / "m/checks/trainer_overhead0/check.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"command": "trainer_overhead.py a", "session": SESSION, "results": results}))
+    text = checks.trainer_overhead(Evidence(tmp_path, tmp_path))
+    assert "| `a` | trainer, eager | 200.0 | 10,240 | 2.000 (2.000 to 2.000) |" in text
+    assert "| `a` | trainer, fused | 100.0 | 20,480 | 1.000 (1.000 to 1.000) |" in text
+    assert text.endswith(f"The command is `{checks.OVERHEAD}`.")
 
 
 def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:
