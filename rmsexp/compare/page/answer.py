@@ -85,13 +85,13 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"
     rows = []
     for row in found:
-        factor, unit = names.scale_and_unit(row["metric"])
+        factor, _ = names.scale_and_unit(row["metric"])
         mode = str(report.records.runs["target_mode"].dropna().iloc[0])
         value = pairs.sign(mode) * factor * row["difference"]
         half = factor * row["interval"]
         seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
-        text = f"{difference} {'points' if unit else names.metric_label(row['metric'])}"
+        text = f"{difference} {names.unit_of_difference(row['metric'])}"
         what = {"task": report.task, "runs": f"{report.setting}, {data}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
         rows.append(
