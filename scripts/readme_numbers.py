@@ -50,6 +50,7 @@ BLOCKS: Blocks = {
     "savings-of-layers": savings.layers,
     "fused-steps": savings.fused,
     "verdicts": verdicts.readme,
+    "all-verdicts": verdicts.whole,
     "campaign-costs": campaign_costs.runs_and_seconds,
     "unclean-records": origin.unclean,
     "metrics": quality.overview,

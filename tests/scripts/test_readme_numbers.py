@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_a_ratio_to_another_series_is_paired() -> None:
 
 
 def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
-    assert verdicts.readme(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
+    for block in (verdicts.readme, verdicts.whole):
+        assert block(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     first, second, unfinished = campaigns.three()
     unfinished.write(tmp_path)
     only = verdicts.readme(Evidence(tmp_path, tmp_path))
@@ -135,9 +137,28 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     second.write(tmp_path)
     lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
-    assert lines[2].startswith("| RMSNorm equals LayerNorm | supported, ")
-    assert "Margins: 1.5 points on `cifar10` and 0.75 points on `order_embedding`." in lines[-1]
-    assert "Not decided yet: `quality_rnnsearch` (" in lines[-1]
+    assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
+    assert lines[-1].startswith(
+        f"[Differences, intervals and margins]({verdicts.WHOLE}). Not decided yet: `quality_rnn"
+    )
+
+
+def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
+    """Those of a loss, in nats, have four decimals."""
+    level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
+    of_loss = {"name": "quality_language_model", "task": "language_model", "metric": "loss", "level": level}
+    campaigns.Campaign(**of_loss, claims=[campaigns.EQUAL | {"margin": 0.014}]).write(tmp_path)
+    campaigns.Campaign().write(tmp_path)
+    lines = verdicts.whole(Evidence(tmp_path, tmp_path)).splitlines()
+    number = r"[+-]\d+\.\d{{{}}}"
+    row = r"\| RMSNorm equals LayerNorm \| {} \({}\) \| \w+ \| {} \({} to {}\) {} \| {} \| 8 \|"
+    for task, name, decimals, unit, margin in (
+        ("cifar10", "quality_cifar10", 2, "points", "1.5 points"),
+        ("language_model", "quality_language_model", 4, "nats", "0.014 nats"),
+    ):
+        pattern = row.format(task, name, *[number.format(decimals)] * 3, unit, margin)
+        assert any(re.fullmatch(pattern, line) for line in lines), pattern
+    assert lines[-1].startswith("Differences of mean scores")
 
 
 def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
