@@ -58,6 +58,7 @@ BLOCKS: Blocks = {
     "metrics-of-full-width": partial(quality.cifar10, setting="paper"),
     "metrics-of-translation": quality.translation,
     "metrics-of-reading": quality.reading,
+    "metrics-of-language-model": quality.language_model,
     "longer-runs": quality.longer,
     "norm-layers": layers.norms,
     "trivial-answers": checks.trivial_answers,

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import campaigns
+from helpers.records import make_row, write_run
+
+from rmsexp import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -173,6 +176,33 @@ def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
     text = quality.overview(Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT))
     assert "| 80.6, 37.2 % |" in text  # WeightNorm on cifar10
     assert "worse" not in text
+
+
+def test_a_row_per_norm_of_the_language_model(tmp_path: Path) -> None:
+    assert quality.language_model(Evidence(tmp_path, tmp_path)) == text.not_recorded(quality.LANGUAGE_MODEL)
+    notes = {"unigram entropy": "entropy of single tokens"}
+    for series, seed, status in [("rms", 0, "finished"), ("rms", 1, "finished"), ("none", 0, "diverged")]:
+        described = {"task": "language_model", "setting": "small", "notes": notes, "status": status}
+        folder = write_run(tmp_path / "m", series, seed, steps=604, **described)
+        end = make_row(604, 1.5 + seed / 100, "test") | {"bits_per_byte": 2.2 + seed / 50}
+        record.RunFolder(folder).append([end])
+    lines = quality.language_model(Evidence(tmp_path, tmp_path)).splitlines()
+    assert lines[0] == "| norm | nats per token at step 604 | bits per byte | finished runs |"
+    assert lines[2:4] == [
+        "| no norm | \N{EN DASH} | \N{EN DASH} | 0 of 1 |",
+        "| RMSNorm | 1.5050 (1.5000 to 1.5100) | 2.2100 (2.2000 to 2.2200) | 2 of 2 |",
+    ]
+    assert lines[-1] == "entropy of single tokens."
+
+
+def test_a_run_that_diverged_before_its_first_evaluation_has_no_value(tmp_path: Path) -> None:
+    for seed, steps in enumerate((400, 0)):
+        folder = write_run(tmp_path / "m", seed=seed, setting="small", steps=steps)
+        if not steps:
+            (folder / record.METRICS).write_text("")
+    runs = quality.of_task(Evidence(tmp_path, tmp_path), "cifar10")
+    assert runs is not None
+    assert len(runs.values("rms", "error", "test")) == 1
 
 
 def test_readers_that_give_every_question_the_same_answer_are_named() -> None:
