@@ -7,6 +7,7 @@ from pathlib import Path
 from helpers.comparisons import setting
 from helpers.records import load_timings, write_run, write_timing
 
+from rmsexp.compare import load
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables.savings import Table
 
@@ -66,6 +67,19 @@ def test_fused_norms_have_tables_of_their_own_without_the_papers_numbers(tmp_pat
     assert not [name for name in text if "paper" in str(name)]
     text = savings_table.readable(both.numbers, "cifar10").set_index("norm")
     assert text.loc["LayerNorm (fused)", "saving vs the eager norm"].startswith("50.0 %")
+
+
+def test_norm_layers_alone_have_a_table_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, kind="layers")
+    steps, layers = savings_table.tables(load(tmp_path), load_timings(tmp_path))
+    assert steps.title.startswith("Time per step, and savings relative to LayerNorm (interleaved, eager, 1 thread")
+    assert layers.title.startswith("Time of the norm layers in a step alone, and savings relative to LayerNorm (inter")
+    text = savings_table.readable(layers.numbers, "cifar10").set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("30.0 %")
+    assert not [name for name in text if "paper" in str(name)]
+    assert not layers.caption  # its figure would look like that of steps
+    assert savings_table.timing_table(load_timings(tmp_path))["record"].tolist() == ["steps0", "layers0"]
 
 
 def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> None:
