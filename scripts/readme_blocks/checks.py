@@ -196,7 +196,7 @@ def distributed_throughput(evidence: Evidence) -> str:
                 rows[-1][f"throughput of {name}"] = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
             rows[-1]["communication, share of a step"] = f"{100 * task['communication_share']:.0f} %"
             rows[-1]["time state"] = ", ".join(sorted({one["state"] for one in task["repetitions"]}))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
+        return paragraphs(table(rows), f"{machine(content)}, commit {commit_of(content)}.")
 
     command = "python scripts/distributed_throughput.py --results results"
     return newest(evidence, "distributed_throughput", command, describe)
@@ -224,7 +224,7 @@ def trainer_overhead(evidence: Evidence) -> str:
             "time with the trainer / with a plain loop (95 % interval)": "{ratio:.3f} ({low:.3f} to {high:.3f})".format(
                 **content["results"]
             ),
-            "machine": evidence.link(machine(content["session"]), folder),
+            "machine": evidence.link(machine(content), folder),
             "time state": content["session"]["contention"]["state"],
         }
         for folder, content in found.items()
@@ -239,7 +239,7 @@ def commits(evidence: Evidence) -> str:
     """Speed-ups between commits: a row per record."""
     rows = []
     for folder, content in evidence.all_checks("compare_commits").items():
-        results, session = content["results"], content["session"]
+        results = content["results"]
         speed_ups = [
             paired_ratio(results["seconds"]["before, eager"], results["seconds"][name])
             for name in ("after, eager", "after, fused")
@@ -251,7 +251,7 @@ def commits(evidence: Evidence) -> str:
                 "commits": f"{results['before'][:7]} to {results['after'][:7]}",
                 "speed-up of eager steps": eager,
                 "speed-up of fused steps": fused,
-                "machine": evidence.link(machine(session), folder),
+                "machine": evidence.link(machine(content), folder),
             }
         )
     command = "python scripts/compare_commits.py 127c228 HEAD -- task=rnnsearch norm=rms scale=small threads=1"
@@ -274,7 +274,7 @@ def _speeds(evidence: Evidence) -> str:
                 "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
                 "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
                 "ratio of medians": f"{np.median(ours) / np.median(theirs):.2f}",
-                "machine": evidence.link(machine(content["session"] | {"threads": results["threads"]}), folder),
+                "machine": evidence.link(machine(content), folder),
             }
         )
     return table(rows) if rows else ""
@@ -289,7 +289,7 @@ def _scores(evidence: Evidence) -> str:
             "minutes of training": listed(
                 f"{content['results'][name]['minutes']:.1f} ({name})" for name in ("rmsexp", "joeynmt")
             ),
-            "machine": evidence.link(machine(content["session"]), folder),
+            "machine": evidence.link(machine(content), folder),
         }
         for folder, content in evidence.all_checks("joeynmt_bleu").items()
     ]
@@ -297,12 +297,12 @@ def _scores(evidence: Evidence) -> str:
 
 
 def words(evidence: Evidence) -> str:
-    """Training speeds of tasks whose predictions are tokens: a row per record."""
+    """Training speeds in predictions per second: a row per record."""
     rows = [
         {
             "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
-            "tokens per second": f"{_speed(content['results']):,.0f}",
-            "machine": evidence.link(machine(content["session"]), folder),
+            "per second": f"{_speed(content['results']):,.0f} {content['results']['predictions']}",
+            "machine": evidence.link(machine(content), folder),
             "time state": content["session"]["contention"]["state"],
         }
         for folder, content in evidence.all_checks("words_per_second").items()
@@ -332,7 +332,7 @@ def timing_power(evidence: Evidence) -> str:
             f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
             f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
             f"width of the intervals was {np.median(widths):.3f}.",
-            f"The command was `{content['command']}`, on {machine(content['session'])}, commit {commit_of(content)}.",
+            f"The command was `{content['command']}`, on {machine(content)}, commit {commit_of(content)}.",
         )
 
     return newest(evidence, "timing_power", "python scripts/timing_power.py", describe)
@@ -392,6 +392,6 @@ def neighbours(evidence: Evidence) -> str:
             states = [run["contention"]["state"] for run in runs if run["kind"] == kind]
             rows.append({"neighbour": kind.replace("_", " "), "runs": str(len(states))})
             rows[-1]["marked as contended"] = str(states.count("contended"))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
+        return paragraphs(table(rows), f"{machine(content)}, commit {commit_of(content)}.")
 
     return newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)

@@ -28,6 +28,6 @@ def _tables(evidence: Evidence, what: str) -> str:
         contended = [benchmarks.heading(case) for case in stored if case["contention"]["state"] != "clear"]
         doubt = f"Other work slowed these measurements: {'; '.join(contended)}." if contended else ""
         for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
-            title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {machine(content['session'])} (`{place}`)."
+            title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {machine(content)} (`{place}`)."
             parts += [sentences(title, doubt), markup.markdown(table)]
     return paragraphs(*parts)

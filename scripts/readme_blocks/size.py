@@ -19,7 +19,7 @@ def data_at_size(evidence: Evidence) -> str:
     if not found:
         return not_recorded(COMMAND)
     records = [
-        content["results"] | {"machine": machine(content["session"]), "contention": content["session"]["contention"]}
+        content["results"] | {"machine": machine(content), "contention": content["session"]["contention"]}
         for content in found.values()
     ]
     texts = sorted((one for one in records if "pairs" in one), key=lambda one: (one["subwords"], one["pairs"]))

@@ -41,11 +41,14 @@ def sentences(*parts: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def machine(session: Mapping[str, Any]) -> str:
-    """Return processor, threads, torch and date of a record's session."""
-    versions = session["versions"]
-    threads = plural(int(session["threads"]), "thread")
-    return f"{session['device']}, {threads}, torch {versions['torch']}, {session['started'][:10]}"
+def machine(content: Mapping[str, Any]) -> str:
+    """Return processor, threads, torch and date of the record of a check or a benchmark.
+
+    The threads are those of the processes that were measured, which are not always those of the script's own process.
+    """
+    session = content["session"]
+    threads = plural(int(content.get("results", {}).get("threads") or session["threads"]), "thread")
+    return f"{session['device']}, {threads}, torch {session['versions']['torch']}, {session['started'][:10]}"
 
 
 def not_recorded(command: str, of: str = "this") -> str:

@@ -64,10 +64,11 @@ RECORDS: dict[str, dict[str, Any]] = {
         "ends": {"SIGKILL": {"SIGKILL": 2}, "SIGTERM": {"exit 143": 1}},
     },
     "trainer_overhead": {"task": "cifar10", "ratio": 1.0131, "low": 1.006, "high": 1.023},
-    "words_per_second": {"tokens": [100, 300], "seconds": [1.0, 1.0]},
+    "words_per_second": {"predictions": "target tokens", "tokens": [100, 300], "seconds": [1.0, 1.0]},
     "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]},
     "joeynmt_bleu": {
         "model": "gru256",
+        "threads": 2,
         "rmsexp": {"bleu": 33.2, "minutes": 20.0},
         "joeynmt": {"bleu": 27.6, "minutes": 20.1},
     },
@@ -76,6 +77,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         "after": "c" * 40,
         "task": "rnnsearch",
         "series": "rms",
+        "threads": 2,
         "seconds": {"before, eager": [2.0] * 9, "after, eager": [2.0] * 9, "after, fused": [1.0] * 9},
     },
     "trivial_answers": {
@@ -126,9 +128,12 @@ TEXTS = {
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
     "trainer-overhead": ["| 1.013 (1.006 to 1.023) |", "No record of `language_model` is committed yet."],
-    "words-per-second": ["| 200 | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
-    "joeynmt": ["| 8,000, 8,400 | 2,000, 2,100 | 4.00 |", "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |"],
-    "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
+    "words-per-second": ["| 200 target tokens | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
+    "joeynmt": [
+        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 |",
+        "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC, 2 threads",
+    ],
+    "commits": ["| bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | [AMD EPYC, 2 threads"],
     "trivial-answers": [
         "Of the 4,256 questions of LAMBADA (valid)",
         "wrong answer to 79.9 %",

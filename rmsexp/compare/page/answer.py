@@ -156,7 +156,7 @@ def _panel(savings: pd.DataFrame) -> Panel:
             )
             for row in lines.to_dict("records"):
                 value, low, high = (100 * part for part in timing_records.saving(row))
-                label = f"{names.label(row['series'])}, {comparable.machine(row)}"
+                label = f"{names.label(row['series'])}, {comparable.machine(row)}, {comparable.threads(row['threads'])}"
                 marks.append(Marks(str(norm), label, "interval", [value], [y], [low], [high]))
                 y -= ROW
     ends = [end for entry in marks for end in (*entry.x, *entry.low, *entry.high)]
