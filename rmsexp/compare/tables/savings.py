@@ -15,6 +15,7 @@ from rmsexp.compare import paper
 from rmsexp.compare.records import comparable, names, speed, timing_records
 from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
 COLUMNS = [
@@ -111,7 +112,7 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
         cells = {"norm": name, "seconds per 1k steps, median (quartiles)": median}
         cells["saving vs LayerNorm" if len(impls) == 1 else "saving vs the eager norm"] = _saving(row)
         if not math.isnan(row["processes"]):
-            cells["processes, rounds"] = f"{row['processes']:.0f}, {row['rounds']:.0f}"
+            cells["processes, rounds"] = _replication(row)
         if impls == {"eager"} and timed == "steps":
             cells |= _paper(task, row["series"])
         rows.append(cells)
@@ -150,24 +151,33 @@ def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
     """Return the timing records of a setting as text, with the savings of each and why it is not in the tables."""
     rows = []
     for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
-        impl = comparison.rows["impl"].iloc[0]
+        first = comparison.rows.iloc[0].to_dict()
+        clock = f"{comparable.machine(first)}, {comparable.threads(first['threads'])}"
         for record in comparison.records.to_dict("records"):
             rows.append(
                 {
                     "record": Path(record["folder"]).name,
-                    "impl": impl,
+                    "impl": first["impl"],
+                    "machine, threads": clock,
                     "date": str(record["started"])[:10],
                     "commit": comparable.commit(record),
-                    "processes, rounds": f"{record['processes']}, {record['rounds']}",
-                    "saving vs LayerNorm": _savings(record["ratios"]),
+                    "processes, rounds": _replication(record),
+                    "time state": record["time_state"],
+                    "saving vs LayerNorm (95 % interval)": _savings(record["ratios"]),
                     "in the tables above": f"no: {record['left_out']}" if record["left_out"] else "yes",
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _savings(ratios: dict[str, float]) -> str:
+def _replication(row: dict[Any, Any]) -> str:
+    return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
+
+
+def _savings(ratios: dict[str, Interval]) -> str:
     plain = {names.without_impl(series): ratio for series, ratio in ratios.items()}
     return ", ".join(
-        f"{names.label(series)} {formats.saving(1 - ratio)}" for series, ratio in plain.items() if series != "ln"
+        f"{names.label(series)} {formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)}"
+        for series, ratio in plain.items()
+        if series != "ln"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from helpers.comparisons import setting
@@ -32,7 +33,7 @@ def test_interleaved_and_unpaired_savings_are_in_different_tables(tmp_path: Path
     text = savings_table.readable(paired.numbers, "cifar10").set_index("norm")
     assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("20.0 % (")
     assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
-    assert text.loc["RMSNorm", "processes, rounds"] == "2, 60"
+    assert text.loc["RMSNorm", "processes, rounds"] == "2 processes, 60 rounds"
     text = savings_table.readable(unpaired.numbers, "cifar10").set_index("norm")
     assert text.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
     assert paired.caption
@@ -93,9 +94,14 @@ def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> No
 
 def test_each_timing_record_is_listed_with_its_savings_and_why_it_is_not_used(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]}, session={"git": {"commit": "0123456789", "dirty": True}})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": "newer"})
     newer, older = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
-    assert (newer["record"], newer["saving vs LayerNorm"]) == ("steps1", "RMSNorm 30.0 %")
+    assert newer["record"] == "steps1"
+    assert re.fullmatch(r"RMSNorm 30\.0 % \(29\.\d to 30\.\d %\)", newer["saving vs LayerNorm (95 % interval)"])
+    assert (newer["processes, rounds"], newer["time state"]) == ("one process, not replicated, 30 rounds", "contended")
     assert newer["in the tables above"] == "no: made by other code"
-    assert (older["commit"], older["processes, rounds"]) == ("0123456 with uncommitted changes", "2, 60")
-    assert older["in the tables above"] == "yes"
+    assert (older["commit"], older["processes, rounds"]) == (
+        "0123456 with uncommitted changes",
+        "2 processes, 60 rounds",
+    )
+    assert (older["machine, threads"], older["in the tables above"]) == ("AMD EPYC, 1 thread", "yes")
