@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import campaigns
+from helpers.records import write_timing
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import campaign_costs, quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import agreement, campaign_costs, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -88,6 +89,28 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
     assert (group.processes, group.rounds) == ({"rnnsearch": 2}, {"rnnsearch": 62})
     assert "Each value is the mean of 2 processes" in savings.replication(group)
     assert "62 rounds, 2 processes: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize(("again", "expected"), [(0.802, "yes"), (0.9, "no: RMSNorm")])
+def test_two_records_made_apart_agree_if_their_intervals_overlap(tmp_path: Path, again: float, expected: str) -> None:
+    evidence = Evidence(tmp_path, tmp_path)
+    assert agreement.of_tasks(Evidence(tmp_path / "none", tmp_path)).startswith("No record of two timings of one task")
+    norms = {"ln": 1.0, "prms": [0.8, 0.82]}
+    write_timing(tmp_path / "m", norms | {"rms": [0.8, 0.801, 0.802]}, setting="small")
+    write_timing(tmp_path / "m", norms | {"rms": [again, again + 0.001, again - 0.001]}, setting="small", number=1)
+    found = agreement.of_tasks(evidence)
+    assert f"they agree on {int(expected == 'yes')} of 1." in found
+    assert "[2026-11-20 03:00, 3 processes, clear](" in found
+    assert found.endswith(f"| {expected} |")
+
+
+def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication(tmp_path: Path) -> None:
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small")
+    soon = {"started": "2026-11-20T03:59:00+00:00"}
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=1, session=soon)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.8}, setting="small", number=2)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=3, session={"code": "other"})
+    assert agreement.of_tasks(Evidence(tmp_path, tmp_path)).startswith("No record of")
 
 
 def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
