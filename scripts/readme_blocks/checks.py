@@ -13,14 +13,17 @@ import verdict_power
 
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import listed, machine, not_recorded, paragraphs, plural, sentences, table
+from readme_blocks.text import counted, listed, machine, not_recorded, paragraphs, plural, sentences, table
 from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.records.time_states import time_state
+from rmsexp.compare.records.timing_records import replication
 
 MODELS = {
     "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",
     "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
+SINGLE = replication(1)
 OVERHEAD = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
 OVERHEAD_LM = (
     "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1"
@@ -177,10 +180,9 @@ def report_at_size(evidence: Evidence) -> str:
             for size in results["sizes"]
             for name, found in size["reports"].items()
         ]
-        state = content["session"]["contention"]["state"]
         runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
-        head = f"At commit {commit_of(content)}, {runs} (time state: {state}):"
-        return paragraphs(head, table(rows))
+        how = f"each measured once, on {machine(content)}, time state {time_state(content['session'])}"
+        return paragraphs(f"At commit {commit_of(content)}, {runs}, {how}:", table(rows))
 
     return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
 
@@ -196,7 +198,9 @@ def distributed_throughput(evidence: Evidence) -> str:
                 rows[-1][f"throughput of {name}"] = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
             rows[-1]["communication, share of a step"] = f"{100 * task['communication_share']:.0f} %"
             rows[-1]["time state"] = ", ".join(sorted({one["state"] for one in task["repetitions"]}))
-        return paragraphs(table(rows), f"{machine(content)}, commit {commit_of(content)}.")
+        repetitions, rounds = (content["results"][name] for name in ("repetitions", "rounds"))
+        how = f"Interleaved, {plural(repetitions, 'repetition')} in processes of their own, {rounds} rounds in each."
+        return paragraphs(table(rows), sentences(how, f"{machine(content)}, commit {commit_of(content)}."))
 
     command = "python scripts/distributed_throughput.py --results results"
     return newest(evidence, "distributed_throughput", command, describe)
@@ -225,7 +229,8 @@ def trainer_overhead(evidence: Evidence) -> str:
                 **content["results"]
             ),
             "machine": evidence.link(machine(content), folder),
-            "time state": content["session"]["contention"]["state"],
+            "method": f"{content['results']['pairs']} pairs of blocks of {content['results']['steps']} steps, {SINGLE}",
+            "time state": time_state(content["session"]),
         }
         for folder, content in found.items()
     ]
@@ -252,6 +257,8 @@ def commits(evidence: Evidence) -> str:
                 "speed-up of eager steps": eager,
                 "speed-up of fused steps": fused,
                 "machine": evidence.link(machine(content), folder),
+                "method": f"interleaved, {len(results['seconds']['before, eager'])} rounds, {SINGLE}",
+                "time state": time_state(content["session"]),
             }
         )
     command = "python scripts/compare_commits.py 127c228 HEAD -- task=rnnsearch norm=rms scale=small threads=1"
@@ -275,6 +282,8 @@ def _speeds(evidence: Evidence) -> str:
                 "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
                 "ratio of medians": f"{np.median(ours) / np.median(theirs):.2f}",
                 "machine": evidence.link(machine(content), folder),
+                "method": f"interleaved, {len(ours)} rounds in processes of their own",
+                "time state": counted(results["time_states"]),
             }
         )
     return table(rows) if rows else ""
@@ -290,6 +299,8 @@ def _scores(evidence: Evidence) -> str:
                 f"{content['results'][name]['minutes']:.1f} ({name})" for name in ("rmsexp", "joeynmt")
             ),
             "machine": evidence.link(machine(content), folder),
+            "method": "one run of each",
+            "time state of the run with rmsexp": content["results"]["rmsexp"]["time_state"],
         }
         for folder, content in evidence.all_checks("joeynmt_bleu").items()
     ]
@@ -303,7 +314,8 @@ def words(evidence: Evidence) -> str:
             "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
             "per second": f"{_speed(content['results']):,.0f} {content['results']['predictions']}",
             "machine": evidence.link(machine(content), folder),
-            "time state": content["session"]["contention"]["state"],
+            "method": f"{len(content['results']['seconds'])} steps, {SINGLE}",
+            "time state": time_state(content["session"]),
         }
         for folder, content in evidence.all_checks("words_per_second").items()
     ]
@@ -331,7 +343,8 @@ def timing_power(evidence: Evidence) -> str:
             f"With equal models the interval contained the ratio 1 in {texts['equal']}. With a model that idles for "
             f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
             f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
-            f"width of the intervals was {np.median(widths):.3f}.",
+            f"width of the intervals was {np.median(widths):.3f}. Time states of the trials: "
+            f"{counted([trial['time_state'] for trial in trials])}.",
             f"The command was `{content['command']}`, on {machine(content)}, commit {commit_of(content)}.",
         )
 

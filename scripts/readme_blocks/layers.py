@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import machine, paragraphs, sentences
+from readme_blocks.text import machine, paragraphs, plural, sentences
 from rmsexp import bench
-from rmsexp.compare.records import benchmarks
+from rmsexp.compare.records import benchmarks, timing_records
 from rmsexp.compare.records.benchmarks import Measured
+from rmsexp.compare.records.comparable import FEWEST_ROUNDS
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.compare.tables import markup
 
@@ -25,9 +29,18 @@ def _tables(evidence: Evidence, what: str) -> str:
     for place, content in evidence.benchmarks(what).items():
         stored = content["measurements"]
         measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in stored]
-        contended = [benchmarks.heading(case) for case in stored if case["contention"]["state"] != "clear"]
-        doubt = f"Other work slowed these measurements: {'; '.join(contended)}." if contended else ""
+        unclear = "; ".join(benchmarks.heading(case) for case in stored if benchmarks.contention(case))
+        state = f"Time state: clear, except {unclear}." if unclear else "Time state: clear."
         for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
             title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {machine(content)} (`{place}`)."
-            parts += [sentences(title, doubt), markup.markdown(table)]
+            parts += [sentences(title, _method(stored), state), markup.markdown(table)]
     return paragraphs(*parts)
+
+
+def _method(stored: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the cases of a record were measured; intervals of few rounds are named as in reports of steps."""
+    rounds = [len(times) for case in stored for times in case["seconds"].values()]
+    least, most = min(rounds), max(rounds)
+    counts = plural(least, "round") if least == most else f"{least} to {most} rounds"
+    few = f"; intervals of fewer than {FEWEST_ROUNDS} rounds are less reliable" if least < FEWEST_ROUNDS else ""
+    return f"Interleaved, {counts}, {timing_records.replication(1)}{few}."

@@ -24,6 +24,7 @@ SESSION = {
     "git": {"commit": "a" * 40, "dirty": False},
     "device": "AMD EPYC",
     "threads": 1,
+    "machine": {"id": "3f"},
     "versions": {"torch": "2.15.0"},
     "contention": {"state": "clear"},
 }
@@ -63,13 +64,14 @@ RECORDS: dict[str, dict[str, Any]] = {
         "errors": [],
         "ends": {"SIGKILL": {"SIGKILL": 2}, "SIGTERM": {"exit 143": 1}},
     },
-    "trainer_overhead": {"task": "cifar10", "ratio": 1.0131, "low": 1.006, "high": 1.023},
+    "trainer_overhead": {"task": "cifar10", "pairs": 30, "steps": 60} | {"ratio": 1.0131, "low": 1.006, "high": 1.023},
     "words_per_second": {"predictions": "target tokens", "tokens": [100, 300], "seconds": [1.0, 1.0]},
-    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]},
+    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]}
+    | {"time_states": ["clear", "contended"]},
     "joeynmt_bleu": {
         "model": "gru256",
         "threads": 2,
-        "rmsexp": {"bleu": 33.2, "minutes": 20.0},
+        "rmsexp": {"bleu": 33.2, "minutes": 20.0, "time_state": "clear"},
         "joeynmt": {"bleu": 27.6, "minutes": 20.1},
     },
     "compare_commits": {
@@ -87,6 +89,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "timing_power": {
         "trials": [
             {"kind": kind, "share": 0.03, "budget": 120.0, "estimates": [1.0] * 6, "low": low, "high": low + 0.02}
+            | {"time_state": "clear"}
             for kind, low in (("equal", 0.99), ("slowed", 1.02))
         ],
         "summary": {kind: {"trials": 1, "right": 1, "low": 0.025, "high": 1.0} for kind in ("equal", "slowed")},
@@ -111,7 +114,11 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
-    "report-at-size": ["runs of 2,000 rows in 5 settings (time state: clear)", "| 1,000 | again | 20 | 31 | 0.50 |"],
+    "report-at-size": [
+        "each measured once, on AMD EPYC (3f), one thread, torch",
+        ", time state clear:",
+        "| 1,000 | again | 20 | 31 | 0.50 |",
+    ],
     "ray-node-lost": [
         "one of 2 nodes was removed while both trained.\n",
         "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
@@ -127,13 +134,25 @@ TEXTS = {
     "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
-    "trainer-overhead": ["| 1.013 (1.006 to 1.023) |", "No record of `language_model` is committed yet."],
-    "words-per-second": ["| 200 target tokens | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
+    "trainer-overhead": [
+        "| 1.013 (1.006 to 1.023) |",
+        "| 30 pairs of blocks of 60 steps, one process, not replicated | clear |",
+        "No record of `language_model` is committed yet.",
+    ],
+    "words-per-second": [
+        "| 200 target tokens | [AMD EPYC (3f), one thread, torch 2.15.0, 2026-11-23](",
+        "| 2 steps, one process, not replicated | clear |",
+    ],
     "joeynmt": [
         "| 8,000, 8,400 | 2,000, 2,100 | 4.00 |",
-        "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC, 2 threads",
+        "| interleaved, 2 rounds in processes of their own | 1 clear, 1 contended |",
+        "| one run of each | clear |",
+        "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC (3f), 2 threads",
     ],
-    "commits": ["| bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | [AMD EPYC, 2 threads"],
+    "commits": [
+        "| bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | [AMD EPYC (3f), 2 threads",
+        "| interleaved, 9 rounds, one process, not replicated | clear |",
+    ],
     "trivial-answers": [
         "Of the 4,256 questions of LAMBADA (valid)",
         "wrong answer to 79.9 %",
@@ -143,13 +162,17 @@ TEXTS = {
         "With equal models the interval contained the ratio 1 in 1 of 1 trials (2 to 100 % with 95 % confidence).",
         "for 3 % of each step's time it lay above 1 in 1 of 1 trials",
         "A trial has 6 processes of its own, which share 120 s. The median width of the intervals was 0.020.",
+        "Time states of the trials: 2 clear.",
     ],
     "timing-coverage": [
         "| 0.3 | 60 (50) | 1 % | 94.6 % | 66.9 % |",
         "in 94.6 to 95.1 % of them",
         "contains it in 91.3 to 91.3 % if processes do not differ",
     ],
-    "data-at-size": ["| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |", "Measured on AMD EPYC"],
+    "data-at-size": [
+        "| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |",
+        "Each size was measured once on AMD EPYC (3f)",
+    ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
 

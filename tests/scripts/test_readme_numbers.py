@@ -14,7 +14,7 @@ from helpers.records import write_timing
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import agreement, campaign_costs, quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import agreement, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -113,6 +113,33 @@ def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication
     assert agreement.of_tasks(Evidence(tmp_path, tmp_path)).startswith("No record of")
 
 
+def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    for task, state in (("cifar10", "clear"), ("rnnsearch", "contended")):
+        times = {"ln": 1.0, "rms": 0.8, "prms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
+        write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
+    evidence = Evidence(tmp_path, tmp_path)
+    assert "one thread of AMD EPYC (3f), norms of" in savings.readme(evidence)
+    assert "interleaved, time state clear and contended. Each value is from one process, not" in savings.readme(
+        evidence
+    )
+    for block in (savings.timing_page, savings.fused):
+        found = block(evidence)
+        assert "**AMD EPYC (3f), one thread, " in found
+        assert "Timed interleaved: a block has 3 counted steps" in found
+        assert "The time state is contended on `rnnsearch`, where other work may have slowed the steps." in found
+
+
+def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
+    target = tmp_path / "m/bench/recurrences0/bench.json"
+    target.parent.mkdir(parents=True)
+    stored = (readme_numbers.REFERENCE / "amd-epyc-2-cores/bench/recurrences0/bench.json").read_text()
+    target.write_text(stored.replace('"state": "clear"', '"state": "contended"', 1))
+    found = layers.recurrences(Evidence(tmp_path, tmp_path))
+    assert "rounds, one process, not replicated; intervals of fewer than 20 rounds are less reliable." in found
+    assert "Time state: clear, except gru-50x80x512x1024, forward + backward (contended)." in found
+
+
 def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
     for task in ("cifar10", "language_model"):
         path = copy_timing("amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / f"m/{task}/small/timing/steps0")
@@ -168,7 +195,8 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     assert campaign_costs.runs_and_seconds(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     campaigns.Campaign(diverged={("none", 0)}, grid=(0.002, 0.004), seeds=2, needed=2).write(tmp_path)
     lines = campaign_costs.runs_and_seconds(Evidence(tmp_path, tmp_path)).splitlines()
-    assert lines[2] == "| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |"
+    assert lines[2].startswith("| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |")
+    assert lines[2].endswith("| AMD EPYC, one thread | 24 contended |")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
