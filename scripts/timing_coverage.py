@@ -10,7 +10,7 @@ Prints the share of intervals over six processes that contain the ratio sought, 
 interval, over rounds, contains it. Without spread this is the coverage of the interval within a process. A share of
 95 % in 2,000 trials has a standard error of 0.5 points.
 
-    python scripts/timing_coverage.py                 # 2,000 trials per line: some three minutes
+    python scripts/timing_coverage.py                 # 2,000 trials per line: some twenty seconds
     python scripts/timing_coverage.py --trials 200
 """
 
