@@ -40,10 +40,11 @@ def of_tasks(evidence: Evidence) -> str:
 
 
 def _pairs(comparison: Comparison) -> list[tuple[Row, Row]]:
-    """Return, for each code, its first and its last record of several processes, if they were made apart."""
+    """Return, for each code and set of norms, the first and the last record of several processes, if made apart."""
     replicated = comparison.records[comparison.records["processes"] > 1]
+    timed = replicated["ratios"].map(lambda ratios: " ".join(sorted(ratios)))
     pairs = []
-    for _, records in replicated.groupby("code"):
+    for _, records in replicated.groupby([replicated["code"], timed]):
         ordered = records.sort_values("started").to_dict("records")
         first, last = ordered[0], ordered[-1]
         if datetime.fromisoformat(last["started"]) - datetime.fromisoformat(first["started"]) >= APART:

@@ -95,13 +95,16 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
 def test_two_records_made_apart_agree_if_their_intervals_overlap(tmp_path: Path, again: float, expected: str) -> None:
     evidence = Evidence(tmp_path, tmp_path)
     assert agreement.of_tasks(Evidence(tmp_path / "none", tmp_path)).startswith("No record of two timings of one task")
-    norms = {"ln": 1.0, "prms": [0.8, 0.82]}
+    norms = {"ln": 1.0, "prms": [0.8, 0.82], "ln+impl=fused": 0.5, "rms+impl=fused": [0.4, 0.401]}
     write_timing(tmp_path / "m", norms | {"rms": [0.8, 0.801, 0.802]}, setting="small")
     write_timing(tmp_path / "m", norms | {"rms": [again, again + 0.001, again - 0.001]}, setting="small", number=1)
     found = agreement.of_tasks(evidence)
-    assert f"they agree on {int(expected == 'yes')} of 1." in found
+    assert f"they agree on {1 + (expected == 'yes')} of 2." in found
     assert "[2026-11-20 03:00, 3 processes, clear](" in found
-    assert found.endswith(f"| {expected} |")
+    eager, fused = found.splitlines()[-2:]
+    assert eager.endswith(f"| {expected} |")
+    assert fused.startswith("| `cifar10`, small, fused | AMD EPYC, 1 thread, torch 2.15.0 | ")
+    assert fused.endswith("| yes |")
 
 
 def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication(tmp_path: Path) -> None:
@@ -110,6 +113,7 @@ def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication
     write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=1, session=soon)
     write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.8}, setting="small", number=2)
     write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=3, session={"code": "other"})
+    write_timing(tmp_path / "m", {"ln": 1.0, "prms": [0.8, 0.82]}, setting="small", number=4)
     assert agreement.of_tasks(Evidence(tmp_path, tmp_path)).startswith("No record of")
 
 
