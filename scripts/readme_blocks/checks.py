@@ -274,7 +274,7 @@ def _speeds(evidence: Evidence) -> str:
                 "model": MODELS[results["model"]],
                 "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
                 "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
-                "ratio (95 % interval over rounds, each in processes of its own)": "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio._asdict()),
+                "ratio (95 % interval over rounds)": f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 "machine": evidence.link(machine(content["session"] | {"threads": results["threads"]}), folder),
             }
         )

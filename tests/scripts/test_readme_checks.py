@@ -127,7 +127,10 @@ TEXTS = {
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
     "trainer-overhead": ["| 1.013 (1.006 to 1.023) |", "No record of `language_model` is committed yet."],
     "words-per-second": ["| 200 | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
-    "joeynmt": ["| 8,000, 8,400 | 2,000, 2,100 | 4.00 (4.00 to 4.00) |", "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |"],
+    "joeynmt": [
+        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 (4.00 to 4.00) |",
+        "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |",
+    ],
     "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
     "trivial-answers": [
         "Of the 4,256 questions of LAMBADA (valid)",

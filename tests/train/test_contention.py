@@ -23,7 +23,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 400, arithmetic=0.001, memory=0.002)
 
 
-readable = pytest.mark.skipif(not contention._schedstat(["self"]), reason="this kernel does not report how long threads waited")
+readable = pytest.mark.skipif(
+    not contention._schedstat(["self"]), reason="this kernel does not report how long threads waited"
+)
 
 BUSY = """
 import json, os, subprocess, sys, time
