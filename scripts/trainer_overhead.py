@@ -99,6 +99,7 @@ def main() -> None:
     loops, pairs = [trainer_seconds, bare_seconds], []
     with check.measuring():
         for number in range(arguments.pairs + 1):
+            check.probe()
             seconds = {index: loops[index]() for index in random.Random(number).sample([0, 1], 2)}
             pairs.append((seconds[0], seconds[1]))
     trainer, bare = np.array(pairs[1:]).T  # the first pair is the warm-up

@@ -14,7 +14,7 @@ import verdict_power
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, listed, machine, not_recorded, paragraphs, plural, sentences, table
-from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.records.time_states import time_state
 from rmsexp.compare.records.timing_records import replication
 
@@ -275,12 +275,13 @@ def _speeds(evidence: Evidence) -> str:
     for folder, content in evidence.all_checks("joeynmt_speed").items():
         results = content["results"]
         ours, theirs = (np.array(results[name]) for name in ("rmsexp", "joeynmt"))
+        ratio = over_processes(ours / theirs)
         rows.append(
             {
                 "model": MODELS[results["model"]],
                 "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
                 "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
-                "ratio of medians": f"{np.median(ours) / np.median(theirs):.2f}",
+                "ratio (95 % interval over rounds)": f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 "machine": evidence.link(machine(content), folder),
                 "method": f"interleaved, {len(ours)} rounds in processes of their own",
                 "time state": counted(results["time_states"]),

@@ -144,7 +144,7 @@ TEXTS = {
         "| 2 steps, one process, not replicated | clear |",
     ],
     "joeynmt": [
-        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 |",
+        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 (4.00 to 4.00) |",
         "| interleaved, 2 rounds in processes of their own | 1 clear, 1 contended |",
         "| one run of each | clear |",
         "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC (3f), 2 threads",
