@@ -28,6 +28,18 @@ SESSION = {
     "versions": {"torch": "2.15.0"},
     "contention": {"state": "clear"},
 }
+KILL = {"rank": 0, "step": 10, "signum": 9, "processes": 2, "seconds": 3.5}
+OLDER_EQUALITY = {
+    "kills": [KILL],
+    "fast_loss_differences": [0.0, 5e-8],
+    "changed_loss_differences": [0.0, 3e-8],
+}
+EQUALITY = {
+    "kills": [KILL | {"rank": 1, "from_step": 9}, KILL | {"signum": 15, "from_step": 11}],
+    "fast_step_loss_differences": [0.0, 2e-7],
+    "fast_loss_differences": [3e-8, 0.16],
+    "changed_loss_differences": [0.0, 0.2],
+}
 RECORDS: dict[str, dict[str, Any]] = {
     "fuzz": {"seconds": 520.0, "kinds": 0, "readers": [{"reader": "runs", "inputs": 7, "slowest, s": 0.5}]},
     "chaos": {"kills": 20, "errors": [], "seconds": 9.0},
@@ -42,16 +54,8 @@ RECORDS: dict[str, dict[str, Any]] = {
         "steps": 40,
         "sizes": [1, 2],
         "runs": [
-            {
-                "task": "cifar10",
-                "norm": norm,
-                "model": ["model.width=0.05"],
-                "errors": {"killed": []},
-                "kills": [{"rank": rank, "step": 10, "signum": 9, "processes": 2, "seconds": 3.5}],
-                "fast_loss_differences": fast,
-                "changed_loss_differences": [0.0, changed],
-            }
-            for rank, (norm, fast, changed) in enumerate([("rms", [0.0, 5e-8], 3e-8), ("bn", [3e-8, 0.16], 0.2)])
+            {"task": "cifar10", "norm": norm, "model": ["model.width=0.05"], "errors": {"killed": []}} | found
+            for norm, found in [("rms", OLDER_EQUALITY), ("bn", EQUALITY)]
         ],
     },
     "distributed_hang": {"errors": [], "seconds": 42.4},
@@ -125,13 +129,15 @@ TEXTS = {
     ],
     "distributed-equality": [
         "with `rms` and `bn` were done for `cifar10`, on 1, 2 processes",
-        "There were 2 kills, 1 of them of process 0; all processes had ended at most 4 s later.",
-        "- `cifar10`: `model.width=0.05`",
-        "| `cifar10` | `rms` | 0 | 5e-08 | 3e-08 |",
-        "| `cifar10` | `bn` | 3e-08 | 2e-01 | 2e-01 |",
-        "With `reduce=fast`, 1 of 2 exceed 1e-05, with changed weights 1.",
+        "SIGKILL was sent 2 times, 1 of them to process 0, and SIGTERM, which stops all processes after the same step, "
+        "one time. All processes had ended at most 4 s later.\n"
+        "After 1 of the 1 SIGKILLs to other processes, the run continued from its last completed step.",
+        "All models are far smaller than the demo's:\n\n- `cifar10`: `model.width=0.05`",
+        "| `cifar10` | `rms` | - | 0 | 5e-08 | 3e-08 |",
+        "| `cifar10` | `bn` | 2e-07 | 3e-08 | 2e-01 | 2e-01 |",
+        "Above 1e-05 are 0 of 1 after one step, 1 of 2 in runs with `reduce=fast` and 1 of 2 with changed weights.",
     ],
-    "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
+    "distributed-hang": ["The run ended after 42 s: process 0 after 12 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
     "trainer-overhead": [
@@ -197,6 +203,15 @@ def test_the_text_of_a_check(tmp_path: Path, name: str) -> None:
     write_checks(tmp_path)
     found = readme_numbers.BLOCKS[name](evidence)
     assert all(expected in found for expected in TEXTS[name]), found
+
+
+def test_the_models_of_several_processes_may_be_those_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECORDS["distributed_equality"], "scale", "demo")
+    write_checks(tmp_path)
+    found = readme_numbers.BLOCKS["distributed-equality"](Evidence(tmp_path, tmp_path))
+    assert "These keys differ from `scale=demo`:\n\n- `cifar10`: `model.width=0.05`" in found
 
 
 def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:
