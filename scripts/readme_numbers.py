@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
+from readme_blocks import agreement, campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -48,6 +48,7 @@ BLOCKS: Blocks = {
     "savings": savings.readme,
     "savings-of-tasks": savings.timing_page,
     "savings-of-layers": savings.layers,
+    "agreement": agreement.of_tasks,
     "fused-steps": savings.fused,
     "verdicts": verdicts.readme,
     "all-verdicts": verdicts.whole,

@@ -85,6 +85,7 @@ def main() -> None:
     rounds = []
     with check.measuring():
         for number in range(arguments.rounds + 1):
+            check.probe()
             order = random.Random(number).sample(list(timed), len(timed))
             rounds.append({name: timed[name]() for name in order})
     seconds = {name: [one[name] for one in rounds[1:]] for name in timed}  # the first round is the warm-up

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import campaigns
-from helpers.records import make_row, write_run
+from helpers.records import make_row, write_run, write_timing
 
 from rmsexp import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import campaign_costs, quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import agreement, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -92,6 +92,59 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
     assert (group.processes, group.rounds) == ({"rnnsearch": 2}, {"rnnsearch": 62})
     assert "Each value is the mean of 2 processes" in savings.replication(group)
     assert "62 rounds, 2 processes: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize(("again", "expected"), [(0.802, "yes"), (0.9, "no: RMSNorm")])
+def test_two_records_made_apart_agree_if_their_intervals_overlap(tmp_path: Path, again: float, expected: str) -> None:
+    evidence = Evidence(tmp_path, tmp_path)
+    assert agreement.of_tasks(Evidence(tmp_path / "none", tmp_path)).startswith("No record of two timings of one task")
+    norms = {"ln": 1.0, "prms": [0.8, 0.82], "ln+impl=fused": 0.5, "rms+impl=fused": [0.4, 0.401]}
+    write_timing(tmp_path / "m", norms | {"rms": [0.8, 0.801, 0.802]}, setting="small")
+    write_timing(tmp_path / "m", norms | {"rms": [again, again + 0.001, again - 0.001]}, setting="small", number=1)
+    found = agreement.of_tasks(evidence)
+    assert f"they agree on {1 + (expected == 'yes')} of 2." in found
+    assert "[2026-11-20 03:00, 3 processes, clear](" in found
+    eager, fused = found.splitlines()[-2:]
+    assert eager.endswith(f"| {expected} |")
+    assert fused.startswith("| `cifar10`, small, fused | AMD EPYC, 1 thread, torch 2.15.0 | ")
+    assert fused.endswith("| yes |")
+
+
+def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication(tmp_path: Path) -> None:
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small")
+    soon = {"started": "2026-11-20T03:59:00+00:00"}
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=1, session=soon)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.8}, setting="small", number=2)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=3, session={"code": "other"})
+    write_timing(tmp_path / "m", {"ln": 1.0, "prms": [0.8, 0.82]}, setting="small", number=4)
+    assert agreement.of_tasks(Evidence(tmp_path, tmp_path)).startswith("No record of")
+
+
+def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    for task, state in (("cifar10", "clear"), ("rnnsearch", "contended")):
+        times = {"ln": 1.0, "rms": 0.8, "prms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
+        write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
+    evidence = Evidence(tmp_path, tmp_path)
+    assert "one thread of AMD EPYC (3f), norms of" in savings.readme(evidence)
+    assert "interleaved, time state clear and contended. Each value is from one process, not" in savings.readme(
+        evidence
+    )
+    for block in (savings.timing_page, savings.fused):
+        found = block(evidence)
+        assert "**AMD EPYC (3f), one thread, " in found
+        assert "Timed interleaved: a block has 3 counted steps" in found
+        assert "The time state is contended on `rnnsearch`, where other work may have slowed the steps." in found
+
+
+def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
+    target = tmp_path / "m/bench/recurrences0/bench.json"
+    target.parent.mkdir(parents=True)
+    stored = (readme_numbers.REFERENCE / "amd-epyc-2-cores/bench/recurrences0/bench.json").read_text()
+    target.write_text(stored.replace('"state": "clear"', '"state": "contended"', 1))
+    found = layers.recurrences(Evidence(tmp_path, tmp_path))
+    assert "rounds, one process, not replicated; intervals of fewer than 20 rounds are less reliable." in found
+    assert "Time state: clear, except gru-50x80x512x1024, forward + backward (contended)." in found
 
 
 def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
@@ -169,7 +222,8 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     assert campaign_costs.runs_and_seconds(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     campaigns.Campaign(diverged={("none", 0)}, grid=(0.002, 0.004), seeds=2, needed=2).write(tmp_path)
     lines = campaign_costs.runs_and_seconds(Evidence(tmp_path, tmp_path)).splitlines()
-    assert lines[2] == "| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |"
+    assert lines[2].startswith("| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |")
+    assert lines[2].endswith("| AMD EPYC, one thread | 24 contended |")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
