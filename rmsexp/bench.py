@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     """Measure all shapes and print their tables; write the record, tables and figures to a new folder and return it."""
     import torch
 
-    from rmsexp.measure import layers
+    from rmsexp.measure import layers, peers
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
 
@@ -132,9 +132,18 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
     print(*benchmarks.notes(content), sep="\n", flush=True)
     own, dtype, measured = _own_norms(arguments.config_dir), getattr(torch, arguments.dtype), []
     options = (dtype, arguments.seconds, device, _report, own)
-    for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=arguments.peers):
+    left_out: list[str] = []
+
+    def leave_out(reason: str) -> None:
+        left_out.append(reason)
+        _report(reason)
+
+    report_peer = leave_out if arguments.peers else None
+    for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=report_peer):
         measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
         _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+    content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
+    content["peers_left_out"] = left_out
     folder = new_folder(results, arguments.what)
     folder.mkdir()
     _write(folder, content, measured)
@@ -162,7 +171,8 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
     sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
     operators = bench_table.operators(measured)
     sections |= {} if operators.empty else {"Operators that torch's layers ran": operators}
-    parts = [f"# {what}", "\n".join(f"- {line}" for line in [*notes, f"`{content['command']}`"])]
+    remarks = [*notes, *content["peers_left_out"], f"`{content['command']}`"]
+    parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):

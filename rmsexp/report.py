@@ -13,6 +13,8 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import pandas as pd
+
 from rmsexp import config, cores, process, record
 from rmsexp.checks import nearest
 from rmsexp.command_line import Parser, documentation, entry_point
@@ -28,13 +30,14 @@ FEW_RUNS = 100  # up to this many runs, one thread is faster than several proces
 def run(results: Path, task: str | None = None, setting: str | None = None, out: Path | None = None) -> list[Path]:
     """Write a report of each setting below ``results``, and the overview, into ``out`` (:func:`report_folder`).
 
-    Settings that have only pilot and tuning runs of campaigns have no report, unless ``setting`` is given.
+    A setting has runs, timing records or both. Settings that have only pilot and tuning runs of campaigns have no
+    report, unless ``setting`` is given.
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures. ``task``, ``setting``: if
     given, only settings with these names are reported.
 
     Raises:
-        ValueError: there are no runs, or no setting has these names.
+        ValueError: there are neither runs nor timing records, or no setting has these names.
     """
     if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
         results = results.absolute()
@@ -69,9 +72,11 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
 def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
     problems: list[str] = []
     records, timings = load_stored(results, pool), timing_records.load(results, problems)
-    if records.runs.empty:
-        raise ValueError(f"{results} contains no runs; train some: python -m rmsexp -m norm=ln,rms results={results}")
-    settings = records.settings()
+    settings = _settings(records, timings)
+    if not settings:
+        raise ValueError(
+            f"{results} contains neither runs nor timings; train: python -m rmsexp -m norm=ln,rms results={results}"
+        )
     selected = _select(settings, results, task, setting)
     states = [state for state in campaigns.states(results, problems) if task in (None, state.campaign.task)]
     tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
@@ -91,6 +96,12 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     for problem in problems:
         print(f"rmsexp: {problem}", file=sys.stderr)
     return paths
+
+
+def _settings(records: Records, timings: pd.DataFrame) -> dict[Path, Records]:
+    """Return the records of each setting with runs or timings, by its folder; without runs, its records are empty."""
+    settings = {Path(folder).parents[1]: records.only([]) for folder in timings["folder"]} | records.settings()
+    return dict(sorted(settings.items(), key=lambda setting: str(setting[0])))
 
 
 def _select(settings: dict[Path, Records], results: Path, task: str | None, setting: str | None) -> list[Path]:

@@ -10,7 +10,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,10 @@ import torch
 from rmsexp import atomic
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
+from rmsexp.record import FEWEST_PROBES
 from rmsexp.train import provenance, quiet
 from rmsexp.train.contention import Contention
+from rmsexp.train.probe import probe
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
@@ -43,11 +45,28 @@ class Check:
             (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Inside the context campaign workers pause, and it is recorded whether other processes used this machine."""
-        self._contention = self._contention or Contention(self._device)
-        with measuring(report), self._contention.watch():
-            yield
+    def measuring(self, processes: Collection[int | str] = ("self",)) -> Iterator[None]:
+        """Inside the context campaign workers pause, and it is recorded whether other work slowed ``processes`` down.
+
+        ``processes``: the ids of the processes that do the work; by default, it is this one. Probes are taken at the
+        beginning and at the end; call :meth:`probe` between pieces of work for more.
+        """
+        self._contention = self._contention or Contention(self._device, processes=processes)
+        with measuring(report):
+            self.probe(FEWEST_PROBES // 2)
+            with self._contention.watch():
+                yield
+            self.probe(FEWEST_PROBES // 2)
+
+    def probe(self, number: int = 1) -> None:
+        """Take probes inside :meth:`measuring` (rmsexp/train/probe.py).
+
+        One before them does not count, because a core that wakes up is slow at first.
+        """
+        assert self._contention is not None
+        probe().take()
+        for _ in range(number):
+            self._contention.probe()
 
     def write(self, results: Mapping[str, Any], dirty: bool = False) -> Path | None:
         """Write the record to a new folder, report its path, and return the path; None without a folder of results.

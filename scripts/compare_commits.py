@@ -5,9 +5,9 @@
 BEFORE and AFTER are commits, which are checked out in temporary folders; after -- come overrides as on the command line
 of ``python -m rmsexp``. There are three contestants, each a process with its own model: BEFORE and AFTER with these
 overrides, and AFTER with norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round,
-the contestants take the same block of steps, one after another in random order. Prints the median milliseconds per step
-(with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals. They are also written
-to a record (check_record.py).
+the contestants take the same block of steps, one after another in random order; the first step of a block does not
+count. Prints the median milliseconds per step (with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by
+round, with 95 % intervals. They are also written to a record (check_record.py).
 """
 
 import argparse
@@ -50,9 +50,10 @@ stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(
 print("ready", flush=True)
 for line in sys.stdin:
     first, count = map(int, line.split())
-    batches = [task.batches(step) for step in range(first, first + count)]
+    batches = [task.batches(step) for step in range(first, first + count + 1)]
+    stepper.take(first, batches[0])
     start = time.perf_counter()
-    for step, batch in enumerate(batches, first):
+    for step, batch in enumerate(batches[1:], first + 1):
         stepper.take(step, batch)
     print((time.perf_counter() - start) / count, flush=True)
 """
@@ -74,7 +75,7 @@ class Contestant(NamedTuple):
         return line
 
     def take(self, first: int, count: int) -> float:
-        """Take ``count`` steps from step ``first`` on, and return the seconds per step."""
+        """Take step ``first`` and ``count`` steps after it; return the seconds per step of the latter."""
         assert self.process.stdin is not None
         print(first, count, file=self.process.stdin, flush=True)
         return float(self.read_line())
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("before", help="a commit")
     parser.add_argument("after", help="another commit")
     parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
-    parser.add_argument("--steps", type=int, default=2, help="steps per block (2)")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps per block (3)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
@@ -137,12 +138,13 @@ def measure(
             contestant.read_line()
             contestant.take(0, WARMUP_STEPS)
         seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
-        order, step = random.Random(0), WARMUP_STEPS
-        with check.measuring():
+        order, step = random.Random(0), WARMUP_STEPS + 1
+        with check.measuring([contestant.process.pid for contestant in contestants]):
             for _ in range(rounds):
+                check.probe()
                 for contestant in order.sample(contestants, len(contestants)):
                     seconds[contestant.name].append(contestant.take(step, steps))
-                step += steps
+                step += steps + 1
         return seconds
     finally:
         for contestant in contestants:

@@ -31,6 +31,7 @@ import check_record
 
 from rmsexp import config, record
 from rmsexp.compare.records.load import number
+from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.machine_lock import measuring
 from rmsexp.readers import read_json
 
@@ -122,10 +123,12 @@ def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> 
     check, order = check_record.Check("joeynmt_speed", options.results), random.Random(0)
     speeds: dict[str, list[float]] = {"rmsexp": [], "joeynmt": []}
     versions: dict[str, str] = {}
+    states: list[str] = []  # of the rounds of rmsexp, whose processes see whether other work slowed them
     for round_number in range(options.rounds):
         for name in order.sample(list(speeds), 2):
             if name == "rmsexp":
-                found = our_speed(model, options)
+                session, found = our_speed(model, options)
+                states.append(time_state(session))
             else:
                 with measuring(check_record.report):
                     found = joeynmt.run("speed", model, f"--steps={options.steps}")
@@ -133,16 +136,18 @@ def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> 
             speeds[name].append(sum(found["tokens"]) / sum(found["seconds"]))
         shown = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
         print(f"{model} {round_number + 1}/{options.rounds}: {shown} target tokens per second", flush=True)
-    check.write({"model": model, "threads": options.threads, "versions": versions, "steps": options.steps} | speeds)
+    identity = {"model": model, "threads": options.threads, "versions": versions, "steps": options.steps}
+    check.write(identity | speeds | {"time_states": states})
 
 
-def our_speed(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of words_per_second.py in a process of its own."""
+def our_speed(model: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the session and the results of words_per_second.py in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "words_per_second.py"), f"--steps={options.steps}"]
         last_line([*command, f"--results={folder}", *overrides(model, options)])
         (path,) = Path(folder).glob(f"checks/*/{check_record.FILE}")
-        return read_json(path)["results"]
+        content = read_json(path)
+        return content["session"], content["results"]
 
 
 def overrides(model: str, options: argparse.Namespace) -> list[str]:
@@ -152,7 +157,7 @@ def overrides(model: str, options: argparse.Namespace) -> list[str]:
 def compare_translations(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> None:
     """Train both for the same time, and write the BLEU of their translations of the test set to a record."""
     check = check_record.Check("joeynmt_bleu", options.results)
-    seconds = our_speed(model, options)["seconds"]
+    seconds = our_speed(model, options)[1]["seconds"]
     steps = max(1, round(60 * options.minutes / (sum(seconds) / len(seconds))))
     with measuring(check_record.report):
         ours = our_translations(model, steps, options)
@@ -162,16 +167,17 @@ def compare_translations(model: str, joeynmt: JoeyNMT, options: argparse.Namespa
 
 
 def our_translations(model: str, steps: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train for some steps; return BLEU of the translations, minutes of training, and the steps."""
+    """Train for some steps; return BLEU of the translations, minutes of training, their time state, and the steps."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"max_steps={steps}", f"schedule.steps={steps}", f"eval_every={steps}", f"checkpoint_every={steps}"]
         last_line([sys.executable, "-m", "rmsexp", *overrides(model, options), *words, f"results={folder}"])
         (path,) = Path(folder).glob(f"*/*/*/*/{record.METRICS}")
         rows = record.RunFolder(path.parent).read_metrics()[0]
+        state = run_state(read_json(path.parent / record.RUN)["sessions"])
     last = next(row for row in reversed(rows) if row["split"] == "test")
     seconds_in = last["seconds"]
     minutes = sum(seconds_in[bucket] for bucket in record.TIMED) / 60
-    return {"bleu": number(last["bleu"]), "minutes": minutes, "steps": steps}
+    return {"bleu": number(last["bleu"]), "minutes": minutes, "time_state": state, "steps": steps}
 
 
 if __name__ == "__main__":

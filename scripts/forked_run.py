@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,21 +43,31 @@ class Kill(NamedTuple):
 def run(words: Sequence[str], size: int, log: Path, kill: Kill | None = None, is_changed: bool = False) -> list[int]:
     """Do a run on ``size`` processes; return their exit statuses, negative for those that a signal ended.
 
-    ``is_changed``: whether a weight of each matrix is changed by a unit in its last place before the first step.
+    ``is_changed``: whether a weight of each matrix is changed by a unit in its last place before the first step. When
+    ``kill`` is done, the time is written to the file ``KILLED_AT`` beside ``log``.
     """
     job = config.job(words)
     keep_source(job)
+    patience = END_SECONDS if kill is not None and kill.signum == signal.SIGKILL else 0
+    return in_processes(size, log, lambda rank: take_part(job, rank, log, kill, is_changed), patience)
+
+
+def in_processes(size: int, log: Path, work: Callable[[int], int], patience: float = 0) -> list[int]:
+    """Call ``work(rank)`` in ``size`` forked processes as if torchrun had started them; return their exit statuses.
+
+    ``work`` returns a status. ``log``: a file to which the output is appended. ``patience``: see :func:`wait`.
+    """
     ports, port_writer = os.pipe()
     pids = []
     for rank in range(size):
         pid = os.fork()
         if pid == 0:
-            be_process(job, rank, size, ports, log, kill, is_changed)
+            be_process(rank, size, ports, log, work)
         pids.append(pid)
     # after the forks: the store's thread may hold a lock of the C library, which a copy of this process would never get
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.write(port_writer, size * f"{store.port:{PORT_BYTES}}".encode())
-    statuses = wait(pids, END_SECONDS if kill is not None and kill.signum == signal.SIGKILL else 0)
+    statuses = wait(pids, patience)
     del store
     os.close(ports)
     os.close(port_writer)
@@ -73,18 +84,26 @@ def keep_source(job: config.Job) -> None:
         tasks.make(job, torch.device("cpu"))
 
 
-def be_process(
-    job: config.Job, rank: int, size: int, ports: int, log: Path, kill: Kill | None, is_changed: bool
-) -> None:
-    """Take part in the run in this process, as if torchrun had started it, and end the process.
+def be_process(rank: int, size: int, ports: int, log: Path, work: Callable[[int], int]) -> None:
+    """End this process with the status that ``work(rank)`` returns, or with 1 after an error.
 
-    ``ports``: a pipe from which each process reads the port of the store once. When ``kill`` is done, the time is
-    written to a file beside ``log``.
+    ``ports``: a pipe from which each process reads the port of the store once.
     """
-    with log.open("a") as file:
-        for number in (1, 2):
+    status = 1
+    try:
+        sys.stdout = sys.stderr = file = log.open("a", buffering=1)
+        for number in (1, 2):  # to which libraries write
             os.dup2(file.fileno(), number)
-    as_torchrun.become(rank, size, int(os.read(ports, PORT_BYTES)))
+        as_torchrun.become(rank, size, int(os.read(ports, PORT_BYTES)))
+        status = work(rank)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def take_part(job: config.Job, rank: int, log: Path, kill: Kill | None, is_changed: bool) -> int:
+    """Do a run as one of its processes; return its exit status, as torchrun would get it."""
     update, train = Trainer._update, Trainer.run
 
     def killed(self: Trainer, step: int, batches: Any) -> Any:
@@ -99,15 +118,9 @@ def be_process(
 
     Trainer._update = killed  # type: ignore[method-assign]
     Trainer.run = changed if is_changed else train  # type: ignore[method-assign]
-    status = 1
-    try:
-        outcome = joint_runner.execute(job)
-        status = 128 + outcome.signum if outcome.signum else int(outcome.status == "failed")
-        print(f"process {rank} of {size}: {outcome}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    outcome = joint_runner.execute(job)
+    print(f"process {rank}: {outcome}")
+    return 128 + outcome.signum if outcome.signum else int(outcome.status == "failed")
 
 
 def change_weights(model: nn.Module) -> None:

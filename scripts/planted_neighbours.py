@@ -66,14 +66,14 @@ def main() -> None:
     if quiet.read() is None:
         sys.exit("this machine has no quiet reference; make it with python -m rmsexp.timing --calibrate")
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
-    config.job(words)  # a mistake is reported before the first run
+    job = config.job(words)  # a mistake is reported before the first run
     planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
     runs = check_record.Parts(NAME, arguments.results, planned)
     with process.ctrl_c():
         for number in runs.left:
             runs.add(train(planned[number]["kind"], words, cores))
             print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
-    runs.write({"runs": runs.done, "summary": summarise(runs.done)})
+    runs.write({"threads": job.config.threads, "runs": runs.done, "summary": summarise(runs.done)})
 
 
 def order(neighbours: int, alone: int) -> list[str]:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
+from readme_blocks import agreement, campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -48,8 +48,10 @@ BLOCKS: Blocks = {
     "savings": savings.readme,
     "savings-of-tasks": savings.timing_page,
     "savings-of-layers": savings.layers,
+    "agreement": agreement.of_tasks,
     "fused-steps": savings.fused,
     "verdicts": verdicts.readme,
+    "all-verdicts": verdicts.whole,
     "campaign-costs": campaign_costs.runs_and_seconds,
     "unclean-records": origin.unclean,
     "metrics": quality.overview,
@@ -57,6 +59,7 @@ BLOCKS: Blocks = {
     "metrics-of-full-width": partial(quality.cifar10, setting="paper"),
     "metrics-of-translation": quality.translation,
     "metrics-of-reading": quality.reading,
+    "metrics-of-language-model": quality.language_model,
     "longer-runs": quality.longer,
     "norm-layers": layers.norms,
     "trivial-answers": checks.trivial_answers,

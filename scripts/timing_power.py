@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
-    config.job(words)  # a mistake is reported before the first trial
+    job = config.job(words)  # a mistake is reported before the first trial
     options = {"share": arguments.share, "budget": arguments.budget, "words": words}
     planned = [{"kind": kind} | options for kind in order(arguments.equal, arguments.slowed)]
     trials = check_record.Parts(NAME, arguments.results, planned)
@@ -79,7 +79,7 @@ def main() -> None:
         for number in trials.left:
             trials.add(run_trial(number, **planned[number]))
             print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
-    trials.write({"trials": trials.done, "summary": summarise(trials.done)})
+    trials.write({"threads": job.config.threads, "trials": trials.done, "summary": summarise(trials.done)})
 
 
 def order(equal: int, slowed: int) -> list[str]:

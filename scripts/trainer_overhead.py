@@ -1,33 +1,39 @@
 """Measure how much longer the trainer takes than a plain PyTorch loop (bare_loop.py), with equal models and batches.
 
-With task=language_model the plain loop has a model of its own, of torch's layers (bare_language_model.py).
+With task=language_model the plain loop has a model of its own, of torch's layers (bare_language_model.py), and the
+trainer is timed twice: with eager and with fused norms.
 
-Each pair is a block of steps of the trainer and a block of the plain loop, in random order, in one process. Warm-up and
-evaluation are excluded. The trainer's time includes work that the plain loop does not do: noise that depends on the
-step, the norm of the gradient, the clock, the records and the checkpoints.
+Each round is a block of steps of each loop, in random order, in one process. Warm-up, evaluation and checkpoints are
+excluded: the plain loop has none, and the trainer saves at the end of each block, far more often than in a run. Its
+time includes other work that the plain loop does not do: noise that depends on the step, the norm of the gradient, the
+clock and the records.
 
-    python scripts/trainer_overhead.py --pairs 30 --steps 60 scale=demo norm=rms
-    python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1
+    python scripts/trainer_overhead.py --rounds 30 --steps 60 scale=demo norm=rms
+    python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1
 
-The ratio is also written to a record (check_record.py).
+The times are also written to a record (check_record.py).
 """
 
 import argparse
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import bare_language_model
 import bare_loop
 import check_record
 import numpy as np
 import torch
-from scipy.stats import bootstrap
 
 from rmsexp import config, tasks
+from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.compare.tables import formats
+from rmsexp.norms import Norm
 from rmsexp.record import RunFolder
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
@@ -35,6 +41,7 @@ from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
 
+BARE = "plain loop"
 BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
     "norm.name": "rms",
     "norm.eps": 1e-5,
@@ -44,6 +51,7 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "model.activation": "swiglu",
     "model.qk_norm": False,
     "model.tied": True,
+    "model.embedding_scale": False,
     "precision": "float32",
     "micro_batches": 1,
     "optim.clipping": "global",
@@ -60,7 +68,7 @@ class Silent:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=30, help="number of pairs of blocks (30)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
     parser.add_argument("--steps", type=int, default=60, help="steps per block (60)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
@@ -73,11 +81,32 @@ def main() -> None:
     check = check_record.Check("trainer_overhead", arguments.results)
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)
-    task.evaluate = lambda *_: {task.target.split: {task.target.metric: 1.0}}
-    settings = replace(Settings.of(cfg, torch.device("cpu")), max_steps=steps)
+    timed = loops(task, job, steps)
+    rounds = []
+    with check.measuring():
+        for number in range(arguments.rounds + 1):
+            check.probe()
+            order = random.Random(number).sample(list(timed), len(timed))
+            rounds.append({name: timed[name]() for name in order})
+    seconds = {name: [one[name] for one in rounds[1:]] for name in timed}  # the first round is the warm-up
+    tokens = cfg.batch_size * cfg.context if cfg.task == "language_model" else None
+    print(f"task={cfg.task} norm={job.series} scale={job.setting}")
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {arguments.rounds} rounds of {steps} steps")
+    for name, values in seconds.items():
+        step, ratio = float(np.median(values)) / steps, paired_ratio(values, seconds[BARE])
+        speed = f", {tokens / step:,.0f} tokens per second" if tokens else ""
+        print(f"{name:14} {step * 1e3:.2f} ms per step{speed}; time / that of the {BARE}: {formats.ratio(ratio)}")
+    identity = {"task": cfg.task, "setting": job.setting, "series": job.series, "steps": steps}
+    check.write(identity | {"tokens_per_step": tokens, "seconds": seconds})
 
-    def trainer_seconds() -> float:
-        model = task.build(job.norm)
+
+def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], float]]:
+    """Return functions that train for a number of steps and return their seconds, by the name of the loop."""
+    cfg, settings = job.config, replace(Settings.of(job.config, torch.device("cpu")), max_steps=steps)
+    task.evaluate = lambda *_: {task.target.split: {task.target.metric: 1.0}}
+
+    def trainer_seconds(norm: Norm) -> float:
+        model = task.build(norm)
         with tempfile.TemporaryDirectory() as folder:
             stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, settings)
             files, display = RunFolder(Path(folder)), cast(ProgressDisplay, Silent())
@@ -85,7 +114,7 @@ def main() -> None:
             trainer = Trainer(stepper, start, files, Interrupt(), contention, [], display, lambda: None)
             began = time.perf_counter()
             trainer.run()
-            excluded = trainer.clock.seconds["warmup"] + trainer.clock.seconds["eval"]
+            excluded = sum(trainer.clock.seconds[bucket] for bucket in ("warmup", "eval", "checkpoint"))
             return time.perf_counter() - began - excluded
 
     def bare_seconds() -> float:
@@ -96,24 +125,10 @@ def main() -> None:
         task.initialise(model)
         return bare_loop.train(model, lambda step: task.batches(step)[0], cfg.optim.lr, steps, WARMUP_STEPS)
 
-    loops, pairs = [trainer_seconds, bare_seconds], []
-    with check.measuring():
-        for number in range(arguments.pairs + 1):
-            seconds = {index: loops[index]() for index in random.Random(number).sample([0, 1], 2)}
-            pairs.append((seconds[0], seconds[1]))
-    trainer, bare = np.array(pairs[1:]).T  # the first pair is the warm-up
-    ratios = trainer / bare
-    interval = bootstrap((ratios,), np.median, confidence_level=0.95, rng=0).confidence_interval
-    print(f"task={cfg.task} norm={job.series} scale={job.setting}")
-    print(
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {len(ratios)} pairs of blocks of {steps} steps"
-    )
-    for name, seconds in (("trainer", trainer), ("bare loop", bare)):
-        print(f"{name:10} {np.median(seconds) / steps * 1e3:.2f} ms per step (median)")
-    print(f"ratio      {np.median(ratios):.4f} (median), 95 % interval {interval.low:.4f} to {interval.high:.4f}")
-    identity = {"task": cfg.task, "setting": job.setting, "series": job.series, "pairs": len(ratios), "steps": steps}
-    found = {"ratio": float(np.median(ratios)), "low": float(interval.low), "high": float(interval.high)}
-    check.write(identity | found | {"trainer_seconds": trainer.tolist(), "bare_seconds": bare.tolist()})
+    norms = {"trainer": job.norm}
+    if cfg.task == "language_model":
+        norms = {f"trainer, {impl}": replace(job.norm, impl=impl) for impl in ("eager", "fused")}
+    return {name: partial(trainer_seconds, norm) for name, norm in norms.items()} | {BARE: bare_seconds}
 
 
 def check_model(job: config.Job) -> None:

@@ -17,9 +17,10 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 
 CLOCKS = {"time", "datetime", "timeit"}
 TIME_READERS = {"train/clock.py"}
-# Synthetic data are drawn from a seed. Initialisers draw from a generator that their caller passes. The loggers draw
-# ids that must never repeat. Timings draw the number from which their orders follow, and record it.
-SYNTHETIC = ("data/synthetic/random_choices.py", "data/synthetic/shapes.py")
+# Synthetic data are drawn from a seed. Initialisers draw from a generator that their caller passes. The loggers, and
+# the processes of a run when they meet, draw ids that must never repeat. Timings draw the number from which their
+# orders follow, and record it.
+SYNTHETIC = {"data/synthetic/random_choices.py", "data/synthetic/shapes.py"}
 DRAWERS = {"train/randomness.py", "train/loggers.py", "train/distributed/group.py", "measure/processes.py", *SYNTHETIC}
 GIVEN_A_GENERATOR = {"models/init.py"}
 RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random", "torch.random"}

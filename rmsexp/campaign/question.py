@@ -99,7 +99,7 @@ class Question:
 
     @property
     def tuned_by(self) -> Metric:
-        """The metric by which rates are chosen. Raises: ConfigError unless it is the task's, on validation examples."""
+        """The metric by which rates are chosen. Raises: ConfigError unless it is on validation examples."""
         metric = self._metric("tune.by", self.content.tune.by or f"valid {self.target.metric}")
         if metric.split != "valid":
             raise config.ConfigError(f"tune.by={' '.join(metric)}: rates are chosen on the split valid only")
@@ -107,15 +107,16 @@ class Question:
 
     @property
     def score(self) -> Metric:
-        """The metric of the claims. Raises: ConfigError if it is not the task's, or on a split that has no scores."""
+        """The metric of the claims. Raises: ConfigError if it is on a split that has no scores."""
         metric = self._metric("final.score", self.content.final.score or f"{self.target.split} {self.target.metric}")
         if metric.split in ("train", score.INTERIM):
             raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
         return metric
 
     def _metric(self, key: str, words: str) -> Metric:
+        """Return a metric. Raises: ConfigError unless it is the task's or, where lower values are better, the loss."""
         split, _, name = words.partition(" ")
-        if name != self.target.metric:
+        if name != self.target.metric and not (name == "loss" and self.target.mode == "min"):
             expected = f"{self.target.split} {self.target.metric}"
             raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
         return Metric(split, name)

@@ -104,7 +104,7 @@ def print_verdicts(question: Question) -> None:
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
     """Return a verdict in one line. Differences of fractions are in percentage points."""
-    unit = "points" if names.scale_and_unit(metric)[1] else names.metric_label(metric)
+    unit = names.unit_of_difference(metric)
     interval = "" if math.isnan(verdict.low) else f" ({_signed(verdict.low)} to {_signed(verdict.high)})"
     difference = "" if math.isnan(verdict.difference) else f"{_signed(verdict.difference)}{interval} {unit}, "
     return f"{verdict.outcome}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {verdict.reason}"

@@ -94,11 +94,11 @@ def _notes(states: Sequence[State], times: dict[str, Timed], tuning: int) -> lis
 
 
 def is_tuning(folder: Path, records: Records, states: Sequence[State]) -> bool:
-    """Return whether all runs of a setting are pilot or tuning runs of campaigns. ``folder``: the setting's folder."""
+    """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
     runs = {
         state.campaign.root / job.folder
         for state in states
         for job in state.campaign.jobs
         if job.stage != "final" and folder == state.campaign.root / PurePosixPath(job.setting)
     }
-    return all(Path(run) in runs for run in records.runs["folder"])
+    return not records.runs.empty and all(Path(run) in runs for run in records.runs["folder"])

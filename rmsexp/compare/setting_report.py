@@ -20,7 +20,6 @@ from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots import p_sweep as p_plot
 from rmsexp.compare.plots import panels, setting_curves, unchanged
 from rmsexp.compare.plots import savings as savings_plot
-from rmsexp.compare.plots.panels import Setting
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.caveats import caveats
 from rmsexp.compare.records.load import Records
@@ -64,8 +63,8 @@ def write(
     """Write the report of one setting into the folder ``to``.
 
     A line for each missing config file, and for each timing record of another setting, is added to the ``problems`` of
-    the setting's records. If these records cannot be compared (see :func:`rmsexp.compare.comparison.check`), nothing is
-    written, and the reason is added there, too.
+    the setting's records. If its runs cannot be compared (see :func:`rmsexp.compare.comparison.check`), the reason is
+    added there, too, and the report has timings alone. Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
@@ -78,32 +77,48 @@ def write(
     records = settings[folder]
     records.problems.extend(_missing_configs(records))
     report = SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), to, records)
-    try:
-        comparison.check(records)
-    except ValueError as error:
-        records.problems.append(str(error))
+    comparable = _are_comparable(records)
+    timings = _timings_of(folder, records, timings)
+    if not comparable and timings.empty:
         return WrittenReport(report, None)
     to.mkdir(parents=True, exist_ok=True)
-    timings = _timings_of(folder, records, timings)
-    parts = list(_parts(folder, settings, timings))
-    drawn = panels.setting(records, quantities.recorded(records), setting_curves.LIMITS)
-    titles = {"curves": "Curves"} | {part.name: part.title for part in parts}
-    figures = ["curves", *_figures(records, parts)]
+    parts = list(_parts(folder, settings, timings) if comparable else _times(report.task, records.only([]), timings))
+    figures = _figures(report, parts)
+    numbers = {part.name: part.numbers for part in parts}
     report = replace(
         report,
-        charts=drawn.charts,
-        tests=next((part.numbers for part in parts if part.name == "paired"), report.tests),
-        summary=parts[0].numbers,
+        tests=numbers.get("paired", report.tests),
+        summary=numbers.get("summary", report.summary),
         tables={part.title: part.readable for part in parts},
-        sentences=findings.figure_1(records),
-        notes=caveats(records),
-        figures={titles[name]: str(to / f"{name}.png") for name in figures},
+        figures={part.title: str(to / f"{part.name}.png") for part in parts if part.name in figures},
     )
+    if comparable:
+        drawn = panels.setting(records, quantities.recorded(records), setting_curves.LIMITS)
+        figures = {"curves": partial(setting_curves.draw_setting, drawn)} | figures
+        report = replace(
+            report,
+            charts=drawn.charts,
+            sentences=findings.figure_1(records),
+            notes=caveats(records),
+            figures={"Curves": str(to / "curves.png")} | report.figures,
+        )
     for part in parts:
         atomic.write_atomic(to / f"{part.name}.csv", markup.csv(part.numbers))
     atomic.write_atomic(to / "report.md", markdown.setting(report, to))
     atomic.write_atomic(to / "tables.tex", markdown.latex(report))
-    return WrittenReport(report, pool.submit(_draw, drawn, _figures(records, parts), to))
+    return WrittenReport(report, pool.submit(_draw, figures, to))
+
+
+def _are_comparable(records: Records) -> bool:
+    """Return whether a setting has runs that can be compared; if its runs cannot be, add the reason to its problems."""
+    if records.runs.empty:
+        return False
+    try:
+        comparison.check(records)
+    except ValueError as error:
+        records.problems.append(str(error))
+        return False
+    return True
 
 
 def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +126,7 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     if timings.empty:
         return timings
     timings = timings[[Path(path).is_relative_to(folder) for path in timings["folder"]]]
-    task, setting = records.names
+    task, setting = (folder.parent.name, folder.name) if records.runs.empty else records.names
     is_own = (timings["task"] == task) & (timings["setting"] == setting)
     foreign = timings.loc[~is_own, ["folder", "task", "setting"]].drop_duplicates()
     records.problems.extend(
@@ -121,10 +136,9 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     return timings[is_own]
 
 
-def _draw(drawn: Setting, figures: dict[str, Callable[[], Figure]], to: Path) -> None:
+def _draw(figures: dict[str, Callable[[], Figure]], to: Path) -> None:
     """Write the figures of a setting that have changed, as PNG, which takes most of the time of a report."""
-    curves: dict[str, Callable[[], Figure]] = {"curves": partial(setting_curves.draw_setting, drawn)}
-    for name, draw in (curves | figures).items():
+    for name, draw in figures.items():
         unchanged.write(draw, to / name)
 
 
@@ -136,7 +150,7 @@ def _missing_configs(records: Records) -> list[str]:
 
 
 def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of the setting in ``folder``, without those for which it has no data.
+    """Yield the tables of the setting in ``folder``, which has runs, without those for which it has no data.
 
     The table of learning rates covers several settings. It is yielded for the first of them only.
     """
@@ -151,13 +165,7 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
     published = versus_paper.table(records)
     if len(published):
         yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
-    for number, savings in enumerate(savings_table.tables(records, timings), 1):
-        name = "saving" if number == 1 else f"saving_{number}"
-        cells = savings_table.readable(savings.numbers, task)
-        yield Part(name, savings.title, savings.numbers, cells, tuple(savings.caption))
-    timed = savings_table.timing_table(timings)
-    if len(timed):
-        yield Part("timings", "Timing records", timed, timed)
+    yield from _times(task, records, timings)
     shown = quantities_table.table(records)
     yield Part("quantities", quantities_table.title(records), shown, quantities_table.readable(shown, records))
     goal = time_to_target.level(records)
@@ -174,6 +182,17 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
         yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
 
 
+def _times(task: str, records: Records, timings: pd.DataFrame) -> Iterator[Part]:
+    """Yield the tables of times of a setting, and the list of its timing records."""
+    for number, savings in enumerate(savings_table.tables(records, timings), 1):
+        name = "saving" if number == 1 else f"saving_{number}"
+        cells = savings_table.readable(savings.numbers, task)
+        yield Part(name, savings.title, savings.numbers, cells, tuple(savings.caption))
+    timed = savings_table.timing_table(timings)
+    if len(timed):
+        yield Part("timings", savings_table.RECORDS, timed, timed)
+
+
 def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
     """Return the settings that differ from this one at most in the learning rate, and whose records can be compared.
 
@@ -188,12 +207,9 @@ def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[P
     return family
 
 
-def _figures(records: Records, parts: list[Part]) -> dict[str, Callable[[], Figure]]:
-    """Return functions that draw the figures for which there are data, by file name without suffix.
-
-    The curves are not among them; :func:`rmsexp.compare.comparison.draw` draws these. ``parts``: the tables.
-    """
-    task, setting = records.names
+def _figures(report: SettingReport, parts: list[Part]) -> dict[str, Callable[[], Figure]]:
+    """Return functions that draw the figures of tables, by file name without suffix. ``parts``: the tables."""
+    task, setting = report.task, report.setting
     figures: dict[str, Callable[[], Figure]] = {}
     for part in parts:
         if part.caption:
@@ -201,5 +217,5 @@ def _figures(records: Records, parts: list[Part]) -> dict[str, Callable[[], Figu
             figures[part.name] = partial(savings_plot.draw, part.numbers, task, title, list(part.caption))
         if part.name == "p":
             title = f"{task}, {setting}: the fraction of units p"
-            figures["p"] = partial(p_plot.draw, part.numbers, records, title)
+            figures["p"] = partial(p_plot.draw, part.numbers, report.records, title)
     return figures

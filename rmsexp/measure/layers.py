@@ -15,7 +15,7 @@ from rmsexp import norms
 from rmsexp.machine_lock import measuring
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
-from rmsexp.measure.peers import compiled, of_libraries, operators
+from rmsexp.measure.peers import ADDITIONS, LAYERS, compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import Identity
@@ -75,17 +75,17 @@ def measure(
     report: Callable[[str], None],
     own: Sequence[norms.Norm] = (),
     *,
-    peers: bool = False,
+    peers: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether they
-    are compared with those of :mod:`rmsexp.measure.peers`.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: as in
+    :func:`norm_cases`.
     """
-    cases = partial(CASES[what], peers=True) if peers else CASES[what]
+    cases = CASES[what] if peers is None else partial(CASES[what], peers=peers)
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
             for case in cases(shape, dtype, device, own):
@@ -128,14 +128,19 @@ def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
 
 
 def norm_cases(
-    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), *, peers: bool = False
+    shape: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    own: Sequence[norms.Norm] = (),
+    *,
+    peers: Callable[[str], None] | None = None,
 ) -> list[Case]:
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
     residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. Of the norms ``own``, those that act on weights only have no layer. ``peers`` adds the layers of other
-    libraries, and compiled layers.
+    two. Of the norms ``own``, those that act on weights only have no layer. With ``peers`` there are compiled layers
+    and layers of other libraries, too; it is called with a line for each of them that cannot be timed.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -150,15 +155,19 @@ def norm_cases(
     layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
     normalisers = {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
     layers |= {name: layer for name, layer in normalisers.items() if not isinstance(layer, Identity)}
-    if peers:
-        layers |= of_libraries(features, device) | compiled(layers)
     x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
+    addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)
+    libraries = (LAYERS, ADDITIONS) if device.type == "cuda" else ({}, {})
+    if peers is not None:
+        layers |= of_libraries(libraries[0], (x,), gradient, peers) | compiled(layers)
     both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
     forward = {"copy": LayerPass(torch.clone, x), **{name: LayerPass(layer, x) for name, layer in layers.items()}}
-    addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
     functions = _additions({name: layer for name, layer in layers.items() if not name.endswith("compiled")}, addend)
-    functions |= compiled(functions) if peers else {}
+    if peers is not None:
+        fused = of_libraries(libraries[1], (x, addend), gradient, peers)
+        functions |= compiled(functions) | {name: partial(layer, addend) for name, layer in fused.items()}
+        layers |= fused
     added = {
         name: LayerPass(add, x, (gradient, gradient), [addend, *layers[name.removesuffix(", apart")].parameters()])
         for name, add in functions.items()

@@ -33,7 +33,8 @@ class Sizes:
     where the norms of a sublayer f are: "pre", ``x + f(N(x))``; "post", ``N(x + f(x))``; "sandwich",
     ``x + N(f(N(x)))``. With "pre" and "sandwich" there is one more norm at the end. ``qk_norm``: whether the queries
     and keys of each head are normalised, before their rotation; the heads share gain and shift. ``tied``: whether the
-    embedding is also the output matrix.
+    embedding is also the output matrix. ``embedding_scale``: whether embedded tokens are multiplied by a trained number
+    that starts at ``sqrt(width)``, which gives them a standard deviation of 1 (Zhu et al. 2025, for DyT).
 
     Raises: ValueError if a value is out of range, or if sizes do not divide each other.
     """
@@ -47,6 +48,7 @@ class Sizes:
     placement: str = "pre"
     qk_norm: bool = False
     tied: bool = True
+    embedding_scale: bool = False
 
     def __post_init__(self) -> None:
         for key in ("width", "heads", "kv_heads", "inner"):
@@ -87,6 +89,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.embedding = nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
+        scale = torch.full((1,), sizes.width**0.5)
+        self.embedding_scale = nn.Parameter(scale) if sizes.embedding_scale else None
         self.layers = nn.ModuleList(Layer(norm, f"layers.{i}", sizes) for i in range(sizes.layers))
         self.end = norm.value("end", sizes.width) if sizes.placement != "post" else None
         self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
@@ -98,6 +102,8 @@ class LanguageModel(nn.Module):
         """
         start = 0 if cache is None else cache.tokens
         x, addend = F.embedding(tokens, self.embedding), None
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
         rotation = rotations(start, tokens.shape[1], self.sizes.head_width, x)
         for i, layer in enumerate(self.layers):
             past = cache.layers[i] if cache is not None and cache.tokens else None

@@ -110,7 +110,8 @@ class Normaliser(nn.Module):
     @property
     def effective_gain(self) -> Tensor | None:
         """The gain: ``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
-        weight = self.weight  # modules look parameters up slowly
+        # a module finds a parameter slowly by its attribute; a weight with a parametrisation is no parameter
+        weight = self._parameters["weight"] if "weight" in self._parameters else self.weight  # noqa: SIM401
         if weight is None or not self.gain_offset:
             return weight
         return weight.to(compute_dtype(weight.dtype)) + self.gain_offset

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -72,11 +72,16 @@ class PerExampleNorm(Normaliser):
         super().__init__(
             shape, gain=gain, shift=shift, maps=maps, initial_gain=initial_gain, device=device, dtype=dtype
         )
+        self._forms: dict[torch.dtype, kernels.Form] = {}  # of rows, by dtype; to make one takes 3 % of a small norm
         self.normalized_shape = shape
         self.eps = eps
         self.dims = len(shape if axes is None else axes)  # number of normalised axes
         self._units = math.prod(shape)
         self.impl = impl
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self.__dict__.get("_forms", {}).clear()  # they depend on eps, and on attributes of subclasses
 
     @property
     def axes(self) -> tuple[int, ...] | None:
@@ -135,7 +140,7 @@ class PerExampleNorm(Normaliser):
         if addend is None or hooked or not self._fuses_addition(x, addend):
             return super().add(x, addend, mask)
         self.check_input(x)
-        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
+        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self._form(x))
 
     def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
         """Return whether one operator can compute both. Under autocast, the addend has lower precision than ``x``."""
@@ -154,7 +159,7 @@ class PerExampleNorm(Normaliser):
         return height * width if self.dims == 2 else channels * height * width
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
-        form = self.form(self.units(x), x.dtype)
+        form = self._form(x)
         if self.maps or self.dims == 1:
             return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
         gain, shift = (
@@ -164,6 +169,14 @@ class PerExampleNorm(Normaliser):
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         return kernels.Form(self.kind, n, True, self._eps(dtype))
+
+    def _form(self, x: Tensor) -> kernels.Form:
+        """Return the form for this input."""
+        if self.maps or torch.compiler.is_compiling():  # a compiled layer would be compiled again when forms change
+            return self.form(self.units(x), x.dtype)
+        if x.dtype not in self._forms:
+            self._forms[x.dtype] = self.form(self._units, x.dtype)
+        return self._forms[x.dtype]
 
     def _eps(self, dtype: torch.dtype) -> float:
         """Return the eps for input of this dtype."""

@@ -5,7 +5,9 @@ influence, there are no axes to choose, and a recurrence applies the same functi
 and shift have one value per channel, as those of other norms; alpha and the offset are single numbers everywhere.
 
 Both papers start alpha at 0.5. For LLaMA, the code of DyT starts it at 0.2 to 0.8 before attention and at 0.05 to 0.2
-elsewhere, depending on the size; here all sites start alike.
+elsewhere, depending on the size; here all sites start alike. In language models, the paper of DyT also multiplies the
+embedded tokens by a trained number that starts at the root of the width: a pointwise function does not enlarge small
+activations as a norm does. The pair files of ``language_model`` set ``model.embedding_scale`` for both functions.
 """
 
 from __future__ import annotations

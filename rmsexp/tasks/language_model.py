@@ -21,7 +21,8 @@ from rmsexp.data.files import digest_of_contents
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.models.noise import Noise
-from rmsexp.norms import Norm
+from rmsexp.norms import Norm, Site
+from rmsexp.norms.base import Identity
 from rmsexp.norms.batch import BatchNormOptions
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.train.distributed.group import each
@@ -145,7 +146,10 @@ class Task:
             raise ValueError(
                 "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted"
             )
-        return LanguageModel(norm, self.vocabulary, self.config.model).to(self.device)
+        size = self.config.model
+        if size.qk_norm and isinstance(norm.normaliser(Site("attention.query", size.head_width)), Identity):
+            raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} does not act on activations")
+        return LanguageModel(norm, self.vocabulary, size).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)

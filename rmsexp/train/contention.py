@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +25,10 @@ from rmsexp.train.probe import Times, probe
 SPIKE, RECENT, FEWEST = 2.0, 50, 5
 
 
-def _schedstat() -> dict[str, tuple[int, int]]:
-    """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of this process."""
+def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
+    """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of these processes."""
     times = {}
-    for path in Path("/proc/self/task").glob("*/schedstat"):
+    for path in (path for process in processes for path in Path(f"/proc/{process}/task").glob("*/schedstat")):
         try:
             ran, waited, _ = path.read_text().split()
         except (OSError, ValueError):  # the thread has ended
@@ -67,10 +67,13 @@ class Contention:
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
+    ``processes``: the ids of the processes that do the work; by default, it is this one.
     """
 
-    def __init__(self, device: torch.device, shared: bool = False) -> None:
-        self._shared = shared
+    def __init__(
+        self, device: torch.device, shared: bool = False, processes: Collection[int | str] = ("self",)
+    ) -> None:
+        self._shared, self._processes = shared, processes
         self.own_pids = {os.getpid()}  # of the run's processes on this machine
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
@@ -87,13 +90,13 @@ class Contention:
     def watch(self) -> Iterator[None]:
         """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown."""
         try:
-            threads, machine = _schedstat(), _machine()
+            threads, machine = _schedstat(self._processes), _machine()
         except (OSError, ValueError, IndexError):
             self._readable = False
             yield
             return
         yield
-        for thread, (ran, waited) in _schedstat().items():
+        for thread, (ran, waited) in _schedstat(self._processes).items():
             before = threads.get(thread, (0, 0))
             self._ran += ran - before[0]
             self._waited += waited - before[1]

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import paragraphs, table
+from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
+from rmsexp import record
 from rmsexp.campaign import cost, plan
 from rmsexp.compare.records.campaigns import Campaign, State
+from rmsexp.compare.records.time_states import run_state
 from rmsexp.compare.tables import formats
+from rmsexp.readers import read_json
 
 STAGES = ("pilot", "tune", "final")
 
@@ -25,7 +28,8 @@ def runs_and_seconds(evidence: Evidence) -> str:
     return paragraphs(
         table(rows),
         "Runs are those of pilot + tuning + final. At least: without an extension of the grid, and with the seeds of "
-        "the first look. Seconds are means over the finished runs of a stage, uncontended.",
+        "the first look. Seconds are means over the finished runs of a stage, without the time for which their threads "
+        "waited for a core, so those of contended runs are estimates.",
     )
 
 
@@ -39,7 +43,10 @@ def _row(state: State) -> dict[str, str]:
     for stage, name in (("tune", "tuning"), ("final", "final")):
         of_stage = [seconds[job] for job in ended if job.stage == stage and state.results[job].status == "finished"]
         row[f"a {name} run"] = f"{statistics.fmean(of_stage):.0f} s" if of_stage else formats.NO_VALUE
-    return row | {"all runs done": f"{sum(seconds.values()) / 3600:.1f} h"}
+    row["all runs done"] = f"{sum(seconds.values()) / 3600:.1f} h"
+    sessions = [read_json(campaign.root / job.folder / record.RUN)["sessions"] for job in ended]
+    row["machine"] = "; ".join(sorted({processor(session, session["threads"]) for run in sessions for session in run}))
+    return row | {"time state": counted(map(run_state, sessions))}
 
 
 def _least(campaign: Campaign) -> list[int]:

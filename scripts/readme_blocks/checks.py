@@ -13,18 +13,20 @@ import verdict_power
 
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import listed, machine, not_recorded, paragraphs, plural, sentences, table
-from rmsexp.compare.records.ratios import paired_ratio
+from readme_blocks.text import counted, listed, machine, not_recorded, paragraphs, plural, sentences, table
+from rmsexp.compare.records.ratios import over_processes, paired_ratio
+from rmsexp.compare.records.time_states import time_state
+from rmsexp.compare.records.timing_records import replication
+from rmsexp.compare.tables import formats
 
 MODELS = {
     "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",
     "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
-OVERHEAD = "python scripts/trainer_overhead.py --pairs 30 norm=none model.dropout=0 model.noise=0"
-OVERHEAD_LM = (
-    "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms norm.impl=fused threads=1"
-)
+SINGLE = replication(1)
+OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
+OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
 JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
 
 
@@ -177,10 +179,9 @@ def report_at_size(evidence: Evidence) -> str:
             for size in results["sizes"]
             for name, found in size["reports"].items()
         ]
-        state = content["session"]["contention"]["state"]
         runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
-        head = f"At commit {commit_of(content)}, {runs} (time state: {state}):"
-        return paragraphs(head, table(rows))
+        how = f"each measured once, on {machine(content)}, time state {time_state(content['session'])}"
+        return paragraphs(f"At commit {commit_of(content)}, {runs}, {how}:", table(rows))
 
     return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
 
@@ -196,7 +197,9 @@ def distributed_throughput(evidence: Evidence) -> str:
                 rows[-1][f"throughput of {name}"] = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
             rows[-1]["communication, share of a step"] = f"{100 * task['communication_share']:.0f} %"
             rows[-1]["time state"] = ", ".join(sorted({one["state"] for one in task["repetitions"]}))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
+        repetitions, rounds = (content["results"][name] for name in ("repetitions", "rounds"))
+        how = f"Interleaved, {plural(repetitions, 'repetition')} in processes of their own, {rounds} rounds in each."
+        return paragraphs(table(rows), sentences(how, f"{machine(content)}, commit {commit_of(content)}."))
 
     command = "python scripts/distributed_throughput.py --results results"
     return newest(evidence, "distributed_throughput", command, describe)
@@ -216,18 +219,19 @@ def commit_of(content: Mapping[str, Any]) -> str:
 
 
 def trainer_overhead(evidence: Evidence) -> str:
-    """How much longer the trainer takes than a plain loop: a row per record, also of the language model."""
+    """How much longer the trainer takes than a plain loop: a row per record and loop, also of the language model."""
     found = evidence.all_checks("trainer_overhead")
     rows = [
         {
             "run": f"`{content['command'].partition('trainer_overhead.py ')[2]}`",
-            "time with the trainer / with a plain loop (95 % interval)": "{ratio:.3f} ({low:.3f} to {high:.3f})".format(
-                **content["results"]
-            ),
-            "machine": evidence.link(machine(content["session"]), folder),
-            "time state": content["session"]["contention"]["state"],
+            "loop": loop,
+            **_loop_speed(content["results"], loop),
+            "machine": evidence.link(machine(content), folder),
+            "method": f"{len(seconds)} rounds of blocks of {content['results']['steps']} steps, {SINGLE}",
+            "time state": time_state(content["session"]),
         }
         for folder, content in found.items()
+        for loop, seconds in content["results"]["seconds"].items()
     ]
     tasks = {content["results"]["task"] for content in found.values()}
     missing = [] if tasks - {"language_model"} else [not_recorded(OVERHEAD)]
@@ -235,11 +239,23 @@ def trainer_overhead(evidence: Evidence) -> str:
     return paragraphs(table(rows) if rows else "", *missing)
 
 
+def _loop_speed(results: Mapping[str, Any], loop: str) -> dict[str, str]:
+    """Return the speed of a loop, and its time relative to that of the plain loop, which is the last one."""
+    seconds, tokens = results["seconds"], results["tokens_per_step"]
+    step = float(np.median(seconds[loop])) / results["steps"]
+    *_, plain = seconds.values()
+    return {
+        "ms per step (median)": f"{1000 * step:.1f}",
+        "tokens per second": f"{tokens / step:,.0f}" if tokens else formats.NO_VALUE,
+        "time / that of the plain loop (95 % interval)": formats.ratio(paired_ratio(seconds[loop], plain)),
+    }
+
+
 def commits(evidence: Evidence) -> str:
     """Speed-ups between commits: a row per record."""
     rows = []
     for folder, content in evidence.all_checks("compare_commits").items():
-        results, session = content["results"], content["session"]
+        results = content["results"]
         speed_ups = [
             paired_ratio(results["seconds"]["before, eager"], results["seconds"][name])
             for name in ("after, eager", "after, fused")
@@ -251,7 +267,9 @@ def commits(evidence: Evidence) -> str:
                 "commits": f"{results['before'][:7]} to {results['after'][:7]}",
                 "speed-up of eager steps": eager,
                 "speed-up of fused steps": fused,
-                "machine": evidence.link(machine(session), folder),
+                "machine": evidence.link(machine(content), folder),
+                "method": f"interleaved, {len(results['seconds']['before, eager'])} rounds, {SINGLE}",
+                "time state": time_state(content["session"]),
             }
         )
     command = "python scripts/compare_commits.py 127c228 HEAD -- task=rnnsearch norm=rms scale=small threads=1"
@@ -268,13 +286,16 @@ def _speeds(evidence: Evidence) -> str:
     for folder, content in evidence.all_checks("joeynmt_speed").items():
         results = content["results"]
         ours, theirs = (np.array(results[name]) for name in ("rmsexp", "joeynmt"))
+        ratio = over_processes(ours / theirs)
         rows.append(
             {
                 "model": MODELS[results["model"]],
                 "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
                 "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
-                "ratio of medians": f"{np.median(ours) / np.median(theirs):.2f}",
-                "machine": evidence.link(machine(content["session"] | {"threads": results["threads"]}), folder),
+                "ratio (95 % interval over rounds)": f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                "machine": evidence.link(machine(content), folder),
+                "method": f"interleaved, {len(ours)} rounds in processes of their own",
+                "time state": counted(results["time_states"]),
             }
         )
     return table(rows) if rows else ""
@@ -289,7 +310,9 @@ def _scores(evidence: Evidence) -> str:
             "minutes of training": listed(
                 f"{content['results'][name]['minutes']:.1f} ({name})" for name in ("rmsexp", "joeynmt")
             ),
-            "machine": evidence.link(machine(content["session"]), folder),
+            "machine": evidence.link(machine(content), folder),
+            "method": "one run of each",
+            "time state of the run with rmsexp": content["results"]["rmsexp"]["time_state"],
         }
         for folder, content in evidence.all_checks("joeynmt_bleu").items()
     ]
@@ -297,13 +320,14 @@ def _scores(evidence: Evidence) -> str:
 
 
 def words(evidence: Evidence) -> str:
-    """Training speeds of tasks whose predictions are tokens: a row per record."""
+    """Training speeds in predictions per second: a row per record."""
     rows = [
         {
             "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
-            "tokens per second": f"{_speed(content['results']):,.0f}",
-            "machine": evidence.link(machine(content["session"]), folder),
-            "time state": content["session"]["contention"]["state"],
+            "per second": f"{_speed(content['results']):,.0f} {content['results']['predictions']}",
+            "machine": evidence.link(machine(content), folder),
+            "method": f"{len(content['results']['seconds'])} steps, {SINGLE}",
+            "time state": time_state(content["session"]),
         }
         for folder, content in evidence.all_checks("words_per_second").items()
     ]
@@ -331,8 +355,9 @@ def timing_power(evidence: Evidence) -> str:
             f"With equal models the interval contained the ratio 1 in {texts['equal']}. With a model that idles for "
             f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
             f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
-            f"width of the intervals was {np.median(widths):.3f}.",
-            f"The command was `{content['command']}`, on {machine(content['session'])}, commit {commit_of(content)}.",
+            f"width of the intervals was {np.median(widths):.3f}. Time states of the trials: "
+            f"{counted([trial['time_state'] for trial in trials])}.",
+            f"The command was `{content['command']}`, on {machine(content)}, commit {commit_of(content)}.",
         )
 
     return newest(evidence, "timing_power", "python scripts/timing_power.py", describe)
@@ -392,6 +417,6 @@ def neighbours(evidence: Evidence) -> str:
             states = [run["contention"]["state"] for run in runs if run["kind"] == kind]
             rows.append({"neighbour": kind.replace("_", " "), "runs": str(len(states))})
             rows[-1]["marked as contended"] = str(states.count("contended"))
-        return paragraphs(table(rows), f"{machine(content['session'])}, commit {commit_of(content)}.")
+        return paragraphs(table(rows), f"{machine(content)}, commit {commit_of(content)}.")
 
     return newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)

@@ -63,9 +63,17 @@ class Evidence:
         found = {path.parent: read_json(path) for path in self.reference.glob(f"*/checks/{name}[0-9]*/check.json")}
         return dict(sorted(found.items(), key=lambda item: _started(item[1]), reverse=True))
 
-    def benchmarks(self, what: str) -> dict[str, dict[str, Any]]:
-        """Return the newest benchmark of layers on each machine, by place, the newest first."""
-        return self._newest(f"*/bench/{what}[0-9]*/bench.json")
+    def benchmarks(self, what: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the benchmarks of layers by the newest code on each machine, by place; the newest come first."""
+        contents = [
+            (self.place(path), read_json(path)) for path in self.reference.glob(f"*/bench/{what}[0-9]*/bench.json")
+        ]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for place, content in sorted(contents, key=lambda item: _started(item[1]), reverse=True):
+            same = found.setdefault(place, [])
+            if not same or content["session"]["code"] == same[0]["session"]["code"]:
+                same.append(content)
+        return found
 
     def _newest(self, pattern: str) -> dict[str, dict[str, Any]]:
         found = [(self.place(path), read_json(path)) for path in self.reference.glob(pattern)]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import machine, paragraphs, sentences
+from readme_blocks.text import machine, paragraphs, plural, sentences
 from rmsexp import bench
-from rmsexp.compare.records import benchmarks
-from rmsexp.compare.records.benchmarks import Measured
+from rmsexp.compare.records import benchmarks, timing_records
+from rmsexp.compare.records.benchmarks import Measured, Summary
+from rmsexp.compare.records.comparable import FEWEST_ROUNDS
+from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.compare.tables import markup
 
@@ -20,14 +28,46 @@ def recurrences(evidence: Evidence) -> str:
 
 
 def _tables(evidence: Evidence, what: str) -> str:
-    """Return the tables of ratios over all shapes of the newest record on each machine."""
+    """Return the tables of ratios over all shapes of the newest record on each machine, and over repeated records."""
     parts = []
-    for place, content in evidence.benchmarks(what).items():
-        stored = content["measurements"]
+    for place, contents in evidence.benchmarks(what).items():
+        newest = contents[0]
+        stored = newest["measurements"]
         measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in stored]
-        contended = [benchmarks.heading(case) for case in stored if case["contention"]["state"] != "clear"]
-        doubt = f"Other work slowed these measurements: {'; '.join(contended)}." if contended else ""
+        unclear = "; ".join(benchmarks.heading(case) for case in stored if benchmarks.contention(case))
+        state = f"Time state: clear, except {unclear}." if unclear else "Time state: clear."
+        where = f"{machine(newest)} (`{place}`)"
         for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
-            title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {machine(content['session'])} (`{place}`)."
-            parts += [sentences(title, doubt), markup.markdown(table)]
+            title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {where}."
+            parts += [sentences(title, _method(stored), state), markup.markdown(table)]
+        if len(contents) > 1:
+            summary = bench.SUMMARIES[what][0]
+            title = (
+                f"**{summary.passes.capitalize()}, {len(contents)} such measurements**, {where}: medians of the ratios"
+            )
+            parts += [f"{title} (lowest to highest).", markup.markdown(_medians(summary, contents))]
     return paragraphs(*parts)
+
+
+def _method(stored: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the cases of a record were measured; intervals of few rounds are named as in reports of steps."""
+    rounds = [len(times) for case in stored for times in case["seconds"].values()]
+    least, most = min(rounds), max(rounds)
+    counts = plural(least, "round") if least == most else f"{least} to {most} rounds"
+    few = f"; intervals of fewer than {FEWEST_ROUNDS} rounds are less reliable" if least < FEWEST_ROUNDS else ""
+    return f"Interleaved, {counts}, {timing_records.replication(1)}{few}."
+
+
+def _medians(summary: Summary, contents: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return a row for each shape: the medians of the ratios that several records have found, and their ranges."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for case in (case for content in contents for case in content["measurements"] if case["passes"] == summary.passes):
+        columns = ratios.setdefault(case["shape"], {})
+        for layer, reference in summary.pairs:
+            ratio = paired_ratio(case["seconds"][layer], case["seconds"][reference]).ratio
+            columns.setdefault(f"{layer} / {reference}", []).append(ratio)
+    return pd.DataFrame(
+        {"shape": shape}
+        | {name: f"{np.median(found):.3f} ({min(found):.3f} to {max(found):.3f})" for name, found in columns.items()}
+        for shape, columns in ratios.items()
+    )

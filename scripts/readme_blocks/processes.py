@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from typing import Any
 
 import distributed_equality
+import forked_run
 
 from readme_blocks.checks import commit_of, newest, remained
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import paragraphs, plural, sentences, table, tasks
+from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 
 Run = Mapping[str, Any]  # what the check found for a task and a norm
 
@@ -23,19 +25,22 @@ def equality(evidence: Evidence) -> str:
         errors = [line for run in runs for lines in run["errors"].values() for line in lines]
         norms = " and ".join(dict.fromkeys(f"`{run['norm']}`" for run in runs))
         models = {run["task"]: " ".join(run["model"]) for run in runs}
+        is_demo = results.get("scale") == "demo"  # older records have smaller models
         return paragraphs(
             sentences(
                 f"At commit {commit_of(content)}, runs of {results['steps']} steps with {norms} were done for "
-                f"{tasks(models)}, on {', '.join(map(str, sizes))} processes, and once more killed at every tenth step "
-                f"and continued with another number. {remained(errors)} in parameters, buffers, optimiser and metrics.",
+                f"{tasks(models)}, on {', '.join(map(str, sizes))} processes, and once more killed or stopped at every "
+                f"tenth step and continued with another number. {remained(errors)} in parameters, buffers, optimiser "
+                "and metrics.",
                 _kills(runs),
-                "All models are far smaller than those of `scale=demo`:",
+                "These keys differ from `scale=demo`:" if is_demo else "All models are far smaller than the demo's:",
             ),
             "\n".join(f"- `{task}`: `{words}`" for task, words in models.items()),
-            "Relative differences of the training loss from that of one process, in means over three steps:",
+            "Relative differences of the training loss. For one step, each step of the exact run is repeated with "
+            "`reduce=fast`, and the loss of the next step is compared. For a run, means over three steps are compared "
+            "with those of the run on one process:",
             table([_differences(run) for run in runs]),
-            f"With `reduce=fast`, {_over(runs, 'fast')} of {len(runs)} exceed "
-            f"{distributed_equality.LARGEST_LOSS_DIFFERENCE}, with changed weights {_over(runs, 'changed')}.",
+            _over(runs),
         )
 
     command = "python scripts/distributed_equality.py --results results"
@@ -46,11 +51,13 @@ def hang(evidence: Evidence) -> str:
     """How a run ended of which a process did not answer."""
 
     def describe(content: Mapping[str, Any]) -> str:
-        results = content["results"]
+        results, grace = content["results"], forked_run.GRACE_SECONDS
+        seconds = results["seconds"]
         return (
             f"At commit {commit_of(content)}, one of two processes was stopped without ending it (SIGSTOP). The run "
-            f"ended after {results['seconds']:.0f} s, with its last complete step saved, and was continued by one "
-            f"process. {remained(results['errors'])} to an undisturbed run."
+            f"ended after {seconds:.0f} s: process 0 after {seconds - grace:.0f} s, with its last complete step saved, "
+            f"and the stopped process {grace} s later, because this check, like torchrun, waits so long between "
+            f"SIGTERM and SIGKILL. One process continued it. {remained(results['errors'])} to an undisturbed run."
         )
 
     command = "python scripts/distributed_equality.py --hang --results results"
@@ -58,18 +65,36 @@ def hang(evidence: Evidence) -> str:
 
 
 def _kills(runs: list[Run]) -> str:
+    """Return how often processes were killed and stopped, and what followed. Older records lack ``from_step``."""
     kills = [kill for run in runs for kill in run["kills"]]
-    of_first = sum(kill["rank"] == 0 for kill in kills)
+    killed = [kill for kill in kills if kill["signum"] == signal.SIGKILL]
+    of_first = sum(kill["rank"] == 0 for kill in killed)
+    others = [kill for kill in killed if kill["rank"] > 0 and "from_step" in kill]
     longest = max(kill["seconds"] for kill in kills)
-    return (
-        f"There were {plural(len(kills), 'kill')}, {of_first or 'none'} of them of process 0; all processes had ended "
-        f"at most {longest:.0f} s later."
+    return sentences(
+        f"SIGKILL was sent {plural(len(killed), 'time')}, {of_first or 'none'} of them to process 0, and SIGTERM, "
+        f"which stops all processes after the same step, {plural(len(kills) - len(killed), 'time')}. All processes had "
+        f"ended at most {longest:.0f} s later.",
+        f"After {sum(map(distributed_equality.continued_well, others))} of the {len(others)} SIGKILLs to other "
+        "processes, the run continued from its last completed step."
+        if others
+        else "",
     )
 
 
-def _over(runs: list[Run], kind: str) -> int:
-    limit = distributed_equality.LARGEST_LOSS_DIFFERENCE
-    return sum(max(run[f"{kind}_loss_differences"], default=0.0) > limit for run in runs)
+def _over(runs: list[Run]) -> str:
+    """Return in how many runs the largest difference exceeds the limit."""
+    counts, limit = [], distributed_equality.LARGEST_LOSS_DIFFERENCE
+    kinds = {
+        "fast_step": "after one step",  # older records lack it
+        "fast": "in runs with `reduce=fast`",
+        "changed": "with changed weights",
+    }
+    for kind, where in kinds.items():
+        measured = [run[key] for run in runs if run.get(key := f"{kind}_loss_differences")]
+        if measured:
+            counts.append(f"{sum(max(differences) > limit for differences in measured)} of {len(measured)} {where}")
+    return f"Above {limit} are {listed(counts)}."
 
 
 def _differences(run: Run) -> dict[str, str]:
@@ -77,9 +102,10 @@ def _differences(run: Run) -> dict[str, str]:
     return {
         "task": f"`{run['task']}`",
         "norm": f"`{run['norm']}`",
-        "`reduce=fast`, first three steps": _largest(fast[:1]),
-        "`reduce=fast`, largest of all": _largest(fast),
-        "weights changed by a unit in their last place, largest of all": _largest(changed),
+        "one step with `reduce=fast`, largest of all": _largest(run.get("fast_step_loss_differences", [])),
+        "run with `reduce=fast`, first three steps": _largest(fast[:1]),
+        "run with `reduce=fast`, largest of all": _largest(fast),
+        "run with weights changed by a unit in their last place, largest of all": _largest(changed),
     }
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from readme_blocks.evidence import TASKS, Evidence
-from readme_blocks.text import listed, paragraphs, plural, sentences, table
+from readme_blocks.text import listed, not_recorded, paragraphs, plural, sentences, table
 from rmsexp import record
 from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
@@ -20,6 +20,10 @@ from rmsexp.readers import read_json
 
 NORMS = ("none", "ln", "rms", "prms", "bn", "wn")
 EVERYWHERE = "bn+everywhere=True"
+LANGUAGE_MODEL = (
+    "python -m rmsexp -m task=language_model scale=small seed=0,1,2 data.root=~/data "
+    "norm=none,ln,rms,prms,bn,wn,l2,nonparametric_ln,mean_only_bn,dyt,derf"
+)
 
 
 class Runs(NamedTuple):
@@ -35,6 +39,8 @@ class Runs(NamedTuple):
         found = []
         for run in self.runs[self.runs["series"] == series].sort_values("seed").to_dict("records"):
             rows = self.evaluations(run["folder"], split)
+            if rows.empty:  # the run diverged before its first evaluation
+                continue
             last = rows[rows["step"] == rows["step"].max()]
             found.append(names.scale_and_unit(metric)[0] * float(last[metric].iloc[0]))
         return found
@@ -189,7 +195,32 @@ def reading(evidence: Evidence) -> str:
         for kind in ("image", "caption"):
             heading = f"Flickr8k, {kind} R@1, R@5, R@10 in % (mean rank) at step {retrieval.steps}"
             rows[-1][heading] = _recalls(retrieval, series, kind)
-    return paragraphs(table(rows), sentences(*_chance(reader), *_chance(retrieval)))
+    chance = [f"By chance: {note}" for runs in (reader, retrieval) for note in _notes(runs, "chance", "retrieval")]
+    return paragraphs(table(rows), sentences(*chance))
+
+
+def language_model(evidence: Evidence) -> str:
+    """A row per norm: loss and bits per byte on the test text, as mean and range of the seeds."""
+    runs = of_task(evidence, "language_model")
+    if runs is None:
+        return not_recorded(LANGUAGE_MODEL)
+    finished = runs._replace(runs=runs.runs[runs.runs["status"] == "finished"])
+    rows = []
+    for series in names.in_order(runs.runs["series"]):
+        losses, bits = (finished.values(series, metric, "test") for metric in ("loss", "bits_per_byte"))
+        row = {"norm": names.label(series), f"nats per token at step {runs.steps}": _mean_and_range(losses)}
+        row["bits per byte"] = _mean_and_range(bits)
+        rows.append(row | {"finished runs": f"{len(losses)} of {(runs.runs['series'] == series).sum()}"})
+    return paragraphs(
+        table(rows),
+        sentences(
+            "Means of the test text over the finished runs (lowest to highest).", *_notes(runs, "unigram entropy")
+        ),
+    )
+
+
+def _mean_and_range(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else formats.NO_VALUE
 
 
 def _error(runs: Runs, series: str) -> str:
@@ -206,10 +237,10 @@ def _recalls(runs: Runs, series: str, kind: str) -> str:
     return f"{', '.join(f'{np.mean(values):.1f}' for values in recalls)} ({np.mean(rank):.0f})"
 
 
-def _chance(runs: Runs) -> list[str]:
-    """Return what the runs say about chance, as sentences."""
+def _notes(runs: Runs, *keys: str) -> list[str]:
+    """Return those of the notes with these keys that the runs have, each with a full stop."""
     notes = read_json(Path(runs.runs["folder"].iloc[0], record.RUN))["notes"]
-    return [f"By chance: {notes[key]}." for key in ("chance", "retrieval") if key in notes]
+    return [f"{notes[key]}." for key in keys if key in notes]
 
 
 def same_answers(evidence: Evidence, split: str, errors: Sequence[float]) -> str:

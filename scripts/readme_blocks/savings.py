@@ -14,7 +14,7 @@ import pandas as pd
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 from rmsexp.compare import paper
-from rmsexp.compare.records import comparable
+from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.comparable import FEWEST_ROUNDS, ratio
 from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
@@ -27,7 +27,7 @@ class Group(NamedTuple):
 
     Attributes:
         place: the folder of the machine.
-        machine: its name for people.
+        machine: its name for people, with its identity if the records have it.
         threads: the number of threads.
         torch: the versions of torch.
         records: the rows of each task's records, which are pooled.
@@ -63,7 +63,7 @@ def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list
         if not best:
             continue
         records = {task: rows[rows["folder"].isin(chosen.pooled["folder"])] for task, chosen in best.items()}
-        name = str(rows["processor"].iloc[0])
+        name = comparable.machine(rows.iloc[0].to_dict())
         torch = listed(sorted({str(chosen["torch"].iloc[0]) for chosen in records.values()}))
         processes, rounds = (
             {task: int(chosen.compared[column].min()) for task, chosen in best.items()}
@@ -99,10 +99,11 @@ def readme(evidence: Evidence) -> str:
         }
         for task, record in group.records.items()
     ]
+    states = listed(sorted({state for record in group.records.values() for state in record["time_state"]}))
     heading = (
-        f"Time saved per training step against LayerNorm, with 95 % intervals, at `scale=small` on "
-        f"{plural(group.threads, 'thread')} of {group.machine}, with norms of elementary operations "
-        "(`norm.impl=eager`)."
+        f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
+        f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
+        f"(`norm.impl=eager`), interleaved, time state {states}."
     )
     return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*_fused(group)))
 
@@ -112,7 +113,7 @@ def replication(group: Group) -> str:
     several = {task: count for task, count in group.processes.items() if count > 1}
     least, most = min(several.values(), default=1), max(several.values(), default=1)
     means = f"{plural(least, 'process') if least == most else f'{least} to {most} processes'}, with a t-interval over"
-    single = "from one process and not replicated: in another process it may differ by more than its interval."
+    single = f"from {timing_records.replication(1)}: another process may differ by more than the interval."
     if not several:
         return f"Each value is {single}"
     if len(several) == len(group.processes):
@@ -147,14 +148,15 @@ def timing_page(evidence: Evidence) -> str:
     return paragraphs(*parts, _common(found))
 
 
-def _heading(group: Group) -> str:
+def _heading(group: Group, impls: str = "`impl=eager`, ") -> str:
     threads = plural(group.threads, "thread")
     few = [task for task, rounds in group.rounds.items() if rounds < FEWEST_ROUNDS]
     doubt = f"The intervals of {tasks(few)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
     return sentences(
-        f"**{group.machine}, {threads}, `impl=eager`, torch {group.torch}** (`{group.place}`).",
+        f"**{group.machine}, {threads}, {impls}torch {group.torch}** (`{group.place}`).",
         replication(group),
         _method(group),
+        _time_state(group),
         doubt if few else "",
     )
 
@@ -165,9 +167,18 @@ def _method(group: Group) -> str:
     steps, series = (_range(rows[column]) for column in ("steps_per_block", "at_once"))
     dates = listed(sorted({str(started)[:10] for started in rows["started"]}))
     return (
-        f"A block has {steps} counted step{'s' if steps != '1' else ''}, and a process times {series} series. "
-        f"The records are of {plural(rows['code'].nunique(), 'version')} of the code, {dates}."
+        f"Timed interleaved: a block has {steps} counted step{'s' if steps != '1' else ''}, a process times {series} "
+        f"series. The records are of {plural(rows['code'].nunique(), 'version')} of the code, {dates}."
     )
+
+
+def _time_state(group: Group) -> str:
+    """Return the time state of the records, and what follows from it where it is not clear."""
+    states = {task: sorted(set(record["time_state"]) - {"clear"}) for task, record in group.records.items()}
+    doubtful = [f"{' and '.join(found)} on `{task}`" for task, found in states.items() if found]
+    if not doubtful:
+        return "The time state of all records is clear."
+    return f"The time state is {listed(doubtful)}, where other work may have slowed the steps."
 
 
 def _range(counts: pd.Series) -> str:
@@ -267,9 +278,8 @@ def fused(evidence: Evidence) -> str:
     """Fused and eager steps, relative to eager LayerNorm; fused norms relative to each other."""
     parts = []
     for group in groups(evidence, needed="rms+impl=fused"):
-        head = f"**{group.machine}, {plural(group.threads, 'thread')}, torch {group.torch}** (`{group.place}`)."
         rows = [_fused_row(task, record) for task, record in group.records.items()]
-        parts += [sentences(head, replication(group)), table(rows)]
+        parts += [_heading(group, impls=""), table(rows)]
     return paragraphs(*parts)
 
 

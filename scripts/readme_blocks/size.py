@@ -9,6 +9,7 @@ import data_at_size as measured
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import machine, not_recorded, paragraphs, sentences, table
+from rmsexp.compare.records.time_states import time_state
 
 COMMAND = "python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287"
 
@@ -19,7 +20,7 @@ def data_at_size(evidence: Evidence) -> str:
     if not found:
         return not_recorded(COMMAND)
     records = [
-        content["results"] | {"machine": machine(content["session"]), "contention": content["session"]["contention"]}
+        content["results"] | {"machine": machine(content), "state": time_state(content["session"])}
         for content in found.values()
     ]
     texts = sorted((one for one in records if "pairs" in one), key=lambda one: (one["subwords"], one["pairs"]))
@@ -28,7 +29,9 @@ def data_at_size(evidence: Evidence) -> str:
         table([_text(one) for one in texts]) if texts else "",
         sentences(*(_growth(kind, texts) for kind in measured.KINDS)),
         table([_images(one) for one in images]) if images else "",
-        sentences(*(f"Measured on {name}." for name in dict.fromkeys(one["machine"] for one in records))),
+        sentences(
+            *(f"Each size was measured once on {name}." for name in dict.fromkeys(one["machine"] for one in records))
+        ),
         *(_figure(path, evidence) for path in evidence.reference.glob(f"*/checks/{measured.NAME}.png")),
     )
 
@@ -44,7 +47,7 @@ def _text(record: dict[str, Any]) -> dict[str, str]:
         "MiB": f"{prepared['mebibytes']:,.0f}",
         "from what is stored, s": f"{cached['seconds']:.1f}",
         "MiB then": f"{cached['mebibytes']:,.0f}",
-        "time state": record["contention"]["state"],
+        "time state": record["state"],
     }
 
 
@@ -54,7 +57,7 @@ def _images(record: dict[str, Any]) -> dict[str, str]:
         "images": f"{record['images']:,}",
         "five steps and the evaluation, s": f"{trained['seconds']:,.0f}",
         "MiB": f"{trained['mebibytes']:,.0f}",
-        "time state": record["contention"]["state"],
+        "time state": record["state"],
     }
 
 

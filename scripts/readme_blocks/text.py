@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def counted(states: Iterable[str]) -> str:
+    """Return how often each state occurs, such as "4 clear, 1 contended"."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     return markup.markdown(pd.DataFrame(rows)).strip()
 
@@ -41,11 +47,20 @@ def sentences(*parts: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def machine(session: Mapping[str, Any]) -> str:
-    """Return processor, threads, torch and date of a record's session."""
-    versions = session["versions"]
-    threads = plural(int(session["threads"]), "thread")
-    return f"{session['device']}, {threads}, torch {versions['torch']}, {session['started'][:10]}"
+def machine(content: Mapping[str, Any]) -> str:
+    """Return machine, threads, torch and date of the record of a check or a benchmark.
+
+    The threads are those of the processes that were measured, which are not always those of the script's own process.
+    """
+    session = content["session"]
+    threads = content.get("results", {}).get("threads") or session["threads"]
+    return f"{processor(session, threads)}, torch {session['versions']['torch']}, {session['started'][:10]}"
+
+
+def processor(session: Mapping[str, Any], threads: int) -> str:
+    """Return processor, identity of the machine, which older records lack, and threads."""
+    identity = f" ({session['machine']['id']})" if "machine" in session else ""
+    return f"{session['device']}{identity}, {plural(int(threads), 'thread')}"
 
 
 def not_recorded(command: str, of: str = "this") -> str:

@@ -191,6 +191,13 @@ def test_the_question_about_any_norm() -> None:
     assert asked.name == "quality+margin=1+norms=ln-l2+scale=demo+task=order_embedding"
 
 
+def test_claims_may_be_about_the_loss_where_lower_metrics_are_better(tmp_path: Path) -> None:
+    asked = question.read("quality_language_model")
+    assert (asked.tuned_by, asked.score) == (("valid", "loss"), ("test", "loss"))
+    with pytest.raises(ConfigError, match="the task's metric, such as 'test image_recall'"):
+        ask(tmp_path, "final.score=test loss")
+
+
 @pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])
 def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their runs can be composed. Norms differ little, so the first two are enough here."""

@@ -149,5 +149,6 @@ def test_intervals_without_bounds() -> None:
     better = claims.Claim("better", "superiority", "rms", "ln")
     (verdict,) = claims.decide([better], scores, "max", seeds)
     assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: +0.25 points, 3 seeds; exact")
+    assert " +0.25 nats, " in summary.verdict_line(verdict, "loss")
     (verdict,) = claims.decide([better], {}, "max", [])
     assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: 0 seeds; ")

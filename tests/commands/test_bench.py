@@ -17,7 +17,7 @@ from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
-from rmsexp.measure import interleaved
+from rmsexp.measure import interleaved, layers, peers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
 
 pytestmark = pytest.mark.slow
@@ -195,6 +195,21 @@ def test_record_tables_and_output_of_norm_layers(
     assert "geometric mean" in printed.out
     assert "Ratios, forward\n" not in printed.out  # none of the shapes is large
     assert printed.err.count(" layers, interleaved") == 6
+
+
+def test_peers_and_those_left_out_are_in_record_and_page(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object, peers: Any) -> Any:  # "peers" is the function that reports
+        peers("other is not timed")
+        yield measured("2x4", 8, FORWARD, {"a": [1.0] * 6, "Liger RMSNorm": [2.0] * 6}).stored | {"operators": {}}
+
+    monkeypatch.setattr(layers, "measure", measure)
+    monkeypatch.setattr(peers, "_version", lambda package: {"liger-kernel": "0.5"}.get(package))
+    stored = run("norms --peers --shapes 2x4", "norms0")
+    assert (stored["peers"], stored["peers_left_out"]) == ({"liger-kernel": "0.5"}, ["other is not timed"])
+    page = (tmp_path / "norms0/bench.md").read_text()
+    assert "- other libraries: liger-kernel 0.5\n- other is not timed\n" in page
 
 
 def test_repeating_a_command_writes_another_record(run: Any, tmp_path: Path) -> None:

@@ -235,6 +235,41 @@ def test_timing_records_of_another_setting_are_listed_and_not_used(tmp_path: Pat
     assert saving["rms"] == pytest.approx(0.2, abs=1e-3)
 
 
+def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[SettingReport]) -> None:
+    """It has the tables of times and the list of records; of times of layers alone, too."""
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, task="rnnsearch", kind="layers")
+    report.run(tmp_path)
+    steps, layers = pages
+    assert [(page.task, page.setting) for page in pages] == [("cifar10", "demo"), ("rnnsearch", "demo")]
+    assert [title.partition(" (")[0] for title in steps.tables] == [
+        "Time per step, and savings relative to LayerNorm",
+        "Timing records",
+    ]
+    assert [Path(path).name for path in steps.figures.values()] == ["saving.png"]
+    assert layers.tables["Timing records"]["record"].tolist() == ["layers0"]
+    assert not [*steps.records.problems, *layers.records.problems]
+    text = (tmp_path / "report/report.md").read_text()
+    assert "## cifar10, demo" in text
+    assert "### Time of the norm layers in a step alone, and savings relative to LayerNorm (interleaved" in text
+
+
+def test_timings_are_reported_beside_runs_that_cannot_be_compared(tmp_path: Path, pages: list[SettingReport]) -> None:
+    (write_run(tmp_path, "rms") / record.METRICS).unlink()
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    report.run(tmp_path)
+    (page,) = pages
+    assert "Timing records" in page.tables
+    assert any("no run has any metrics yet" in problem for problem in page.records.problems)
+
+
+def test_the_page_of_timings_alone_is_complete(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    first, *_ = report.run(tmp_path)
+    assert "Timing records" in first.read_text()
+    assert (tmp_path / "report/cifar10/demo/saving.png").exists()
+
+
 @pytest.mark.parametrize("missing", ["demo", "demo+optim.lr=0.1"])
 def test_learning_rates_are_compared_without_a_damaged_setting(
     missing: str, tmp_path: Path, pages: list[SettingReport]

@@ -91,11 +91,12 @@ def write_timing(
     rounds: int = 30,
     groups: Sequence[Sequence[str]] = (),
     state: str = "clear",
+    kind: str = "steps",
     session: Mapping[str, object] = {},
     sessions: Sequence[Mapping[str, object]] = (),
     **record: Any,
 ) -> Path:
-    """Write a timing record (``timing.json``, format 2) and return its folder, ``…/timing/steps<number>``.
+    """Write a timing record (``timing.json``, format 2) and return its folder, ``…/timing/<kind><number>``.
 
     Args:
         root: the results folder.
@@ -105,11 +106,12 @@ def write_timing(
         rounds: the number of rounds in each process. Ratios differ a little between them.
         groups: the series of each process; by default, all series are in all processes.
         state: the time state of the processes.
+        kind: what was timed, a key of ``timing_records.KINDS``.
         session: replaces values of ``session``.
         sessions: replaces values of ``session`` in each process.
         record: replaces values of ``timing.json``.
     """
-    folder = root / task / setting / "timing" / f"steps{number}"
+    folder = root / task / setting / "timing" / f"{kind}{number}"
     folder.mkdir(parents=True)
     reference = next(iter(ratios))
     lists = {name: [value] if isinstance(value, int | float) else list(value) for name, value in ratios.items()}
@@ -140,7 +142,7 @@ def write_timing(
             | {"seconds": seconds}
         )
     content: dict[str, Any] = {"task": task, "scale": setting.split("+")[0], "setting": setting, "seed": 0}
-    content |= {"kind": "steps", "reference": reference, "options": {}, "stopped": "narrow enough"}
+    content |= {"kind": kind, "reference": reference, "options": {}, "stopped": "narrow enough"}
     content |= {
         "format": 2,
         "dataset": {"name": "shapes", "digest": "0", "builtin": True},

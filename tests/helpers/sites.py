@@ -21,8 +21,11 @@ NORMS: dict[str, norms.Norm] = {
     "ln": norms.LN(name="ln"),
     "nonparametric_ln": norms.NonparametricLN(name="nonparametric_ln"),
     "rms": norms.RMS(name="rms"),
+    "rms+gain=false": norms.RMS(name="rms", gain=False),
     "prms": norms.PRMS(name="prms", p=0.25),
     "l2": norms.L2(name="l2"),
+    "dyt": norms.DyT(name="dyt"),
+    "derf": norms.Derf(name="derf"),
 }
 EVERY = pytest.mark.parametrize("name", NORMS)
 EMBED, HIDDEN, BATCH, TIME = 5, 4, 10, 4
@@ -44,7 +47,8 @@ def fill(module: Module, seed: int = 1) -> Module:
     return module
 
 
-# Formulas of normalisation, without gain and shift. The input is (…, n), for batch norms (batch, n).
+# Formulas of normalisation, without gain and shift. The input is (…, n), for batch norms (batch, n). That of DyT and
+# Derf is already multiplied by alpha and shifted by the offset.
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "bn": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
@@ -55,13 +59,28 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "rms": lambda x: x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt(),
     "prms": lambda x: x / (x[..., : math.ceil(x.shape[-1] / 4)].square().mean(-1, keepdim=True) + 1e-5).sqrt(),
     "l2": lambda x: x / (x.square().sum(-1, keepdim=True) + 1e-5).sqrt(),
+    "rms+gain=false": lambda x: FORMULAS["rms"](x),
+    "dyt": torch.tanh,
+    "derf": torch.erf,
 }
+
+
+def by_formula(name: str, layer: Any, x: Tensor) -> Tensor:
+    """Return what the normaliser ``layer`` of the norm ``name`` computes, by the formula and its parameters."""
+    if isinstance(layer, norms.DynamicTanh):
+        x = layer.alpha * x + (0 if layer.offset is None else layer.offset)
+    return with_gain_and_shift(layer, FORMULAS[name](x))
 
 
 def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
     """Return ``x * gain + shift`` with the gain and the shift of the normaliser ``layer``; it may lack either."""
     x = x if layer.weight is None else x * layer.weight
     return x if layer.bias is None else x + layer.bias
+
+
+def start_of(name: str) -> float:
+    """Return the initial value of a gain, bias, alpha or offset with this name."""
+    return {"weight": 1.0, "gain": 1.0, "alpha": 0.5}.get(name.rpartition(".")[2], 0.0)
 
 
 def weight_of(site: Any) -> Tensor:

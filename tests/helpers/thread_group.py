@@ -5,6 +5,7 @@ Only one thread computes at a time, because threads share torch's default genera
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,7 @@ class ThreadGroup:
             self._shared.meeting.wait(LIMIT_SECONDS)
 
     def share(self, value: Any) -> Any:
-        return self.gather(value)[0]
+        return pickle.loads(self.gather(pickle.dumps(value))[0])  # a copy, as from torch.distributed
 
     def send(self, tensor: Tensor, rank: int) -> None:
         self._shared.queues[self.rank][rank].put(tensor.clone())
@@ -81,17 +82,21 @@ class ThreadGroup:
 
 
 def in_threads(size: int, work: Callable[[Any], T]) -> list[T]:
-    """Return ``work(group)`` of each of ``size`` threads, by rank."""
-    shared = Shared(size)
+    """Return ``work(group)`` of each of ``size`` threads, by rank. Raises the first error of a thread."""
+    shared, errors = Shared(size), list[BaseException]()
 
     def begin(rank: int) -> T:
         torch.set_num_threads(1)  # each thread has a number of its own
         with shared.computing:
             try:
                 return work(ThreadGroup(rank, shared))
-            except BaseException:
-                shared.meeting.abort()
+            except BaseException as error:
+                errors.append(error)
+                shared.meeting.abort()  # which is an error in threads that wait
                 raise
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(begin, range(size)))
+        results = [pool.submit(begin, rank) for rank in range(size)]
+    if errors:
+        raise errors[0]
+    return [result.result() for result in results]

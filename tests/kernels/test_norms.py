@@ -153,6 +153,17 @@ def test_eps_of_the_type(dtype: torch.dtype) -> None:
     assert_agree(pair("rms", 9, None, dtype), tiny * draw(4, 9).to(dtype), draw(4, 9, seed=7).to(dtype) * tiny)
 
 
+@pytest.mark.parametrize(("name", "changed"), [("ln", {"eps": 0.5}), ("prms", {"eps_inside": False, "p": 0.9})])
+def test_attributes_may_be_changed_after_a_first_use(name: str, changed: dict[str, Any]) -> None:
+    eager, fused = pair(name, 9)
+    before = fused(draw(4, 9))
+    for layer in (eager, fused):
+        for attribute, value in changed.items():
+            setattr(layer, attribute, value)
+    assert not torch.allclose(fused(draw(4, 9)), before)
+    assert_agree((eager, fused), draw(4, 9))
+
+
 def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any]]:
     """Return a 2-D input ("rows") or feature maps in a memory format, and the options that a layer needs for it."""
     if memory == "rows":

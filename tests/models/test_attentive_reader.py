@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, with_gain_and_shift, without_gradient
+from helpers.sites import EVERY, NORMS, by_formula, close, draw, fill, without_gradient
 from helpers.tensors import digest
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor, nn
@@ -274,7 +274,7 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
     assert [tuple(factor.shape) for factor in noise.factors] == (shapes if dropout else [])
     factors = noise.factors if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
-    expected = plain_reader(model, batch, lambda layer, x: with_gain_and_shift(layer, FORMULAS[name](x)), factors)
+    expected = plain_reader(model, batch, lambda layer, x: by_formula(name, layer, x), factors)
     close(logits, expected)
     close(gradients(model, logits), gradients(model, expected))
 

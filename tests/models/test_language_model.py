@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, close, draw, fill, without_gradient
+from helpers.sites import EVERY, NORMS, close, draw, fill, start_of, without_gradient
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor
 from torch.nn import functional as F
@@ -185,7 +185,7 @@ def test_all_norms_start_from_the_same_weights() -> None:
         others = dict(initialised(name, qk_norm=True).named_parameters())
         for key, value in drawn.items():
             assert torch.equal(others.pop(key), value), (name, key)
-        assert all((value == float(not key.endswith(".bias"))).all() for key, value in others.items()), name
+        assert all((value == start_of(key)).all() for key, value in others.items()), name
 
 
 # --- every norm
@@ -219,6 +219,32 @@ def test_norms_are_where_the_placement_says() -> None:
             close(left if addend is None else left + addend, formula(x, norm))
             if residual.before is not None:  # the next sublayer adds the two summands before its norm
                 close(residual.enter(left, addend), (formula(x, norm), residual.before(formula(x, norm))))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_the_feed_forward_layer_is_its_formula(activation: str) -> None:
+    layer: Any = make(activation=activation).layers[0].feed_forward
+    x = draw(2, 3, 16)
+    up = x @ layer.up.weight.T
+    if activation == "gelu":  # u Phi(u), with the distribution function Phi of the normal distribution
+        inner = up * (1 + (up / math.sqrt(2)).erf()) / 2
+    else:
+        gate, up = up[..., :12], up[..., 12:]
+        inner = gate / (1 + (-gate).exp()) * up
+    close(layer(x), inner @ layer.down.weight.T)
+
+
+def test_scaled_embeddings_have_standard_deviation_1_at_first() -> None:
+    model, plain = (initialised("rms", width=64, embedding_scale=scaled) for scaled in (True, False))
+    entered: list[Tensor] = []
+    for each in (model, plain):
+        each.layers[0].register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+        each(torch.arange(300).unsqueeze(0))
+    torch.testing.assert_close(entered[0], 8 * entered[1])
+    assert entered[0].std().item() == pytest.approx(1, rel=0.05)
+    assert model.embedding_scale is not None
+    model(TOKENS).sum().backward()
+    assert model.embedding_scale.grad is not None
 
 
 # --- rotations

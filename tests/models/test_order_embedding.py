@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, weight_of, with_gain_and_shift
+from helpers.sites import EVERY, NORMS, by_formula, close, draw, fill, start_of, weight_of
 from helpers.translation_models import ALONE, SiteList, parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -48,7 +48,7 @@ def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
 
     def normalised(site: Any, value: Tensor) -> Tensor:
         y = value @ weight_of(site).T
-        return with_gain_and_shift(site.norm, FORMULAS[norm](y if site.bias is None else y + site.bias))
+        return by_formula(norm, site.norm, y if site.bias is None else y + site.bias)
 
     gru, h = model.gru, torch.zeros(len(tokens), H, dtype=torch.float64)
     for column in tokens.T:
@@ -283,4 +283,4 @@ def test_all_norms_start_from_the_same_weights(name: str) -> None:
         assert not torch.equal(weight, reseeded[key])
     for key, parameter in initialised(name).named_parameters():
         if not key.endswith("embedding") and ("norm" in key or not key.endswith(".weight")):
-            assert (parameter == float(key.endswith(("norm.weight", ".gain")))).all(), key
+            assert (parameter == start_of(key)).all(), key

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, FORMULAS, NORMS, close, draw, fill, weight_of, with_gain_and_shift
+from helpers.sites import EVERY, NORMS, by_formula, close, draw, fill, weight_of, with_gain_and_shift
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -223,7 +223,7 @@ class PlainBatchNorm:
 def formula_of(name: str) -> Normalise:
     if name in ("bn", "mean_only_bn"):
         return PlainBatchNorm()
-    return lambda layer, x, step: with_gain_and_shift(layer, FORMULAS[name](x))  # noqa: ARG005
+    return lambda layer, x, step: by_formula(name, layer, x)  # noqa: ARG005
 
 
 @EVERY

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, close, draw, fill, without_gradient
+from helpers.sites import EVERY, NORMS, close, draw, fill, start_of, without_gradient
 from helpers.translation_models import (
     ALONE,
     BATCH_NORMS,
@@ -175,7 +175,7 @@ def test_all_norms_start_from_the_same_weights(name: str) -> None:
         assert not torch.isclose(reseeded.get_parameter(key), value).all()
     for key, value in other.named_parameters():
         if key not in drawn:
-            assert (value == float(not key.endswith(".bias"))).all(), key  # biases and gains
+            assert (value == start_of(key)).all(), key
 
 
 # --- layers against torch's
@@ -373,6 +373,20 @@ def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
     assert_select_reorders(model.eval())
+
+
+# --- the fused kernels
+
+
+@pytest.mark.usefixtures("fused_kernels")
+@PRE
+def test_every_residual_sum_before_a_norm_is_one_operator(pre_norm: bool) -> None:
+    """Two sums for each layer of the encoder, and three for each of the decoder."""
+    model = make(norms.LN(name="ln", impl="fused"), pre_norm=pre_norm)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        model(batch_of(pairs(RAGGED)), StreamNoise(0))
+    names = [event.name for event in profile.events()]
+    assert names.count("rmsexp::add_normalise_forward") == 2 * 2 + 2 * 3
 
 
 # --- dropout

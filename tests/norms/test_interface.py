@@ -117,11 +117,14 @@ PARAMETERS = {  # parameters other than weight, bias (before the norm) and norm.
     "wn": {"reparametrisation.gain"},
     "mean_only_bn": {"reparametrisation.gain"},
     "nonparametric_ln": set(),
+    "rms+gain=false": set(),
+    "dyt": {"norm.weight", "norm.alpha"},
+    "derf": {"norm.weight", "norm.alpha", "norm.offset"},
     **{name: {"norm.weight"} for name in ("bn", "ln", "rms", "prms", "l2")},
 }
 SHIFTED = {  # the values of ``shift`` with which there is a bias after the norm
-    **dict.fromkeys(("bn", "mean_only_bn", "ln"), (None, True)),
-    **dict.fromkeys(("rms", "prms", "l2"), (True,)),
+    **dict.fromkeys(("bn", "mean_only_bn", "ln", "dyt", "derf"), (None, True)),
+    **dict.fromkeys(("rms", "rms+gain=false", "prms", "l2"), (True,)),
     **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
 }
 
@@ -137,8 +140,8 @@ def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool) -> None
         expected = {"weight"} | PARAMETERS[name] | ({"bias"} if has_bias else set())
         expected |= {"norm.bias"} if shift in SHIFTED[name] else set()
         assert {n for n, _ in site.named_parameters()} == expected
-        assert site.weight.shape == shape
-        assert all(p.shape == (HIDDEN,) for n, p in site.named_parameters() if n != "weight")
+        shapes = {"weight": shape, "norm.alpha": (1,), "norm.offset": (1,)}
+        assert all(p.shape == shapes.get(n, (HIDDEN,)) for n, p in site.named_parameters())
 
 
 @EVERY

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.language_models import make
+from helpers.language_models import TINY, make
 from helpers.tasks import shake
 
 from rmsexp import config
+from rmsexp.train import checkpoint
 from rmsexp.train.step import Settings, Stepper
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
@@ -35,6 +37,24 @@ def test_logits_and_trained_weights_are_ours() -> None:
     bare_language_model.train(bare, task.config, lambda step: task.batches(step)[0], steps=6, warmup=0)
     for plain, ours in zip(bare.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(plain, ours, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("small_synthetic_data", "fused_kernels")
+def test_fused_eager_and_plain_loop_are_timed_without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, _ = make("norm=rms")
+    job, save, saved = config.job([*TINY, "norm=rms"]), checkpoint.save, list[Path]()
+
+    def save_slowly(folder: Path, payload: checkpoint.Payload) -> None:
+        saved.append(folder)
+        time.sleep(3)
+        save(folder, payload)
+
+    monkeypatch.setattr(checkpoint, "save", save_slowly)
+    timed = trainer_overhead.loops(task, job, 2)
+    assert list(timed) == ["trainer, eager", "trainer, fused", "plain loop"]
+    assert timed["trainer, fused"]() < 3
+    assert len(saved) == 1
+    assert 0 < timed["plain loop"]() < 3
 
 
 @pytest.mark.parametrize(

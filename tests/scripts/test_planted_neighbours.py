@@ -72,6 +72,7 @@ def test_the_same_command_goes_on(kinds: list[str], run: Run, tmp_path: Path) ->
     assert not lines.exists()
     (path,) = (tmp_path / "checks").glob("planted_neighbours*/check.json")
     results = json.loads(path.read_text())["results"]
+    assert results["threads"] == 1  # of the runs, not of this process
     assert Counter(run["kind"] for run in results["runs"]) == {"quiet": 3, "same_core": 2, "other_core": 2, "memory": 2}
     assert results["summary"]["memory"] == {"runs": 2, "marked": 2, "slowdown": 1.0}
 

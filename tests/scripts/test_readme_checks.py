@@ -24,8 +24,21 @@ SESSION = {
     "git": {"commit": "a" * 40, "dirty": False},
     "device": "AMD EPYC",
     "threads": 1,
+    "machine": {"id": "3f"},
     "versions": {"torch": "2.15.0"},
     "contention": {"state": "clear"},
+}
+KILL = {"rank": 0, "step": 10, "signum": 9, "processes": 2, "seconds": 3.5}
+OLDER_EQUALITY = {
+    "kills": [KILL],
+    "fast_loss_differences": [0.0, 5e-8],
+    "changed_loss_differences": [0.0, 3e-8],
+}
+EQUALITY = {
+    "kills": [KILL | {"rank": 1, "from_step": 9}, KILL | {"signum": 15, "from_step": 11}],
+    "fast_step_loss_differences": [0.0, 2e-7],
+    "fast_loss_differences": [3e-8, 0.16],
+    "changed_loss_differences": [0.0, 0.2],
 }
 RECORDS: dict[str, dict[str, Any]] = {
     "fuzz": {"seconds": 520.0, "kinds": 0, "readers": [{"reader": "runs", "inputs": 7, "slowest, s": 0.5}]},
@@ -41,16 +54,8 @@ RECORDS: dict[str, dict[str, Any]] = {
         "steps": 40,
         "sizes": [1, 2],
         "runs": [
-            {
-                "task": "cifar10",
-                "norm": norm,
-                "model": ["model.width=0.05"],
-                "errors": {"killed": []},
-                "kills": [{"rank": rank, "step": 10, "signum": 9, "processes": 2, "seconds": 3.5}],
-                "fast_loss_differences": fast,
-                "changed_loss_differences": [0.0, changed],
-            }
-            for rank, (norm, fast, changed) in enumerate([("rms", [0.0, 5e-8], 3e-8), ("bn", [3e-8, 0.16], 0.2)])
+            {"task": "cifar10", "norm": norm, "model": ["model.width=0.05"], "errors": {"killed": []}} | found
+            for norm, found in [("rms", OLDER_EQUALITY), ("bn", EQUALITY)]
         ],
     },
     "distributed_hang": {"errors": [], "seconds": 42.4},
@@ -63,12 +68,19 @@ RECORDS: dict[str, dict[str, Any]] = {
         "errors": [],
         "ends": {"SIGKILL": {"SIGKILL": 2}, "SIGTERM": {"exit 143": 1}},
     },
-    "trainer_overhead": {"task": "cifar10", "ratio": 1.0131, "low": 1.006, "high": 1.023},
-    "words_per_second": {"tokens": [100, 300], "seconds": [1.0, 1.0]},
-    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]},
+    "trainer_overhead": {
+        "task": "cifar10",
+        "steps": 10,
+        "tokens_per_step": None,
+        "seconds": {"trainer": [1.013] * 6, "plain loop": [1.0] * 6},
+    },
+    "words_per_second": {"predictions": "target tokens", "tokens": [100, 300], "seconds": [1.0, 1.0]},
+    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]}
+    | {"time_states": ["clear", "contended"]},
     "joeynmt_bleu": {
         "model": "gru256",
-        "rmsexp": {"bleu": 33.2, "minutes": 20.0},
+        "threads": 2,
+        "rmsexp": {"bleu": 33.2, "minutes": 20.0, "time_state": "clear"},
         "joeynmt": {"bleu": 27.6, "minutes": 20.1},
     },
     "compare_commits": {
@@ -76,6 +88,7 @@ RECORDS: dict[str, dict[str, Any]] = {
         "after": "c" * 40,
         "task": "rnnsearch",
         "series": "rms",
+        "threads": 2,
         "seconds": {"before, eager": [2.0] * 9, "after, eager": [2.0] * 9, "after, fused": [1.0] * 9},
     },
     "trivial_answers": {
@@ -85,6 +98,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "timing_power": {
         "trials": [
             {"kind": kind, "share": 0.03, "budget": 120.0, "estimates": [1.0] * 6, "low": low, "high": low + 0.02}
+            | {"time_state": "clear"}
             for kind, low in (("equal", 0.99), ("slowed", 1.02))
         ],
         "summary": {kind: {"trials": 1, "right": 1, "low": 0.025, "high": 1.0} for kind in ("equal", "slowed")},
@@ -92,7 +106,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "timing_coverage": {
         "trials": 2000,
         "lines": [
-            {"autocorrelation": 0.3, "rounds": 60, "mean_rounds": 50.2, "spread": spread}
+            {"autocorrelation": 0.3, "rounds": 60, "spread": spread}
             | {"over_processes": over, "within_process": within}
             for spread, over, within in ((0.0, 0.951, 0.913), (0.01, 0.946, 0.669))
         ],
@@ -109,26 +123,47 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa there was no kind of findings:", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
-    "report-at-size": ["runs of 2,000 rows in 5 settings (time state: clear)", "| 1,000 | again | 20 | 31 | 0.50 |"],
+    "report-at-size": [
+        "each measured once, on AMD EPYC (3f), one thread, torch",
+        ", time state clear:",
+        "| 1,000 | again | 20 | 31 | 0.50 |",
+    ],
     "ray-node-lost": [
         "one of 2 nodes was removed while both trained.\n",
         "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
     ],
     "distributed-equality": [
         "with `rms` and `bn` were done for `cifar10`, on 1, 2 processes",
-        "There were 2 kills, 1 of them of process 0; all processes had ended at most 4 s later.",
-        "- `cifar10`: `model.width=0.05`",
-        "| `cifar10` | `rms` | 0 | 5e-08 | 3e-08 |",
-        "| `cifar10` | `bn` | 3e-08 | 2e-01 | 2e-01 |",
-        "With `reduce=fast`, 1 of 2 exceed 1e-05, with changed weights 1.",
+        "SIGKILL was sent 2 times, 1 of them to process 0, and SIGTERM, which stops all processes after the same step, "
+        "one time. All processes had ended at most 4 s later.\n"
+        "After 1 of the 1 SIGKILLs to other processes, the run continued from its last completed step.",
+        "All models are far smaller than the demo's:\n\n- `cifar10`: `model.width=0.05`",
+        "| `cifar10` | `rms` | - | 0 | 5e-08 | 3e-08 |",
+        "| `cifar10` | `bn` | 2e-07 | 3e-08 | 2e-01 | 2e-01 |",
+        "Above 1e-05 are 0 of 1 after one step, 1 of 2 in runs with `reduce=fast` and 1 of 2 with changed weights.",
     ],
-    "distributed-hang": ["The run ended after 42 s, with its last complete step saved"],
+    "distributed-hang": ["The run ended after 42 s: process 0 after 12 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
     "chaos-sweep": ["12 runs ended as in the undisturbed sweep, 1 first failed", "| SIGTERM | 1 | exit 143 (1) |"],
-    "trainer-overhead": ["| 1.013 (1.006 to 1.023) |", "No record of `language_model` is committed yet."],
-    "words-per-second": ["| 200 | [AMD EPYC, one thread, torch 2.15.0, 2026-11-23]("],
-    "joeynmt": ["| 8,000, 8,400 | 2,000, 2,100 | 4.00 |", "| 33.2 | 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) |"],
-    "commits": ["| `rnnsearch`, rms | bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) |"],
+    "trainer-overhead": [
+        "| trainer | 101.3 | \N{EN DASH} | 1.013 (1.013 to 1.013) |",
+        "| 6 rounds of blocks of 10 steps, one process, not replicated | clear |",
+        "No record of `language_model` is committed yet.",
+    ],
+    "words-per-second": [
+        "| 200 target tokens | [AMD EPYC (3f), one thread, torch 2.15.0, 2026-11-23](",
+        "| 2 steps, one process, not replicated | clear |",
+    ],
+    "joeynmt": [
+        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 (4.00 to 4.00) |",
+        "| interleaved, 2 rounds in processes of their own | 1 clear, 1 contended |",
+        "| one run of each | clear |",
+        "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC (3f), 2 threads",
+    ],
+    "commits": [
+        "| bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | [AMD EPYC (3f), 2 threads",
+        "| interleaved, 9 rounds, one process, not replicated | clear |",
+    ],
     "trivial-answers": [
         "Of the 4,256 questions of LAMBADA (valid)",
         "wrong answer to 79.9 %",
@@ -138,13 +173,17 @@ TEXTS = {
         "With equal models the interval contained the ratio 1 in 1 of 1 trials (2 to 100 % with 95 % confidence).",
         "for 3 % of each step's time it lay above 1 in 1 of 1 trials",
         "A trial has 6 processes of its own, which share 120 s. The median width of the intervals was 0.020.",
+        "Time states of the trials: 2 clear.",
     ],
     "timing-coverage": [
-        "| 0.3 | 60 (50) | 1 % | 94.6 % | 66.9 % |",
+        "| 0.3 | 60 | 1 % | 94.6 % | 66.9 % |",
         "in 94.6 to 95.1 % of them",
         "contains it in 91.3 to 91.3 % if processes do not differ",
     ],
-    "data-at-size": ["| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |", "Measured on AMD EPYC"],
+    "data-at-size": [
+        "| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |",
+        "Each size was measured once on AMD EPYC (3f)",
+    ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
 
@@ -169,6 +208,27 @@ def test_the_text_of_a_check(tmp_path: Path, name: str) -> None:
     write_checks(tmp_path)
     found = readme_numbers.BLOCKS[name](evidence)
     assert all(expected in found for expected in TEXTS[name]), found
+
+
+def test_tokens_per_second_of_language_models(tmp_path: Path) -> None:
+    results = {"task": "language_model", "steps": 10, "tokens_per_step": 2048}
+    results["seconds"] = {"trainer, eager": [2.0] * 6, "trainer, fused": [1.0] * 6, "plain loop": [1.0] * 6}
+    path = tmp_path / "m/checks/trainer_overhead0/check.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"command": "trainer_overhead.py a", "session": SESSION, "results": results}))
+    text = checks.trainer_overhead(Evidence(tmp_path, tmp_path))
+    assert "| `a` | trainer, eager | 200.0 | 10,240 | 2.000 (2.000 to 2.000) |" in text
+    assert "| `a` | trainer, fused | 100.0 | 20,480 | 1.000 (1.000 to 1.000) |" in text
+    assert text.endswith(f"The command is `{checks.OVERHEAD}`.")
+
+
+def test_the_models_of_several_processes_may_be_those_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECORDS["distributed_equality"], "scale", "demo")
+    write_checks(tmp_path)
+    found = readme_numbers.BLOCKS["distributed-equality"](Evidence(tmp_path, tmp_path))
+    assert "These keys differ from `scale=demo`:\n\n- `cifar10`: `model.width=0.05`" in found
 
 
 def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:

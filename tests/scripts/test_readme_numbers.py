@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import campaigns
+from helpers.records import make_row, write_run, write_timing
+
+from rmsexp import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import campaign_costs, quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import agreement, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -90,6 +94,59 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
     assert "62 rounds, 2 processes: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
 
 
+@pytest.mark.parametrize(("again", "expected"), [(0.802, "yes"), (0.9, "no: RMSNorm")])
+def test_two_records_made_apart_agree_if_their_intervals_overlap(tmp_path: Path, again: float, expected: str) -> None:
+    evidence = Evidence(tmp_path, tmp_path)
+    assert agreement.of_tasks(Evidence(tmp_path / "none", tmp_path)).startswith("No record of two timings of one task")
+    norms = {"ln": 1.0, "prms": [0.8, 0.82], "ln+impl=fused": 0.5, "rms+impl=fused": [0.4, 0.401]}
+    write_timing(tmp_path / "m", norms | {"rms": [0.8, 0.801, 0.802]}, setting="small")
+    write_timing(tmp_path / "m", norms | {"rms": [again, again + 0.001, again - 0.001]}, setting="small", number=1)
+    found = agreement.of_tasks(evidence)
+    assert f"they agree on {1 + (expected == 'yes')} of 2." in found
+    assert "[2026-11-20 03:00, 3 processes, clear](" in found
+    eager, fused = found.splitlines()[-2:]
+    assert eager.endswith(f"| {expected} |")
+    assert fused.startswith("| `cifar10`, small, fused | AMD EPYC, 1 thread, torch 2.15.0 | ")
+    assert fused.endswith("| yes |")
+
+
+def test_records_made_at_once_by_other_code_or_in_one_process_are_no_replication(tmp_path: Path) -> None:
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small")
+    soon = {"started": "2026-11-20T03:59:00+00:00"}
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=1, session=soon)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.8}, setting="small", number=2)
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": [0.8, 0.82]}, setting="small", number=3, session={"code": "other"})
+    write_timing(tmp_path / "m", {"ln": 1.0, "prms": [0.8, 0.82]}, setting="small", number=4)
+    assert agreement.of_tasks(Evidence(tmp_path, tmp_path)).startswith("No record of")
+
+
+def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    for task, state in (("cifar10", "clear"), ("rnnsearch", "contended")):
+        times = {"ln": 1.0, "rms": 0.8, "prms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
+        write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
+    evidence = Evidence(tmp_path, tmp_path)
+    assert "one thread of AMD EPYC (3f), norms of" in savings.readme(evidence)
+    assert "interleaved, time state clear and contended. Each value is from one process, not" in savings.readme(
+        evidence
+    )
+    for block in (savings.timing_page, savings.fused):
+        found = block(evidence)
+        assert "**AMD EPYC (3f), one thread, " in found
+        assert "Timed interleaved: a block has 3 counted steps" in found
+        assert "The time state is contended on `rnnsearch`, where other work may have slowed the steps." in found
+
+
+def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
+    target = tmp_path / "m/bench/recurrences0/bench.json"
+    target.parent.mkdir(parents=True)
+    stored = (readme_numbers.REFERENCE / "amd-epyc-2-cores/bench/recurrences0/bench.json").read_text()
+    target.write_text(stored.replace('"state": "clear"', '"state": "contended"', 1))
+    found = layers.recurrences(Evidence(tmp_path, tmp_path))
+    assert "rounds, one process, not replicated; intervals of fewer than 20 rounds are less reliable." in found
+    assert "Time state: clear, except gru-50x80x512x1024, forward + backward (contended)." in found
+
+
 def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
     for task in ("cifar10", "language_model"):
         path = copy_timing("amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / f"m/{task}/small/timing/steps0")
@@ -126,7 +183,8 @@ def test_a_ratio_to_another_series_is_paired() -> None:
 
 
 def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
-    assert verdicts.readme(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
+    for block in (verdicts.readme, verdicts.whole):
+        assert block(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     first, second, unfinished = campaigns.three()
     unfinished.write(tmp_path)
     only = verdicts.readme(Evidence(tmp_path, tmp_path))
@@ -135,9 +193,28 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     second.write(tmp_path)
     lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
-    assert lines[2].startswith("| RMSNorm equals LayerNorm | supported, ")
-    assert "Margins: 1.5 points on `cifar10` and 0.75 points on `order_embedding`." in lines[-1]
-    assert "Not decided yet: `quality_rnnsearch` (" in lines[-1]
+    assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
+    assert lines[-1].startswith(
+        f"[Differences, intervals and margins]({verdicts.WHOLE}). Not decided yet: `quality_rnn"
+    )
+
+
+def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
+    """Those of a loss, in nats, have four decimals."""
+    level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
+    of_loss = {"name": "quality_language_model", "task": "language_model", "metric": "loss", "level": level}
+    campaigns.Campaign(**of_loss, claims=[campaigns.EQUAL | {"margin": 0.014}]).write(tmp_path)
+    campaigns.Campaign().write(tmp_path)
+    lines = verdicts.whole(Evidence(tmp_path, tmp_path)).splitlines()
+    number = r"[+-]\d+\.\d{{{}}}"
+    row = r"\| RMSNorm equals LayerNorm \| {} \({}\) \| \w+ \| {} \({} to {}\) {} \| {} \| 8 \|"
+    for task, name, decimals, unit, margin in (
+        ("cifar10", "quality_cifar10", 2, "points", "1.5 points"),
+        ("language_model", "quality_language_model", 4, "nats", "0.014 nats"),
+    ):
+        pattern = row.format(task, name, *[number.format(decimals)] * 3, unit, margin)
+        assert any(re.fullmatch(pattern, line) for line in lines), pattern
+    assert lines[-1].startswith("Differences of mean scores")
 
 
 def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
@@ -145,13 +222,41 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     assert campaign_costs.runs_and_seconds(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     campaigns.Campaign(diverged={("none", 0)}, grid=(0.002, 0.004), seeds=2, needed=2).write(tmp_path)
     lines = campaign_costs.runs_and_seconds(Evidence(tmp_path, tmp_path)).splitlines()
-    assert lines[2] == "| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |"
+    assert lines[2].startswith("| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |")
+    assert lines[2].endswith("| AMD EPYC, one thread | 24 contended |")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:
     text = quality.overview(Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT))
     assert "| 80.6, 37.2 % |" in text  # WeightNorm on cifar10
     assert "worse" not in text
+
+
+def test_a_row_per_norm_of_the_language_model(tmp_path: Path) -> None:
+    assert quality.language_model(Evidence(tmp_path, tmp_path)) == text.not_recorded(quality.LANGUAGE_MODEL)
+    notes = {"unigram entropy": "entropy of single tokens"}
+    for series, seed, status in [("rms", 0, "finished"), ("rms", 1, "finished"), ("none", 0, "diverged")]:
+        described = {"task": "language_model", "setting": "small", "notes": notes, "status": status}
+        folder = write_run(tmp_path / "m", series, seed, steps=604, **described)
+        end = make_row(604, 1.5 + seed / 100, "test") | {"bits_per_byte": 2.2 + seed / 50}
+        record.RunFolder(folder).append([end])
+    lines = quality.language_model(Evidence(tmp_path, tmp_path)).splitlines()
+    assert lines[0] == "| norm | nats per token at step 604 | bits per byte | finished runs |"
+    assert lines[2:4] == [
+        "| no norm | \N{EN DASH} | \N{EN DASH} | 0 of 1 |",
+        "| RMSNorm | 1.5050 (1.5000 to 1.5100) | 2.2100 (2.2000 to 2.2200) | 2 of 2 |",
+    ]
+    assert lines[-1] == "entropy of single tokens."
+
+
+def test_a_run_that_diverged_before_its_first_evaluation_has_no_value(tmp_path: Path) -> None:
+    for seed, steps in enumerate((400, 0)):
+        folder = write_run(tmp_path / "m", seed=seed, setting="small", steps=steps)
+        if not steps:
+            (folder / record.METRICS).write_text("")
+    runs = quality.of_task(Evidence(tmp_path, tmp_path), "cifar10")
+    assert runs is not None
+    assert len(runs.values("rms", "error", "test")) == 1
 
 
 def test_readers_that_give_every_question_the_same_answer_are_named() -> None:

@@ -59,6 +59,7 @@ def test_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not lines.exists()
     (path,) = (tmp_path / "checks").glob("timing_power*/check.json")
     results = json.loads(path.read_text())["results"]
+    assert results["threads"] == 1  # of the trials, not of this process
     assert [found["kind"] for found in results["trials"]] == planned
     assert results["summary"]["slowed"]["right"] == 2
     assert results["summary"]["equal"]["right"] == 4 - (planned[0] == "equal")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.models.language_model import LanguageModel
+from rmsexp.models.language_model import Cache, LanguageModel
 from rmsexp.rules.score import INTERIM
 from rmsexp.tasks.language_model import Task
 from rmsexp.train.randomness import StreamNoise
@@ -205,7 +205,37 @@ def test_tokens_are_read_once_until_they_exceed_the_context(
     assert seen == [(0, 14), (14, 1), (15, 1), (0, 16), (0, 16), (0, 16)]
 
 
+def test_generated_subwords_are_text(tmp_path: Path) -> None:
+    """Sentencepiece's spaces are in the subwords: the text follows the prompt without a gap or a doubled space."""
+    task, model = make("data.tokens=sentencepiece", "data.vocabulary=330", f"data.root={tmp_path}", "context=64")
+    tokeniser, text = task._tokens.tokeniser, "The old horse sees a small dog"
+    tokens = tokeniser.encode(text.encode()).tolist()
+    prompt, rest = tokeniser.decode(tokens[:5]), tokens[5:]
+    read = 1 + len(tokeniser.encode(prompt.encode()))  # a line feed and the prompt
+
+    def forward(seen: Tensor, cache: Cache) -> Tensor:
+        """Return logits that predict the rest of the text, token by token."""
+        cache.tokens += seen.shape[1]
+        return F.one_hot(torch.tensor(rest[cache.tokens - read]), task.vocabulary).float().expand(1, 1, -1)
+
+    model.forward = forward
+    assert prompt + task.generate(model, prompt, len(rest), 0, 0) == text
+
+
 # --- settings
+
+
+@pytest.mark.parametrize("norm", ["none", "wn"])
+def test_qk_norm_is_refused_where_it_has_no_effect(norm: str) -> None:
+    with pytest.raises(ValueError, match=f"^model.qk_norm=true has no effect: norm={norm} does not act on"):
+        make(f"norm={norm}", "model.qk_norm=true")
+
+
+def test_dyt_and_derf_scale_the_embedding() -> None:
+    for norm, scaled in {"dyt": True, "derf": True, "rms": False}.items():
+        job = config.job(["task=language_model", f"norm={norm}"])
+        assert job.config.model.embedding_scale is scaled
+        assert (job.setting, job.series) == ("demo", norm)
 
 
 @pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])

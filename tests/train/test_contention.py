@@ -23,7 +23,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, arithmetic=0.001, memory=0.002)
 
 
-readable = pytest.mark.skipif(not contention._schedstat(), reason="this kernel does not report how long threads waited")
+readable = pytest.mark.skipif(
+    not contention._schedstat(["self"]), reason="this kernel does not report how long threads waited"
+)
 
 BUSY = """
 import json, os, subprocess, sys, time
@@ -61,14 +63,16 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "proc"
 
 
-def write_proc(proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0) -> None:
+def write_proc(
+    proc: Path, threads: dict[str, tuple[int, int]], stolen: int = 0, ticks: int = 0, process: str = "self"
+) -> None:
     """Write the files of /proc: by thread id, the nanoseconds (on a core, waiting for a core), and the machine's ticks.
 
     ``/proc/stat`` has guests' ticks twice. They are written as ``ticks`` in the second place, which must be ignored.
     """
     for thread, (ran, waited) in threads.items():
-        (proc / "self/task" / thread).mkdir(parents=True, exist_ok=True)
-        (proc / "self/task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
+        (proc / process / "task" / thread).mkdir(parents=True, exist_ok=True)
+        (proc / process / "task" / thread / "schedstat").write_text(f"{ran} {waited} 17\n")
     idle = ticks - stolen
     (proc / "stat").write_text(f"cpu  0 0 0 {idle} 0 0 0 {stolen} {ticks} 0\ncpu0 7 7 7 7 7 7 7 7 7 7\nintr 1\n")
 
@@ -103,6 +107,17 @@ def test_only_watched_times_are_added_up(proc: Path) -> None:
         with watch.watch():
             write_proc(proc, {"1": (start + 1000, start + 30)})
     assert watch.report()["waited"] == 0.03
+
+
+def test_the_times_of_other_processes_are_added_up(proc: Path) -> None:
+    watch = Contention(CPU, processes=[12, 34])
+    threads = {"self": "1", "12": "2", "34": "3"}  # threads, by process
+    for process, thread in threads.items():
+        write_proc(proc, {thread: (100, 0)}, process=process)
+    with watch.watch():
+        for waited, (process, thread) in enumerate(threads.items()):
+            write_proc(proc, {thread: (1100, waited * 10)}, process=process)
+    assert watch.report()["waited"] == 0.015  # 10 and 20 of 2,000; this process does not count
 
 
 def test_threads_that_end_or_begin_inside_the_context_are_handled(proc: Path) -> None:
@@ -154,7 +169,7 @@ def test_the_files_of_this_machine_can_be_read() -> None:
     assert report["state"] in ("clear", "contended")
     assert report["waited"] >= 0
     assert 0 <= report["steal"] <= 1
-    assert str(os.getpid()) in contention._schedstat()
+    assert str(os.getpid()) in contention._schedstat(["self"])
 
 
 @pytest.mark.parametrize(

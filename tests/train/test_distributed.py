@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,54 @@ import torch
 from helpers.campaign_runs import RUNS
 from helpers.stopping import assert_same
 
-from rmsexp import app, config, process, record, runner
+from rmsexp import app, config, joint_runner, process, record, runner
 from rmsexp.compare.records.one_run import _machine
+from rmsexp.data import text
+from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed import heartbeat
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
-EQUALITY = Path(__file__).parents[2] / "scripts" / "distributed_equality.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import forked_run  # noqa: E402
+from distributed_equality import words_of  # noqa: E402
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs, autograd may not be used before and after a fork")
+def test_a_run_that_loses_a_process_saves_its_last_step_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 is killed when it begins step 9. All have met at this step to log; the last checkpoint is of step 7."""
+    sentences = text.sentences(60, 12, 13)
+    monkeypatch.setitem(language_model.SOURCES, "sentences", lambda *_: sentences)
+    monkeypatch.setattr(forked_run, "KEPT", {})
+    monkeypatch.setattr(forked_run, "LIMIT_SECONDS", 120)
+    words = [*words_of("language_model", "bn", 12, "tiny"), f"data.root={tmp_path}"]
+    one, two = ([*words, f"results={tmp_path / name}"] for name in ("one", "two"))
+    assert runner.execute(config.job(one)).status == "finished"
+
+    statuses = forked_run.run(two, 2, tmp_path / "log.txt", forked_run.Kill(1, 9, signal.SIGKILL))
+    log = (tmp_path / "log.txt").read_text()
+    assert statuses == [1, -signal.SIGKILL], log
+    assert "the run has lost a process (" in log
+    assert "saved step 9\n" in log
+
+    assert runner.execute(config.job(two)).status == "finished"
+    assert_same(tmp_path / "one", tmp_path / "two")
+    (folder,) = record.find_runs(tmp_path / "two")
+    of_two, of_one = record.RunFolder(folder).read_run()["sessions"]
+    facts = {"world_size": 2, "backend": "gloo", "hosts": [platform.node()]}
+    assert {key: of_two[key] for key in facts} == facts
+    assert of_one["from_step"] == 9
+    assert "world_size" not in of_one
 
 
 def equality(*words: str) -> str:
-    """Return what the script prints, which fails if a run differs from that of one process."""
-    done = subprocess.run([sys.executable, str(EQUALITY), *words], capture_output=True, text=True, timeout=900)
+    """Return what the script prints for tiny models; it fails if a run differs from that of one process."""
+    command = [sys.executable, str(SCRIPTS / "distributed_equality.py"), "--scale", "tiny", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout
 
@@ -117,6 +154,19 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     with pytest.raises(ValueError, match="torch sees 2 GPUs here; start at most as many processes"):
         set_up_device(config.job(["device=cuda", "threads=1", "micro_batches=3"]).config)
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_the_timeout_of_the_config_is_that_of_the_communication(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*_: object, timeout: timedelta, **__: object) -> None:
+        raise TimeoutError(timeout.total_seconds())
+
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr("rmsexp.train.distributed.group.rendezvous", lambda *_, **__: iter([(store, 0, 3)]))
+    monkeypatch.setattr("rmsexp.train.distributed.group.meet", lambda *_: store)
+    monkeypatch.setattr("torch.distributed.init_process_group", begin)
+    with pytest.raises(TimeoutError, match=r"^7\.5$"):
+        joint_runner.execute(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
 
 
 def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,6 +218,23 @@ def test_a_host_that_fails_to_prepare_its_data_ends_the_wait(hosts: list[Group])
     with pytest.raises(LostError, match="process 1 has ended"):
         prepare()
     first.leave()
+
+
+def test_a_process_that_beats_but_sends_nothing_is_a_reason(
+    hosts: list[Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of gloo, which waits in earnest, is recognised."""
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        gloo, _ = pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60)), range(2))
+    patience = timedelta(seconds=0.1)
+    monkeypatch.setattr(dist, "recv", lambda tensor, rank: gloo.recv([tensor], rank, 0).wait(patience))
+    with pytest.raises(
+        LostError, match=r"lost a process \(no message within distributed.timeout\); repeat the command"
+    ):
+        hosts[0].receive(torch.zeros(1), 1)
+    for one in hosts:
+        one.leave()
 
 
 @pytest.mark.parametrize("restarts", [1, 2])

@@ -85,13 +85,13 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"
     rows = []
     for row in found:
-        factor, unit = names.scale_and_unit(row["metric"])
+        factor, _ = names.scale_and_unit(row["metric"])
         mode = str(report.records.runs["target_mode"].dropna().iloc[0])
         value = pairs.sign(mode) * factor * row["difference"]
         half = factor * row["interval"]
         seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
-        text = f"{difference} {'points' if unit else names.metric_label(row['metric'])}"
+        text = f"{difference} {names.unit_of_difference(row['metric'])}"
         what = {"task": report.task, "runs": f"{report.setting}, {data}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
         rows.append(
@@ -116,8 +116,12 @@ def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
 
 
 def _with_clock(row: dict[Any, Any]) -> str:
-    clock = f"{row['setting']}, {comparable.machine(row)}, {comparable.threads(row['threads'])}"
-    return f"{formats.saving(*timing_records.saving(row))}, {clock}{comparable.precision(row['precision'])}"
+    return f"{formats.saving(*timing_records.saving(row))}, {row['setting']}, {_clock(row)}"
+
+
+def _clock(row: dict[Any, Any]) -> str:
+    clock = f"{comparable.machine(row)}, {comparable.threads(row['threads'])}{comparable.precision(row['precision'])}"
+    return f"{clock}, {timing_records.replication(1)}" if row["processes"] == 1 else clock
 
 
 def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
@@ -156,7 +160,7 @@ def _panel(savings: pd.DataFrame) -> Panel:
             )
             for row in lines.to_dict("records"):
                 value, low, high = (100 * part for part in timing_records.saving(row))
-                label = f"{names.label(row['series'])}, {comparable.machine(row)}"
+                label = f"{names.label(row['series'])}, {_clock(row)}"
                 marks.append(Marks(str(norm), label, "interval", [value], [y], [low], [high]))
                 y -= ROW
     ends = [end for entry in marks for end in (*entry.x, *entry.low, *entry.high)]

@@ -94,7 +94,8 @@ def _caption(table: pd.DataFrame) -> list[str]:
     if (table["processes"] > 1).any():
         counts = sorted({int(count) for count in table["processes"] if count > 1})
         lines.append(f"filled: {', '.join(map(str, counts))} processes, interval over processes")
-    measured = table["task"] + ", " + table["setting"] + " (" + table["processor"] + ")"
+    clocks = table["processor"] + ", " + table["threads"].map(comparable.threads)
+    measured = table["task"] + ", " + table["setting"] + " (" + clocks + ")"
     few = sorted(set(measured[table["rounds"] < comparable.FEWEST_ROUNDS]))
     lines += [f"fewer than {comparable.FEWEST_ROUNDS} rounds: {'; '.join(few)}"] * bool(few)
     shared = sorted(set(measured[table["time_state"] != "clear"]))

@@ -62,15 +62,17 @@ def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Return the caption of a benchmark's tables and figures: a line on data type and machine, and one on the method.
+    """Return the caption of a benchmark's tables and figures: lines on data type and machine, on the method, on peers.
 
     ``content``: the content of the benchmark's record.
     """
     session = content["session"]
     versions, date = session["versions"], session["started"][:10]
+    peers = [f"{package} {version}" for package, version in sorted(content.get("peers", {}).items())]
     return [
         f"{content['dtype']}; {session['device']}; threads {session['threads']}; torch {versions['torch']}; {date}",
         "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals",
+        *([f"other libraries: {', '.join(peers)}"] if peers else []),
     ]
 
 

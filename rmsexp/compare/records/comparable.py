@@ -46,9 +46,8 @@ class Comparison(NamedTuple):
             ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
             ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
-            processes; ``processes`` and ``rounds``, the least of its series;
-            ``ratios``, by series, relative to the baseline; and ``left_out``, the reason why the record is not in
-            ``rows``, or "".
+            processes; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series, relative to the
+            baseline, with their intervals; and ``left_out``, the reason why the record is not in ``rows``, or "".
     """
 
     rows: pd.DataFrame
@@ -160,7 +159,7 @@ def _record(rows: list[Row]) -> Row:
         "processes": min(len(row["pairs"]) for row in compared),
         "rounds": min(row["rounds"] for row in compared),
     }
-    return shared | least | {"ratios": {row["series"]: _interval(row["pairs"]).ratio for row in rows}}
+    return shared | least | {"ratios": {row["series"]: _interval(row["pairs"]) for row in rows}}
 
 
 def _best(records: pd.DataFrame) -> pd.DataFrame:

@@ -83,3 +83,8 @@ def scale_and_unit(metric: str) -> tuple[float, str]:
     The unit is "%" or empty. It is empty for the loss, too, whose unit depends on the task.
     """
     return (100.0, "%") if metric in FRACTIONS else (1.0, "")
+
+
+def unit_of_difference(metric: str) -> str:
+    """Return "points" (percentage points) for fractions, "nats" for the loss, or a metric's name, such as "BLEU"."""
+    return "points" if metric in FRACTIONS else "nats" if metric == "loss" else metric_label(metric)

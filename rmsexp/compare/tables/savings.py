@@ -1,4 +1,7 @@
-"""Time per step and the time that norms save, one table per clock: interleaved (paired), or of separate runs."""
+"""Time per step, and the time that norms save: one table per clock, interleaved (paired) or of separate runs.
+
+Times of norm layers alone have tables of their own.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from rmsexp.compare import paper
 from rmsexp.compare.records import comparable, names, speed, timing_records
 from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
+from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
 COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
-    *("kind", "processes", "rounds", "note", "machine", "threads", "precision", "torch", "code"),
+    *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
 CLOCK = ("machine", "threads", "precision", "torch", "code")
 RECORDS = "Timing records"
@@ -29,7 +33,8 @@ class Table(NamedTuple):
         title: its heading, which names the clock.
         numbers: one row per series, with columns ``COLUMNS``. ``saving``: the fraction of the baseline's time per step,
             and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "unpaired" for
-            one from separate runs, without interval; "unknown" without saving, with the reason in ``note``.
+            one from separate runs, without interval; "unknown" without saving, with the reason in ``note``. ``timed``:
+            "steps", or "layers" if the times are those of the norm layers in a step alone.
         caption: the caption of its figure, as lines; empty for a table without figure.
     """
 
@@ -41,21 +46,28 @@ class Table(NamedTuple):
 def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
     """Return the tables of a setting: against LayerNorm of the same implementation, fused against eager, unpaired.
 
+    Last come the tables of norm layers alone, against LayerNorm of the same implementation.
+
     Args:
         records: the records of the setting.
         timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`.
     """
-    against_ln = [_paired(found, "relative to LayerNorm") for found in comparable.comparisons(timings)]
-    fused = [_paired(found, "relative to the eager norm") for found in comparable.fused_against_eager(timings)]
+    step, layers = "Time per step, and savings relative to", "Time of the norm layers in a step alone, and savings"
+    against_ln = [_paired(found, f"{step} LayerNorm") for found in comparable.comparisons(timings)]
+    fused = [_paired(found, f"{step} the eager norm") for found in comparable.fused_against_eager(timings)]
+    alone = [
+        _paired(found, f"{layers} relative to LayerNorm") for found in comparable.comparisons(timings, kind="layers")
+    ]
     unpaired = [_unpaired(run, speeds) for run, speeds in speed.by_clock(records)]
     if against_ln:  # separate runs are drawn only where nothing better is known
         unpaired = [table._replace(caption=[]) for table in unpaired]
-    return [*against_ln, *(table._replace(caption=[]) for table in fused), *unpaired]
+    fused, alone = ([table._replace(caption=[]) for table in without_figure] for without_figure in (fused, alone))
+    return [*against_ln, *fused, *unpaired, *alone]
 
 
-def _paired(comparison: Comparison, relative: str) -> Table:
+def _paired(comparison: Comparison, what: str) -> Table:
     rows = [_paired_row(row) for row in comparison.rows.to_dict("records")]
-    title = f"Time per step, and savings {relative} ({comparable.clock(comparison)})"
+    title = f"{what} ({comparable.clock(comparison)})"
     return Table(title, pd.DataFrame(rows, columns=COLUMNS), comparable.notes(comparison))
 
 
@@ -67,12 +79,13 @@ def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
         **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
         "kind": "reference" if row["series"] == row["baseline"] else "paired",
         "note": "" if state == "clear" else state,
+        "timed": row["kind"],
     }
 
 
 def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
     baseline = next((series.series for series in speeds if names.is_plain_ln(series.series)), None)
-    shared = {"baseline": baseline} | {key: run[key] for key in CLOCK}
+    shared = {"baseline": baseline, "timed": "steps"} | {key: run[key] for key in CLOCK}
     rows = []
     for series in speeds:
         saving, note = speed.saving(series, speeds)
@@ -89,8 +102,8 @@ def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return a table as text, with the times and savings of the paper, whose norms are eager, if these are, too."""
-    impls = set(table["impl"])
+    """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
+    impls, timed = set(table["impl"]), table["timed"].iloc[0]
     rows = []
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
@@ -99,8 +112,8 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
         cells = {"norm": name, "seconds per 1k steps, median (quartiles)": median}
         cells["saving vs LayerNorm" if len(impls) == 1 else "saving vs the eager norm"] = _saving(row)
         if not math.isnan(row["processes"]):
-            cells["processes, rounds"] = f"{row['processes']:.0f}, {row['rounds']:.0f}"
-        if impls == {"eager"}:
+            cells["processes, rounds"] = _replication(row)
+        if impls == {"eager"} and timed == "steps":
             cells |= _paper(task, row["series"])
         rows.append(cells)
     return pd.DataFrame(rows)
@@ -137,25 +150,34 @@ def _listed(values: list[str], numbers: pd.DataFrame) -> str:
 def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
     """Return the timing records of a setting as text, with the savings of each and why it is not in the tables."""
     rows = []
-    for comparison in comparable.comparisons(timings):
-        impl = comparison.rows["impl"].iloc[0]
+    for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
+        first = comparison.rows.iloc[0].to_dict()
+        clock = f"{comparable.machine(first)}, {comparable.threads(first['threads'])}"
         for record in comparison.records.to_dict("records"):
             rows.append(
                 {
                     "record": Path(record["folder"]).name,
-                    "impl": impl,
+                    "impl": first["impl"],
+                    "machine, threads": clock,
                     "date": str(record["started"])[:10],
                     "commit": comparable.commit(record),
-                    "processes, rounds": f"{record['processes']}, {record['rounds']}",
-                    "saving vs LayerNorm": _savings(record["ratios"]),
+                    "processes, rounds": _replication(record),
+                    "time state": record["time_state"],
+                    "saving vs LayerNorm (95 % interval)": _savings(record["ratios"]),
                     "in the tables above": f"no: {record['left_out']}" if record["left_out"] else "yes",
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _savings(ratios: dict[str, float]) -> str:
+def _replication(row: dict[Any, Any]) -> str:
+    return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
+
+
+def _savings(ratios: dict[str, Interval]) -> str:
     plain = {names.without_impl(series): ratio for series, ratio in ratios.items()}
     return ", ".join(
-        f"{names.label(series)} {formats.saving(1 - ratio)}" for series, ratio in plain.items() if series != "ln"
+        f"{names.label(series)} {formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)}"
+        for series, ratio in plain.items()
+        if series != "ln"
     )

@@ -150,16 +150,22 @@ def _quality(row: dict[str, Any], name: str) -> str:
 
 def _speed(row: dict[str, Any]) -> str:
     median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
+    return formats.median_and_range(median, low, high, _differs(row))
+
+
+def _differs(row: dict[str, Any]) -> str:
+    """Return why the time of a series is not to be compared with that of the others; "" if nothing is known."""
     clock = "" if row["clock"] == speed.SAME else row["clock"]
-    return formats.median_and_range(median, low, high, ", ".join(filter(None, (_excluded(row), clock))))
+    return ", ".join(filter(None, (_excluded(row), clock)))
 
 
 def _shown_rate(row: dict[str, Any]) -> dict[str, str]:
     """Return the column of predictions per second, such as tokens per second, if their number was recorded."""
     if "predictions_per_second" not in row:
         return {}
-    rate = row["predictions_per_second"]
-    return {f"{row['predictions']} per second": formats.NO_VALUE if math.isnan(rate) else f"{rate:,.0f}"}
+    rate, remark = row["predictions_per_second"], _differs(row)
+    text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
+    return {f"{row['predictions']} per second": formats.NO_VALUE if math.isnan(rate) else text}
 
 
 def _excluded(row: dict[str, Any]) -> str:

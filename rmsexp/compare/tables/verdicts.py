@@ -63,9 +63,8 @@ def _luck(state: State, norm: str) -> float:
 
 
 def unit(campaign: Campaign) -> str:
-    """Return the unit of differences: "points" (percentage points), or the name of the metric, such as "BLEU"."""
-    metric = campaign.score.metric
-    return "points" if names.scale_and_unit(metric)[1] else names.metric_label(metric)
+    """Return the unit of differences of scores."""
+    return names.unit_of_difference(campaign.score.metric)
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -50,8 +50,13 @@ def test_savings_name_their_machines_and_single_processes(tmp_path: Path) -> Non
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
     shown = answer.answer([replace(found, tests=tests)], pd.DataFrame(), savings)
     (saved,) = shown.table[answer.TIME]
-    assert re.fullmatch(r"19.* %\), demo, AMD EPYC, 1 thread; 10.* %\), demo, Intel, 2 threads", saved)
+    replicated, single = saved.split("; ")
+    assert re.fullmatch(r"19.* %\), demo, AMD EPYC, 1 thread", replicated)
+    assert re.fullmatch(r"10.* %\), demo, Intel, 2 threads, one process, not replicated", single)
     assert "In 1 of them one process measured" in shown.sentences[1]
+    assert shown.savings is not None
+    marked = [entry.label for entry in shown.savings.marks if entry.kind == "interval"]
+    assert marked == ["RMSNorm, AMD EPYC, 1 thread", "RMSNorm, Intel, 2 threads, one process, not replicated"]
 
 
 @pytest.mark.usefixtures("first")

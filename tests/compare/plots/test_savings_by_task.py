@@ -66,5 +66,5 @@ def test_the_caption_names_single_processes_few_rounds_and_contention(tmp_path: 
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=17, state="contended")
     texts = "\n".join(text.get_text() for text in draw(tmp_path).texts)
     assert "hollow: one process, not replicated" in texts
-    assert "fewer than 20 rounds: cifar10, demo (AMD EPYC)" in texts
-    assert "time not clear: cifar10, demo (AMD EPYC)" in texts
+    assert "fewer than 20 rounds: cifar10, demo (AMD EPYC, 1 thread)" in texts
+    assert "time not clear: cifar10, demo (AMD EPYC, 1 thread)" in texts

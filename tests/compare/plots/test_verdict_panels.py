@@ -178,12 +178,12 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
 
 def test_small_differences_have_four_decimals(tmp_path: Path) -> None:
     level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
-    shared = {"task": "language_model", "metric": "bits_per_byte", "level": level}
-    Campaign(**shared, claims=[EQUAL | {"margin": 0.02}]).write(tmp_path)
+    shared = {"task": "language_model", "metric": "loss", "level": level}
+    Campaign(**shared, claims=[EQUAL | {"margin": 0.014}]).write(tmp_path)
     states = campaigns.states(tmp_path, [])
     (panel,) = verdict_panels.differences(states)
     assert " ".join(panel.texts[0].lines).endswith(f"{states[0].verdicts[0].difference:+.4f}")
-    assert re.search(r"\+0\.\d{4} \(-0\.\d{4} to \+0\.\d{4}\) bits per byte", matrix(states).loc[0, "language_model"])
+    assert re.search(r"\+0\.\d{4} \(-0\.\d{4} to \+0\.\d{4}\) nats", matrix(states).loc[0, "language_model"])
 
 
 def test_variants_of_a_norm_differ_in_dashes(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_code_that_was_measured_in_several_processes_comes_first(tmp_path: Path)
     assert ratios(comparison)["rms"] == pytest.approx(0.805, abs=1e-3)
     assert left_out(comparison) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
     listed = comparison.records.set_index("code")["ratios"]["newer"]
-    assert listed["rms"] == pytest.approx(0.7, abs=1e-3)
+    assert listed["rms"].low < 0.7 < listed["rms"].high
 
 
 @pytest.mark.parametrize(("code", "reason"), [("sha", "fewer than 20 rounds"), ("newer", comparable.OTHER_CODE)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from helpers.comparisons import setting
 from helpers.records import load_timings, write_run, write_timing
 
+from rmsexp.compare import load
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables.savings import Table
 
@@ -31,7 +33,7 @@ def test_interleaved_and_unpaired_savings_are_in_different_tables(tmp_path: Path
     text = savings_table.readable(paired.numbers, "cifar10").set_index("norm")
     assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("20.0 % (")
     assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
-    assert text.loc["RMSNorm", "processes, rounds"] == "2, 60"
+    assert text.loc["RMSNorm", "processes, rounds"] == "2 processes, 60 rounds"
     text = savings_table.readable(unpaired.numbers, "cifar10").set_index("norm")
     assert text.loc["WeightNorm", "saving vs LayerNorm"] == "25.0 %, unpaired"
     assert paired.caption
@@ -68,6 +70,19 @@ def test_fused_norms_have_tables_of_their_own_without_the_papers_numbers(tmp_pat
     assert text.loc["LayerNorm (fused)", "saving vs the eager norm"].startswith("50.0 %")
 
 
+def test_norm_layers_alone_have_a_table_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, kind="layers")
+    steps, layers = savings_table.tables(load(tmp_path), load_timings(tmp_path))
+    assert steps.title.startswith("Time per step, and savings relative to LayerNorm (interleaved, eager, 1 thread")
+    assert layers.title.startswith("Time of the norm layers in a step alone, and savings relative to LayerNorm (inter")
+    text = savings_table.readable(layers.numbers, "cifar10").set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("30.0 %")
+    assert not [name for name in text if "paper" in str(name)]
+    assert not layers.caption  # its figure would look like that of steps
+    assert savings_table.timing_table(load_timings(tmp_path))["record"].tolist() == ["steps0", "layers0"]
+
+
 def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> None:
     write_run(tmp_path, "rms")
     write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
@@ -79,9 +94,14 @@ def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> No
 
 def test_each_timing_record_is_listed_with_its_savings_and_why_it_is_not_used(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]}, session={"git": {"commit": "0123456789", "dirty": True}})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": "newer"})
     newer, older = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
-    assert (newer["record"], newer["saving vs LayerNorm"]) == ("steps1", "RMSNorm 30.0 %")
+    assert newer["record"] == "steps1"
+    assert re.fullmatch(r"RMSNorm 30\.0 % \(29\.\d to 30\.\d %\)", newer["saving vs LayerNorm (95 % interval)"])
+    assert (newer["processes, rounds"], newer["time state"]) == ("one process, not replicated, 30 rounds", "contended")
     assert newer["in the tables above"] == "no: made by other code"
-    assert (older["commit"], older["processes, rounds"]) == ("0123456 with uncommitted changes", "2, 60")
-    assert older["in the tables above"] == "yes"
+    assert (older["commit"], older["processes, rounds"]) == (
+        "0123456 with uncommitted changes",
+        "2 processes, 60 rounds",
+    )
+    assert (older["machine, threads"], older["in the tables above"]) == ("AMD EPYC, 1 thread", "yes")

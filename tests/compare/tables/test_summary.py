@@ -36,10 +36,11 @@ def of_ln(root: Path) -> tuple[pd.Series, str]:
     return table.iloc[0], summary_table.readable(table).iloc[0, 3]
 
 
-def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("contention", "remark"), [("clear", ""), ("contended", " (1 contended)")])
+def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path, contention: str, remark: str) -> None:
     """Of runs that recorded their number: the steps of older rows do not count."""
     for seed, series in enumerate(("ln", "rms")):
-        folder = write_run(tmp_path, series, seed, steps=400)
+        folder = write_run(tmp_path, series, seed, steps=400, contention=contention)
         rows, _ = record.RunFolder(folder).read_metrics()
         training = [row for row in rows if row["split"] == "train"]
         assert len(training) > 2
@@ -52,7 +53,7 @@ def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path
     expected = 32_000 / table.loc["rms", "seconds_per_1k_steps"]
     assert table.loc["rms", "predictions_per_second"] == pytest.approx(expected)
     shown = summary_table.readable(table.reset_index())["tokens per second"]
-    assert shown.tolist() == [formats.NO_VALUE, f"{expected:,.0f}"]
+    assert shown.tolist() == [formats.NO_VALUE, f"{expected:,.0f}{remark}"]
 
 
 def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:

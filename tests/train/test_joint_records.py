@@ -1,0 +1,106 @@
+"""What several processes agree upon besides steps, as threads of one: the start, the time and the contention."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.thread_group import in_threads
+from torch import nn
+
+from rmsexp.command_line import ReportedError
+from rmsexp.record import BUCKETS
+from rmsexp.train import provenance
+from rmsexp.train.checkpoint import Identity
+from rmsexp.train.clock import Clock
+from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start
+from rmsexp.train.loop import Start
+from rmsexp.train.state import State
+
+CPU = torch.device("cpu")
+
+
+def started(damaged: str | None) -> list[torch.Tensor]:
+    """Let three processes share the start of process 0; return the weights of all.
+
+    After it has loaded them, process 2 changes an element of ``damaged``: the model's, or the optimiser's momentum.
+    """
+
+    def start(group: Any) -> torch.Tensor:
+        model = nn.Linear(2, 2, bias=False)
+        nn.init.constant_(model.weight, group.rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+        def damage(*_: object) -> None:
+            tensors = {"model": model.weight.data, "optimizer": optimizer.state[model.weight]["momentum_buffer"]}
+            tensors[damaged].view(-1)[3] += 1e-6
+
+        if group.rank == 2 and damaged is not None:
+            optimizer.register_load_state_dict_post_hook(damage)
+        stepper: Any = SimpleNamespace(model=model, optimizer=optimizer, scaler=torch.amp.GradScaler(enabled=False))
+        first = Start(State(step=7), Clock()) if group.rank == 0 else None
+        assert share_start(group, stepper, first, Identity(0, "config", "data")).state.step == 7
+        return model.weight.detach()
+
+    provenance.code()  # reads all files of the package once, before the threads do
+    return in_threads(3, start)
+
+
+def test_all_processes_begin_with_the_parameters_of_process_0() -> None:
+    first, *others = started(None)
+    assert all(torch.equal(weight, first) for weight in others)
+
+
+@pytest.mark.parametrize("damaged", ["model", "optimizer"])
+def test_a_difference_in_one_parameter_is_an_error(damaged: str) -> None:
+    with pytest.raises(ReportedError, match="the processes of the run differ in parameters"):
+        started(damaged)
+
+
+def test_the_seconds_are_those_of_the_slowest_process() -> None:
+    """The slowest one took most time for data and training; its warm-up does not count."""
+    clocks = [{"train": 2.0, "data": 1.5, "eval": 1.0}, {"train": 3.0, "data": 1.0}, {"train": 3.0, "warmup": 9.0}]
+
+    def collect(group: Any) -> dict[str, float]:
+        trainer: Any = JointTrainer.__new__(JointTrainer)
+        trainer.clock, trainer._recent, trainer._contention = (
+            Clock(clocks[group.rank]),
+            [],
+            SimpleNamespace(group=group),
+        )
+        trainer._collect()
+        return trainer.clock.seconds
+
+    assert in_threads(3, collect) == [dict.fromkeys(BUCKETS, 0.0) | clocks[1]] * 3
+
+
+# Nanoseconds on a core, and waiting for one.
+CLEAR, LESS_CLEAR, UNKNOWN, CONTENDED = (1000, 1), (1000, 9), (0, 0), (1000, 600)
+
+
+@pytest.mark.parametrize(
+    ("times", "state", "waited"),
+    [
+        ([CLEAR, CLEAR, LESS_CLEAR], "clear", 0.009),
+        ([CLEAR, CONTENDED, LESS_CLEAR], "contended", 0.6),
+        ([CONTENDED, UNKNOWN, CLEAR], "contended", 0.6),
+        ([CLEAR, CLEAR, UNKNOWN], "unknown", None),
+    ],
+)
+def test_the_contention_is_that_of_the_most_disturbed_process(
+    times: list[tuple[int, int]], state: str, waited: float | None
+) -> None:
+    def report(group: Any) -> dict[str, Any]:
+        group.pids = [("a", 1), ("b", 2), ("a", 3)]
+        contention = JointContention(CPU, group)
+        assert contention.own_pids == ({2} if group.rank == 1 else {1, 3})
+        contention._ran, contention._waited = times[group.rank]
+        contention.exchange()
+        return contention.report()
+
+    for found in in_threads(3, report):
+        assert (found["state"], found["waited"]) == (state, waited)
