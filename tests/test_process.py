@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from submitit.core.utils import UncompletedJobError
 
 from rmsexp import process
 from rmsexp.command_line import entry_point
@@ -322,3 +323,15 @@ def test_a_signal_is_handed_on_to_the_handler_that_was_there() -> None:
         process.hand_on(signal.SIGUSR2)
     process.hand_on(signal.SIGUSR2)
     assert (handler.received, ours.received) == ([signal.SIGUSR2], [])
+
+
+@pytest.mark.parametrize("error", [UncompletedJobError("timed-out too many times"), SystemExit(-1)], ids=type)
+def test_what_the_handler_that_was_there_raises_is_passed_on(error: BaseException) -> None:
+    """submitit raises SystemExit after it has requeued its job, and UncompletedJobError if it does not requeue it."""
+
+    def handle(signum: int, frame: object) -> None:  # noqa: ARG001
+        raise error
+
+    with process.handling(handle, [signal.SIGUSR2]), pytest.raises(type(error)) as raised:
+        process.hand_on(signal.SIGUSR2)
+    assert raised.value is error

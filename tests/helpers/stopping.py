@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmsexp import config, runner
+from rmsexp import config, record, runner
 from rmsexp.data.whitening import Whitened
 from rmsexp.tasks import cifar10
 from rmsexp.train.loop import Trainer
@@ -58,6 +58,17 @@ def crash() -> None:
 
 def terminate() -> None:
     signal.raise_signal(signal.SIGTERM)
+
+
+def in_training(results: Path, step: int) -> list[record.RunFolder]:
+    """Return the runs below ``results`` that processes train at this moment, and that have reached a step."""
+    folders = [record.RunFolder(path) for path in record.find_runs(results)]
+    return [folder for folder in folders if folder.read_status()["status"] == "running" and _reached(folder, step)]
+
+
+def _reached(folder: record.RunFolder, step: int) -> bool:
+    rows = folder.read_last_rows(1 << 12) if folder.metrics_path.exists() else []
+    return bool(rows) and rows[-1]["step"] >= step
 
 
 def assert_same(a: Path, b: Path) -> None:
