@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.campaign_runs import write_file
 
-from rmsexp import cores, mounts
+from rmsexp import cores, mounts, record
 from rmsexp.data import parts
 
 
@@ -104,20 +108,67 @@ def test_the_least_of_all_limits_counts(machine: Path, monkeypatch: pytest.Monke
     assert cores.threads() == 2
 
 
-def test_a_group_of_half_a_core() -> None:
-    """A real one, where this process may make it: version 1 of control groups, as root."""
-    folder = Path("/sys/fs/cgroup/cpu", f"rmsexp-test-{os.getpid()}")
+HALF = {"cgroup2": ("cpu.max", "50000 100000"), "cgroup": ("cpu.cfs_quota_us", "50000")}  # kind of mount -> a limit
+
+
+def make_half_a_core(mount: mounts.Mount) -> Path | None:
+    """Make a control group of half a core, and return its folder; None where this process may not, or there is none."""
+    if mount.kind not in HALF:
+        return None
+    folder = mount.point / f"rmsexp-test-{os.getpid()}"
+    file, limit = HALF[mount.kind]
     try:
         folder.mkdir()
-        (folder / "cpu.cfs_quota_us").write_text("50000")
     except OSError:
+        return None
+    try:
+        (folder / file).write_text(limit)
+    except OSError:  # the group has no controller of processor time
+        folder.rmdir()
+        return None
+    return folder
+
+
+@pytest.fixture
+def half_a_core() -> Iterator[Path]:
+    """Yield the folder of a real control group, of either version, where this process may make one, as root."""
+    folder = next(filter(None, map(make_half_a_core, mounts.mounts())), None)
+    if folder is None:
         pytest.skip("no control group can be made here; the tests above simulate them")
+    yield folder
+    folder.rmdir()
+
+
+def join(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def test_a_group_of_half_a_core(half_a_core: Path) -> None:
     child = os.fork()
     if not child:
-        (folder / "cgroup.procs").write_text(str(os.getpid()))
+        join(half_a_core)
         os._exit(cores.threads())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    folder.rmdir()
+
+
+@pytest.mark.minutes
+def test_a_worker_in_a_group_of_half_a_core_uses_one_thread(half_a_core: Path, tmp_path: Path) -> None:
+    """Without threads=null, workers have one thread everywhere."""
+    folder = write_file(tmp_path / "configs", final={"seeds": {"look": 2, "most": 2}})
+    results = tmp_path / "results"
+    environment = {key: value for key, value in os.environ.items() if key not in cores.LAUNCHERS}
+    done = subprocess.run(
+        [sys.executable, "-m", "rmsexp.campaign", "tiny", "--config-dir", folder, f"results={results}", "threads=null"],
+        env=environment | {"TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: join(half_a_core),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ": RMSNorm equals LayerNorm: " in done.stdout  # the verdict, which needs all runs
+    runs = [record.RunFolder(path).read_run() for path in record.find_runs(results)]
+    assert {session["threads"] for run in runs for session in run["sessions"]} == {1}
 
 
 @pytest.mark.parametrize(("size", "given", "threads"), [(None, None, 16), (4, 1, 4), (4, 3, 12), (8, 4, 16), (1, 2, 2)])
