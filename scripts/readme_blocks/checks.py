@@ -148,19 +148,37 @@ def preempted_sweep(evidence: Evidence) -> str:
 
 
 def ray_node_lost(evidence: Evidence) -> str:
-    """How a campaign ended of which Ray lost a node."""
+    """How runs ended of which Ray lost a node."""
 
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
-        starts = results["sessions"].values()
-        steps = listed(str(step) for _, *later in starts for step in later)
+        if "lost" not in results:
+            return _node_lost_of_campaign(content)
+        lost, sessions, places = results["lost"], results["sessions"], results["places"]
+        last = sorted({places[run][-1] for run in lost})
         return sentences(
-            f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
-            f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}.",
-            f"{remained(results['errors'])} to the undisturbed campaign.",
+            f"At commit {commit_of(content)}, the {results['runs']} runs of `scripts/preempted_sweep.py` were done on "
+            f"{results['nodes']} nodes with {results['cores']} cores each.",
+            f"Node 2 was removed when {results['ended']} of them had ended. It was training {plural(len(lost), 'run')}"
+            f", at steps {listed(map(str, lost.values()))}.",
+            f"They were continued at steps {listed(str(step) for run in lost for step in sessions[run][1:])}, and "
+            f"ended on {listed(f'node {number}' for number in last)}.",
+            f"{remained(results['errors'])} to the undisturbed sweep.",
         )
 
     return newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
+
+
+def _node_lost_of_campaign(content: Mapping[str, Any]) -> str:
+    """The text of a record of commit 6b3ea2f or before, when the runs were those of scripts/campaign_kills.py."""
+    results = content["results"]
+    starts = results["sessions"].values()
+    steps = listed(str(step) for _, *later in starts for step in later)
+    return sentences(
+        f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
+        f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}.",
+        f"{remained(results['errors'])} to the undisturbed campaign.",
+    )
 
 
 def report_at_size(evidence: Evidence) -> str:

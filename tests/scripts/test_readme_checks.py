@@ -49,7 +49,17 @@ RECORDS: dict[str, dict[str, Any]] = {
         "settings": 5,
         "sizes": [{"runs": 1000, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
     },
-    "ray_node_lost": {"nodes": 2, "errors": ["x"], "seconds": 9.0, "sessions": {"a": [0], "b": [0, 36], "c": [0, 44]}},
+    "ray_node_lost": {
+        "nodes": 2,
+        "cores": 2,
+        "runs": 12,
+        "errors": [],
+        "ended": 4,
+        "lost": {"b": 95, "c": 120},
+        "places": {"a": [2], "b": [2, 1], "c": [2, 1]},
+        "sessions": {"a": [0], "b": [0, 80], "c": [0, 100]},
+        "seconds": 9.0,
+    },
     "distributed_equality": {
         "steps": 40,
         "sizes": [1, 2],
@@ -129,8 +139,9 @@ TEXTS = {
         "| 1,000 | again | 20 | 31 | 0.50 |",
     ],
     "ray-node-lost": [
-        "one of 2 nodes was removed while both trained.\n",
-        "Of 3 runs, those that were continued went on at step 36 and 44.\nOne difference remained to the undisturbed",
+        "the 12 runs of `scripts/preempted_sweep.py` were done on 2 nodes with 2 cores each.\n",
+        "Node 2 was removed when 4 of them had ended. It was training 2 runs, at steps 95 and 120.\n",
+        "They were continued at steps 80 and 100, and ended on node 1.\nNo difference remained to the undisturbed s",
     ],
     "distributed-equality": [
         "with `rms` and `bn` were done for `cifar10`, on 1, 2 processes",
@@ -238,6 +249,18 @@ def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:
     content = (new / "check.json").read_text()
     (new / "check.json").write_text(content.replace("2026-11-23", "2026-11-24").replace("520.0", "521.0"))
     assert checks.fuzz(Evidence(tmp_path, tmp_path)).startswith("In 521 s")
+
+
+def test_an_earlier_record_of_a_lost_node(tmp_path: Path) -> None:
+    path = tmp_path / "m/checks/ray_node_lost0/check.json"
+    path.parent.mkdir(parents=True)
+    results = {"nodes": 2, "errors": ["x"], "sessions": {"a": [0], "b": [0, 36], "c": [0, 44]}}
+    path.write_text(json.dumps({"session": SESSION, "results": results}))
+    assert checks.ray_node_lost(Evidence(tmp_path, tmp_path)) == (
+        "At commit aaaaaaa, one of 2 nodes was removed while both trained.\n"
+        "Of 3 runs, those that were continued went on at step 36 and 44.\n"
+        "One difference remained to the undisturbed campaign."
+    )
 
 
 def test_the_tables_of_simulated_campaigns_come_from_their_record(tmp_path: Path) -> None:
