@@ -1,18 +1,22 @@
-"""The runs of a campaign as tasks of Ray: what needs no cluster. ``scripts/ray_node_lost.py`` has a cluster."""
+"""The runs of a campaign as tasks of Ray. ``scripts/ray_node_lost.py`` loses a node of a cluster."""
 
 from __future__ import annotations
 
 import builtins
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import ask, write_file
+from helpers.campaign_runs import RUNS, ask, write_file
+from helpers.stopping import in_training
 
-from rmsexp import lock
+from rmsexp import lock, record
 from rmsexp.campaign import on_ray
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.on_ray import Done, RayWorker
@@ -20,14 +24,35 @@ from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.runner import Outcome
 from rmsexp.train import provenance
 
-SCRIPT = Path(__file__).parents[2] / "scripts/ray_node_lost.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import campaign_kills  # noqa: E402
+import chaos  # noqa: E402
 
 
 @pytest.mark.minutes
-def test_a_lost_node_changes_nothing() -> None:
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=1500, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all runs equal those of the undisturbed campaign" in done.stdout
+def test_ctrl_c_saves_the_runs(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to the command and to all its processes. Ray starts a cluster on this machine."""
+    runs = RUNS | {"schedule.steps": 100, "log_every": 5, "checkpoint_every": 100}
+    folder = write_file(tmp_path / "configs", runs=runs, final={"seeds": {"look": 2, "most": 2}})
+    command = [sys.executable, "-m", "rmsexp.campaign", "tiny", "--config-dir", folder]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}  # paths of sockets must be short
+    undisturbed, results = tmp_path / "undisturbed" / "results", tmp_path / "stopped" / "results"
+    subprocess.run([*command, f"results={undisturbed}"], env=environment, check=True)
+    command += [f"results={results}", "--on", "ray=local"]
+    with subprocess.Popen(command, env=environment, process_group=0) as stopped:
+        while not in_training(results, 10) and stopped.poll() is None:
+            time.sleep(0.02)
+        os.killpg(stopped.pid, signal.SIGINT)
+    assert stopped.returncode == 130
+    statuses = [record.RunFolder(path).read_status() for path in record.find_runs(results)]
+    saved = [status for status in statuses if status["status"] == "interrupted"]
+    assert any(10 <= status["checkpoint"] == status["step"] < 100 for status in saved)
+    assert "running" not in [status["status"] for status in statuses]
+    subprocess.run(command, env=environment, check=True)
+    assert campaign_kills.sessions(results) == []
+    assert any(len(steps) > 1 for steps in campaign_kills.starts(results).values())
+    assert chaos.differences(*map(campaign_kills.content, (undisturbed, results))) == []
 
 
 @pytest.mark.usefixtures("quick_folders")
