@@ -21,6 +21,7 @@ from rmsexp.campaign import on_ray
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.on_ray import Done, RayWorker
 from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.command_line import ReportedError
 from rmsexp.runner import Outcome
 from rmsexp.train import provenance
 
@@ -56,6 +57,25 @@ def test_ctrl_c_saves_the_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_folders")
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (None, "Ray did not start on this machine (timed out)"),
+        ("10.0.0.1:1", "Ray has no cluster at 10.0.0.1:1 (timed out)"),
+    ],
+)
+def test_a_line_says_why_there_is_no_cluster(
+    address: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise Exception("timed out\nin raylet")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(ReportedError) as raised, on_ray._cluster(address):
+        pass
+    assert str(raised.value) == expected
+
+
 def test_without_ray_a_line_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
