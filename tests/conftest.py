@@ -73,6 +73,16 @@ def store_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests from reading, and printing notices on, this machine's quiet reference."""
+    from rmsexp.train import quiet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quiet, "FOLDER", tmp_path_factory.mktemp("quiet"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def fused_kernels() -> None:
     """Load the fused kernels, or skip the test where they cannot be built."""
