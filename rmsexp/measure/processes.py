@@ -20,6 +20,7 @@ from rmsexp import process
 from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.comparable import MOST_AT_ONCE
+from rmsexp.compare.records.names import without_impl
 from rmsexp.config import Job
 from rmsexp.machine_lock import measuring
 from rmsexp.measure import steps
@@ -52,7 +53,7 @@ def measure(
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
-    groups = grouped(list(jobs), options.reference)
+    groups = groups_of(jobs, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
@@ -81,13 +82,30 @@ def measure(
                 return
 
 
-def grouped(series: Sequence[str], reference: str) -> list[list[str]]:
-    """Return groups of at most ``MOST_AT_ONCE`` series that share the reference, of about equal sizes."""
-    others = [name for name in series if name != reference]
-    count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - 1)))
-    size = math.ceil(len(others) / count)
-    starts = range(0, max(1, len(others)), max(1, size))
-    return [[reference, *others[start : start + size]] for start in starts]
+def groups_of(jobs: Mapping[str, Job], reference: str) -> list[list[str]]:
+    """Return the groups of series that processes time together, see :func:`grouped`."""
+    return grouped({series: job.norm.impl for series, job in jobs.items()}, reference)
+
+
+def grouped(impls: Mapping[str, str], reference: str) -> list[list[str]]:
+    """Return groups of at most ``MOST_AT_ONCE`` series, each with the reference, of about equal sizes.
+
+    If there are several, series of different implementations are in different groups. If the reference was also asked
+    for with another implementation, each group of that implementation contains this too: ratios to it are paired.
+
+    ``impls``: by series, its implementation.
+    """
+    if len(impls) <= MOST_AT_ONCE:
+        return [[reference, *(name for name in impls if name != reference)]]
+    groups: list[list[str]] = []
+    for impl in dict.fromkeys([impls[reference], *impls.values()]):
+        same = [name for name, other in impls.items() if other == impl and name != reference]
+        compared = [name for name in same if without_impl(name) == without_impl(reference)]
+        shared, others = [reference, *compared], [name for name in same if name not in compared]
+        count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - len(shared))))
+        size = max(1, math.ceil(len(others) / count))
+        groups += [[*shared, *others[start : start + size]] for start in range(0, max(1, len(others)), size)]
+    return [group for group in groups if len(group) > 1]
 
 
 def _stopped(answers: Sequence[dict[str, Any]], planned: int) -> str:

@@ -38,8 +38,9 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         series, setting = norm + "".join(options), Path(results, task, scale + "".join(changes))
         steps = {key: int(typed.get(key, 1_500_000)) for key in ("max_steps", "log_every")}
         cfg = SimpleNamespace(results=results, scale=scale, **steps)
+        impl = SimpleNamespace(impl="eager")
         return SimpleNamespace(
-            series=series, setting_folder=setting, folder=setting / series / f"seed{seed}", config=cfg
+            series=series, setting_folder=setting, folder=setting / series / f"seed{seed}", config=cfg, norm=impl
         )
 
     monkeypatch.setattr(items, "_job", job)

@@ -60,7 +60,28 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     [("", ["l"]), ("a", ["la"]), ("abc", ["labc"]), ("abcd", ["lab", "lcd"]), ("abcdefg", ["labc", "ldef", "lg"])],
 )
 def test_at_most_four_contestants_are_measured_together(others: str, groups: list[str]) -> None:
-    assert processes.grouped([*others, "l"], "l") == [list(group) for group in groups]
+    assert processes.grouped(dict.fromkeys([*others, "l"], "eager"), "l") == [list(group) for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("fused", "groups"),
+    [
+        (["rms"], [["ln", "rms", "prms", "rms+impl=fused"]]),
+        (["ln", "rms"], [["ln", "rms", "prms"], ["ln", "ln+impl=fused", "rms+impl=fused"]]),
+        (["none", "rms"], [["ln", "rms", "prms"], ["ln", "none+impl=fused", "rms+impl=fused"]]),
+        (
+            ["none", "ln", "rms", "prms"],
+            [
+                ["ln", "rms", "prms"],
+                ["ln", "ln+impl=fused", "none+impl=fused", "rms+impl=fused"],
+                ["ln", "ln+impl=fused", "prms+impl=fused"],
+            ],
+        ),
+    ],
+)
+def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], groups: list[list[str]]) -> None:
+    impls = dict.fromkeys(["rms", "ln", "prms"], "eager") | {f"{norm}+impl=fused": "fused" for norm in fused}
+    assert processes.grouped(impls, "ln") == groups
 
 
 def test_the_record_grows_with_each_process() -> None:
