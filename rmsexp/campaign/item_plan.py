@@ -63,7 +63,7 @@ def _duration(seconds: Iterable[float]) -> str:
 
 
 def _budget(timing: Timing) -> float:
-    return timing.options.seconds(len(processes.groups_of(timing.jobs, timing.options.reference)))
+    return timing.options.seconds(len(processes.grouped(timing.jobs, timing.options.reference)))
 
 
 def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:

@@ -53,7 +53,7 @@ def measure(
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
-    groups = groups_of(jobs, options.reference)
+    groups = grouped(jobs, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
@@ -82,26 +82,21 @@ def measure(
                 return
 
 
-def groups_of(jobs: Mapping[str, Job], reference: str) -> list[list[str]]:
-    """Return the groups of series that processes time together, see :func:`grouped`."""
-    return grouped({series: job.norm.impl for series, job in jobs.items()}, reference)
+def grouped(jobs: Mapping[str, Job], reference: str) -> list[list[str]]:
+    """Return the series that each process times: groups of at most ``MOST_AT_ONCE``, each with the reference.
 
-
-def grouped(impls: Mapping[str, str], reference: str) -> list[list[str]]:
-    """Return groups of at most ``MOST_AT_ONCE`` series, each with the reference, of about equal sizes.
-
-    If there are several, series of different implementations are in different groups. If the reference was also asked
-    for with another implementation, each group of that implementation contains this too: ratios to it are paired.
-
-    ``impls``: by series, its implementation.
+    With more than ``MOST_AT_ONCE`` series, a group has one implementation, eager or fused. If the reference's norm is
+    also among the series with this implementation, each of its groups contains this series too, so that every norm is
+    measured in one process with it.
     """
+    impls = {series: job.norm.impl for series, job in jobs.items()}
     if len(impls) <= MOST_AT_ONCE:
         return [[reference, *(name for name in impls if name != reference)]]
     groups: list[list[str]] = []
     for impl in dict.fromkeys([impls[reference], *impls.values()]):
         same = [name for name, other in impls.items() if other == impl and name != reference]
-        compared = [name for name in same if without_impl(name) == without_impl(reference)]
-        shared, others = [reference, *compared], [name for name in same if name not in compared]
+        shared = [reference, *(name for name in same if without_impl(name) == without_impl(reference))]
+        others = [name for name in same if name not in shared]
         count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - len(shared))))
         size = max(1, math.ceil(len(others) / count))
         groups += [[*shared, *others[start : start + size]] for start in range(0, max(1, len(others)), size)]
