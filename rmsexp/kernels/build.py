@@ -31,7 +31,9 @@ from rmsexp.private import belongs_to_user, cache_folder
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math: it would make NaN undefined and, in some compilers, flush denormals in the whole process.
-FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trapping-math -w"
+# No contraction of products and sums to one operation, which compilers choose differently for loops with the same
+# formula: kernels that share a formula then give equal results. fmadd() is written where it is meant.
+FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off -w"
 
 
 class BuildError(Exception):
