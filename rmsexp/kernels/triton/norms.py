@@ -256,6 +256,8 @@ def _launch_backward(
     x = x if is_readable(x, maps) else x.contiguous()
     dy, dtotal = with_layout(dy, x), None if dtotal is None else with_layout(dtotal, x)
     layout = layout_of(x, maps)
+    if x.numel():
+        form = _checked(form, layout.n)
     check_contiguous(
         scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if form.kind == Kind.LAYER else 0,))
     )
@@ -266,7 +268,7 @@ def _launch_backward(
     dx = torch.empty_like(x)
     dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))
     if x.numel():
-        kind, k, inside, eps = _checked(form, layout.n)
+        kind, k, inside, eps = form
         tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
         _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
     empty = scale.new_empty(0)
