@@ -53,6 +53,7 @@ BLOCKS: Blocks = {
     "verdicts": verdicts.readme,
     "all-verdicts": verdicts.whole,
     "campaign-costs": campaign_costs.runs_and_seconds,
+    "plan-accuracy": campaign_costs.accuracy,
     "unclean-records": origin.unclean,
     "metrics": quality.overview,
     "metrics-of-cifar10": quality.cifar10,

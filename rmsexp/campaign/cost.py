@@ -1,10 +1,10 @@
 """How long the runs of a campaign take, in uncontended seconds: those they would take alone on their cores.
 
 The seconds of a run are the sum of its clock's buckets, divided by 1 + w. w is the time that its threads waited for a
-core, over the time that they ran. A run that is not done takes as long as the mean of the finished runs of its norm; if
-there are none, as a trial of 20 steps says. Test splits are taken to need as long as the validation split, as long as
-no final run of the norm has finished. That is too little for a task that decodes test splits with a beam, and the
-validation split greedily.
+core, over the time that they ran. A run that is not done takes as long as the mean of the finished runs of its norm on
+machines like this one; if there are none, as a trial of 20 steps says. Test splits are taken to need as long as the
+validation split, as long as no final run of the norm has finished. That is too little for a task that decodes test
+splits with a beam, and the validation split greedily.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rmsexp.campaign_file import Job
 from rmsexp.command_line import ReportedError
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
+from rmsexp.train import quiet
 
 TRIAL_STEPS = 20
 # With this schedule a trial has an evaluation of the first validation examples at half of its steps, and one of the
@@ -69,6 +70,12 @@ def waited(files: record.RunFolder) -> float:
     return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
 
 
+def made_here(folder: Path) -> bool:
+    """Return whether all processes of a run were on machines that cannot be told apart from this one."""
+    sessions = record.RunFolder(folder).read_run()["sessions"]
+    return {(session.get("machine") or {}).get("id") for session in sessions} == {quiet.machine_id()}
+
+
 def _evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
     """Return the seconds of an evaluation of the first validation examples, and those of the whole split; 0: none."""
     ends: dict[int, float] = {}  # the seconds of evaluation up to each step with one
@@ -97,7 +104,7 @@ def estimates(
     """
     known: dict[tuple[str, bool], list[Cost]] = {}  # by norm, and whether the test splits were evaluated
     for job, found in spent.items():
-        if results[job].status == "finished":
+        if results[job].status == "finished" and made_here(question.results / job.folder):
             known.setdefault((job.norm, job.stage == "final"), []).append(found)
     means: dict[tuple[str, bool], float] = {}
     for norm, final in dict.fromkeys((job.norm, job.stage == "final") for job in jobs):

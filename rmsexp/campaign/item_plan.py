@@ -1,7 +1,7 @@
 """What the commands of the paper's items print: their runs and timings with states and costs, and the files drawn.
 
-A run that is not done takes as long as the mean of the finished runs of its norm in its setting, else of its setting.
-If there are none, a trial of 20 steps and an evaluation says how long it takes.
+A run that is not done takes as long as the mean of the finished runs of its norm in its setting, else of its setting,
+on machines like this one. If there are none, a trial of 20 steps and an evaluation says how long it takes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:
     """
     done: dict[str, list[float]] = {}  # by folder of the series, and of the setting
     for run in asked.runs(asked.items):
-        if asked.state(run) == "finished":
+        if asked.state(run) == "finished" and cost.made_here(asked.results / run.folder):
             spent = cost.cost(asked.results / run.folder).seconds
             for place in _places(run):
                 done.setdefault(place, []).append(spent)

@@ -1,52 +1,139 @@
-"""How many runs the committed campaigns planned and did, and how long these took."""
+"""How many runs the committed campaigns planned and did, how long these took, and what ``--plan`` estimated."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from readme_blocks.checks import commit_of, newest
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import counted, paragraphs, processor, table
+from readme_blocks.text import counted, machine, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
 from rmsexp import record
 from rmsexp.campaign import cost, plan
+from rmsexp.campaign_file import Job
 from rmsexp.compare.records.campaigns import Campaign, State
-from rmsexp.compare.records.time_states import run_state
+from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.compare.tables import formats
-from rmsexp.readers import read_json
 
 STAGES = ("pilot", "tune", "final")
+ACCURACY = "python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch data.root=~/data"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run took: its uncontended ``seconds``, the share of ``evaluation`` in them, and where it was done."""
+
+    job: Job
+    finished: bool
+    seconds: float
+    evaluation: float
+    machine: str
+    time_state: str
 
 
 def runs_and_seconds(evidence: Evidence) -> str:
-    """A table of the campaigns, with their runs and the uncontended seconds of these."""
+    """Two tables of the campaigns: their numbers of runs, and the uncontended seconds of these on each machine."""
     if not evidence.campaigns:
         return NONE
-    rows = [_row(state) for state in sorted(evidence.campaigns, key=lambda state: state.campaign.name)]
+    states = sorted(evidence.campaigns, key=lambda state: state.campaign.name)
+    spent = {state.campaign.name: _spent(state) for state in states}
     return paragraphs(
-        table(rows),
-        "Runs are those of pilot + tuning + final. At least: without an extension of the grid, and with the seeds of "
-        "the first look. Seconds are means over the finished runs of a stage, without the time for which their threads "
-        "waited for a core, so those of contended runs are estimates.",
+        table([_numbers(state.campaign, spent[state.campaign.name]) for state in states]),
+        "Runs are those of pilot + tuning + final. Planned at least: without an extension of the grid, and with the "
+        "seeds of the first look.",
+        table([row for name, runs in spent.items() for row in _by_machine(name, runs)]),
+        "Seconds are means over the finished runs of a stage, without the time for which their threads waited for a "
+        "core, so those of contended runs are estimates. The share of evaluations is the largest mean of a norm.",
     )
 
 
-def _row(state: State) -> dict[str, str]:
-    campaign = state.campaign
-    ended = [job for job, result in state.results.items() if result.ended]
-    done = Counter(job.stage for job in ended)
-    seconds = {job: cost.cost(campaign.root / job.folder).seconds for job in ended}
-    row = {"campaign": f"`{campaign.name}`", "planned at least": _sum(_least(campaign))}
-    row["done"] = _sum([done[stage] for stage in STAGES])
-    for stage, name in (("tune", "tuning"), ("final", "final")):
-        of_stage = [seconds[job] for job in ended if job.stage == stage and state.results[job].status == "finished"]
-        row[f"a {name} run"] = f"{statistics.fmean(of_stage):.0f} s" if of_stage else formats.NO_VALUE
-    row["all runs done"] = f"{sum(seconds.values()) / 3600:.1f} h"
-    sessions = [read_json(campaign.root / job.folder / record.RUN)["sessions"] for job in ended]
-    row["machine"] = "; ".join(sorted({processor(session, session["threads"]) for run in sessions for session in run}))
-    return row | {"time state": counted(map(run_state, sessions))}
+def accuracy(evidence: Evidence) -> str:
+    """What ``--plan`` estimates for the runs of campaigns, beside what they took on the same kind of machine."""
+    return newest(evidence, "plan_accuracy", ACCURACY, _accuracy)
+
+
+def _accuracy(content: Mapping[str, Any]) -> str:
+    rows = content["results"]["rows"]
+    stages = dict.fromkeys((row["campaign"], row["stage"]) for row in rows)
+    how = f"Runs done on machines like {machine(content)}; estimates of commit {commit_of(content)} there, time state "
+    return paragraphs(
+        table([_stage(*stage, [row for row in rows if (row["campaign"], row["stage"]) == stage]) for stage in stages]),
+        f"{how}{time_state(content['session'])}.",
+    )
+
+
+def _stage(campaign: str, stage: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    planned, took = (sum(row["runs"] * row[key] for row in rows) for key in ("planned", "took"))
+    differences = [100 * (row["took"] / row["planned"] - 1) for row in rows]
+    runs = sum(row["runs"] for row in rows)
+    return {
+        "campaign": f"`{campaign}`",
+        "stage": stage,
+        "runs": str(runs),
+        "planned, per run": f"{planned / runs:.0f} s",
+        "took, per run": f"{took / runs:.0f} s",
+        "took more than planned": f"{100 * (took / planned - 1):+.0f} %",
+        "of each norm": f"{min(differences):+.0f} to {max(differences):+.0f} %",
+    }
+
+
+def _spent(state: State) -> list[Spent]:
+    found = []
+    for job, result in state.results.items():
+        if not result.ended:
+            continue
+        files = record.RunFolder(state.campaign.root / job.folder)
+        sessions = files.read_run()["sessions"]
+        clock = files.read_metrics()[0][-1]["seconds"] if files.metrics_path.exists() else {}
+        found.append(
+            Spent(
+                job,
+                result.status == "finished",
+                cost.cost(files.path).seconds,
+                clock["eval"] / sum(clock.values()) if clock else 0.0,
+                "; ".join(sorted({processor(session, session["threads"]) for session in sessions})),
+                run_state(sessions),
+            )
+        )
+    return found
+
+
+def _numbers(campaign: Campaign, spent: Sequence[Spent]) -> dict[str, str]:
+    done = Counter(run.job.stage for run in spent)
+    return {
+        "campaign": f"`{campaign.name}`",
+        "runs planned at least": _sum(_least(campaign)),
+        "runs done": _sum([done[stage] for stage in STAGES]),
+        "hours of all": f"{sum(run.seconds for run in spent) / 3600:.1f}",
+    }
+
+
+def _by_machine(campaign: str, spent: Sequence[Spent]) -> Iterable[dict[str, str]]:
+    """Yield the row of a campaign for each machine that finished tuning or final runs."""
+    judged = [run for run in spent if run.finished and run.job.stage != "pilot"]
+    for place in sorted({run.machine for run in judged}):
+        here = [run for run in judged if run.machine == place]
+        row = {"campaign": f"`{campaign}`", "machine": place}
+        for stage, name in (("tune", "tuning"), ("final", "final")):
+            runs = [run for run in here if run.job.stage == stage]
+            row[f"{name} runs"] = str(len(runs))
+            row[f"a {name} run"] = (
+                f"{statistics.fmean(run.seconds for run in runs):.0f} s" if runs else formats.NO_VALUE
+            )
+            row[f"evaluations of a {name} run"] = f"{100 * _share(runs):.0f} %" if runs else formats.NO_VALUE
+        yield row | {"time state": counted(run.time_state for run in here)}
+
+
+def _share(runs: Sequence[Spent]) -> float:
+    """Return the share of evaluations, of the norm that has the largest mean."""
+    shares: dict[str, list[float]] = {}
+    for run in runs:
+        shares.setdefault(run.job.norm, []).append(run.evaluation)
+    return max(map(statistics.fmean, shares.values()))
 
 
 def _least(campaign: Campaign) -> list[int]:

@@ -76,10 +76,29 @@ def test_estimates_are_means_of_finished_runs(tmp_path: Path, monkeypatch: pytes
     assert list(found.values()) == [15, 100, 19.5, 130]
     assert tried == ["rms"]
     assert lines == ["trying 20 steps of rms, to estimate the cost"]
-    final = Job("final", "ln", 1e-3, 0, "")
+    final = Job("final", "ln", 1e-3, 0, done[0].folder)
     assert cost.estimates(
         asked, left[2:3], spent | {final: Cost(50, 1)}, results | {final: results[done[0]]}, print
     ) == {left[2]: 50}
+
+
+@pytest.mark.usefixtures("quick_folders")
+def test_runs_of_another_machine_do_not_say_how_long_runs_take_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those of which one process was on another machine, and those of older records, which name none."""
+    asked = ask(tmp_path)
+    here, there, unknown, *_ = done = [job for job in jobs(asked) if job.norm == "ln"]
+    for job, machine in ((here, None), (there, {"machine": {"id": "other"}}), (unknown, {"machine": None})):
+        write_run(asked, job, **(machine or {}))
+    results = plan.update(asked)[1]
+    assert [cost.made_here(asked.results / job.folder) for job in done[:3]] == [True, False, False]
+    spent = {here: Cost(10, 1), there: Cost(50, 2), unknown: Cost(90, 3)}
+    monkeypatch.setattr(cost, "trial", lambda *_: Cost(100, 10))
+    left = Job("tune", "ln", 1e-3, 7, "")
+    assert cost.estimates(asked, [left], spent, results, print) == {left: 10}
+    del spent[here]
+    assert cost.estimates(asked, [left], spent, results, print) == {left: 100}
 
 
 def write(asked: Question, job: Job) -> Result:

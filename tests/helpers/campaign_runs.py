@@ -14,6 +14,7 @@ from rmsexp.campaign import plan, question
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
 from rmsexp.rules import score
+from rmsexp.train import quiet
 
 # Runs of a second. Their setting is not in tests of anything else.
 RUNS = {
@@ -64,7 +65,8 @@ def write_run(
     files.path.mkdir(parents=True, exist_ok=True)
     total = asked.recipe.config.schedule.steps
     task, setting, series, _ = job.folder.split("/")
-    session = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "contention": {"waited": 0.0}} | changes
+    session = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "contention": {"waited": 0.0}}
+    session |= {"machine": {"id": quiet.machine_id()}} | changes
     run = {"task": task, "setting": setting, "series": series, "seed": job.seed, "recipe_steps": total}
     (files.run_path).write_text(json.dumps(run | {"dataset": {"digest": "0"}, "sessions": [session]}))
     diverged = percent != percent

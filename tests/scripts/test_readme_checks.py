@@ -128,6 +128,12 @@ RECORDS: dict[str, dict[str, Any]] = {
         "prepared": {"seconds": 31.2, "processor": 60.4, "mebibytes": 500.0},
         "cached": {"seconds": 4.25, "processor": 4.0, "mebibytes": 450.0},
     },
+    "plan_accuracy": {
+        "rows": [
+            {"campaign": "quality_cifar10", "stage": "tune", "norm": norm, "runs": 3, "planned": 100.0, "took": took}
+            for norm, took in (("ln", 110.0), ("rms", 90.0))
+        ]
+    },
     "planted_neighbours": {"runs": [{"kind": "same_core", "contention": {"state": "contended"}}]},
 }
 TEXTS = {
@@ -194,6 +200,10 @@ TEXTS = {
     "data-at-size": [
         "| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |",
         "Each size was measured once on AMD EPYC (3f)",
+    ],
+    "plan-accuracy": [
+        "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",
+        "Runs done on machines like AMD EPYC (3f), one thread, torch 2.15.0, 2026-11-23; estimates of commit aaaaaaa",
     ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }

@@ -222,8 +222,10 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     assert campaign_costs.runs_and_seconds(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     campaigns.Campaign(diverged={("none", 0)}, grid=(0.002, 0.004), seeds=2, needed=2).write(tmp_path)
     lines = campaign_costs.runs_and_seconds(Evidence(tmp_path, tmp_path)).splitlines()
-    assert lines[2].startswith("| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 110 s | 110 s | 0.7 h |")
-    assert lines[2].endswith("| AMD EPYC, one thread | 24 contended |")
+    assert lines[2] == "| `quality_cifar10` | 0 + 18 + 6 = 24 | 0 + 18 + 6 = 24 | 0.7 |"
+    (of_machine,) = [line for line in lines if "AMD EPYC, one thread" in line]
+    assert of_machine.startswith("| `quality_cifar10` | AMD EPYC, one thread | 18 | 110 s |")
+    assert of_machine.endswith(" contended |")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:

@@ -1,0 +1,69 @@
+"""Compare the cost that ``python -m rmsexp.campaign NAME --plan`` estimates with the cost of the campaign's runs.
+
+    python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch data.root=~/data
+
+For each stage of a campaign that has runs made on a machine like this one below results/reference/quality: the
+uncontended seconds of these runs, and those that ``--plan`` estimates for the same runs when none is done, from a trial
+of 20 steps of each norm. The records are copied to a temporary folder first. The record of this check
+(check_record.py) has both for each norm and stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from check_record import Check, add_option, report
+
+from rmsexp.campaign import cost, plan, question
+from rmsexp.campaign_file import Job
+
+RECORDS = Path(__file__).parents[1] / "results/reference/quality"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="+", metavar="NAME|KEY=VALUE", help="campaigns, and overrides of their runs")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="folder of runs (results/reference/quality)")
+    add_option(parser)
+    arguments = parser.parse_args()
+    names = [word for word in arguments.words if "=" not in word]
+    words = [word for word in arguments.words if "=" in word]
+    check = Check("plan_accuracy", arguments.results)
+    with tempfile.TemporaryDirectory() as copy, check.measuring():
+        shutil.copytree(arguments.records, copy, dirs_exist_ok=True)
+        rows = [row for name in names for row in compared(question.read(name, [*words, f"results={copy}"]))]
+    for row in rows:
+        print("{campaign} {stage} {norm}: {runs} runs, planned {planned:.0f} s, took {took:.0f} s each".format(**row))
+    check.write({"rows": rows})
+
+
+def compared(asked: question.Question) -> list[dict[str, Any]]:
+    """Return a row for each norm and stage with runs of this machine: seconds per run, as planned and as they took."""
+    _, results = plan.update(asked)
+    spent = {
+        job: found.seconds
+        for job, found in cost.spent(asked, results).items()
+        if results[job].status == "finished" and cost.made_here(asked.results / job.folder)
+    }
+    planned = cost.estimates(asked, spent, {}, results, report)
+    groups: dict[tuple[str, str], list[Job]] = {}
+    for job in spent:
+        groups.setdefault((job.stage, job.norm), []).append(job)
+    return [
+        {"campaign": asked.name, "stage": stage, "norm": norm, "runs": len(jobs)}
+        | {"planned": _mean([planned[job] for job in jobs]), "took": _mean([spent[job] for job in jobs])}
+        for (stage, norm), jobs in groups.items()
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    main()

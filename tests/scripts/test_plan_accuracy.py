@@ -1,0 +1,37 @@
+"""Estimated and real costs of a campaign's runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.campaign_runs import ask, write_run
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+import plan_accuracy
+
+from rmsexp import record
+from rmsexp.campaign import cost, plan
+from rmsexp.campaign.cost import Cost
+
+
+def test_a_row_for_each_norm_and_stage_with_runs_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run has 20 seconds in each bucket. Runs of other machines, and unfinished ones, do not count."""
+    asked, done = ask(tmp_path), dict[str, int]()
+    for job in plan.update(asked)[0].jobs:
+        done[job.norm] = done.get(job.norm, 0) + 1
+        if job.norm == "rms" and done[job.norm] == 1:
+            write_run(asked, job, machine={"id": "other"})
+        else:
+            write_run(asked, job, float("nan") if job.norm == "rms" and done[job.norm] == 2 else 20)
+    monkeypatch.setattr(cost, "trial", lambda _, norm: Cost({"ln": 60, "rms": 300}[norm], 10))
+    rows = plan_accuracy.compared(asked)
+    took = 20 * len(record.BUCKETS)
+    assert rows == [
+        {"campaign": asked.name, "stage": "tune", "norm": norm, "runs": done[norm] - fewer}
+        | {"planned": planned, "took": took}
+        for norm, fewer, planned in (("ln", 0, 60), ("rms", 2, 300))
+    ]
