@@ -23,7 +23,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from readme_blocks import agreement, campaign_costs, checks, layers, origin, processes, quality, savings, size, verdicts
+from readme_blocks import (
+    agreement,
+    baselines,
+    campaign_costs,
+    checks,
+    layers,
+    origin,
+    processes,
+    quality,
+    savings,
+    size,
+    verdicts,
+)
 from readme_blocks.evidence import Evidence
 
 from rmsexp import atomic
@@ -54,6 +66,7 @@ BLOCKS: Blocks = {
     "all-verdicts": verdicts.whole,
     "campaign-costs": campaign_costs.runs_and_seconds,
     "plan-accuracy": campaign_costs.accuracy,
+    "baselines": baselines.trained,
     "unclean-records": origin.unclean,
     "metrics": quality.overview,
     "metrics-of-cifar10": quality.cifar10,

@@ -17,7 +17,7 @@ from rmsexp import record
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import readme_numbers  # noqa: E402
-from readme_blocks import agreement, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
+from readme_blocks import agreement, baselines, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
@@ -226,6 +226,25 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     (of_machine,) = [line for line in lines if "AMD EPYC, one thread" in line]
     assert of_machine.startswith("| `quality_cifar10` | AMD EPYC, one thread | 18 | 110 s |")
     assert of_machine.endswith(" contended |")
+
+
+def test_the_best_rate_of_each_norm_and_the_drop_of_beta1(tmp_path: Path) -> None:
+    """Rates with one seed are not compared with those of three. WeightNorm's rows are in the order of its rates."""
+    assert baselines.trained(Evidence(tmp_path / "none", tmp_path)) == text.not_recorded(baselines.COMMAND)
+    level, best = {"none": 24.0, "wn": 30.0}, {"none": 0.002, "wn": 0.004}
+    campaigns.Campaign(level=level, best=best, grid=(0.001, 0.002, 0.004), claims=[]).write(tmp_path / "quality")
+    lines = baselines.trained(Evidence(tmp_path, tmp_path)).splitlines()
+    assert lines[0] == "| norm | `cifar10`: valid error (%) |"
+    assert [line.split("|")[1:3] for line in lines[2:4]] == [
+        [" no norm ", " 23.8 at 0.002 (3 seeds; 3 rates tried) "],
+        [" WeightNorm ", " 29.8 at 0.004 (3 seeds; 3 rates tried) "],
+    ]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "finished at step" in line]
+    assert [row[:2] for row in rows] == [["0.001", "1000"], *([rate, s] for rate in ("0.002", "0.004") for s in SEEDS)]
+    assert rows[0][2:] == ["34.2 %", "33.8 %", "32.9 %", "finished at step 1000"]
+
+
+SEEDS = ("1000", "1001", "1002")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:

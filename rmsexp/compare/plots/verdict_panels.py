@@ -22,6 +22,8 @@ from rmsexp.compare.tables import formats, verdicts
 
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
+WRAP_Y = 34  # the same for the title of the y axis, which has to fit the height of a panel
+FURTHEST = 4  # differences further from 0 than so many times all bounds would make these too small to read
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 MARGIN = 0.06  # space between the marks and the edge of a panel, relative to the range of the marks
 
@@ -101,7 +103,8 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
     bounded = rows[rows["margin"].notna()]  # claims of superiority may be about differences that are many times larger
     bounded = rows if bounded.empty else bounded
     within = [0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]]
-    inside = rows[rows["difference"].between(*padded(within))]
+    reach = FURTHEST * max(map(abs, filter(math.isfinite, within)))
+    inside = rows[rows["difference"].abs() <= reach]
     x_range = padded([*within, *inside[["low", "high"]].to_numpy().flat])
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
@@ -214,7 +217,7 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
             marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
     y_range = padded([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
-    title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP))
+    title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP_Y))
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
 

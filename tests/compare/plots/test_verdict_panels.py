@@ -48,8 +48,9 @@ def test_differences_with_intervals_and_margins(states: list[campaigns.State]) -
     assert heights == sorted(heights, reverse=True)
 
 
-def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(tmp_path: Path) -> None:
-    Campaign(level={"none": 17.75, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
+@pytest.mark.parametrize("no_norm", [17.75, 19.5])  # 1.1 and 2.3 margins worse than RMSNorm
+def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float, tmp_path: Path) -> None:
+    Campaign(level={"none": no_norm, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
     (state,) = campaigns.states(tmp_path, [])
     (panel,) = verdict_panels.differences([state])
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):

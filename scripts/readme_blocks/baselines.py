@@ -1,0 +1,102 @@
+"""How well each norm trains at ``scale=medium``: the validation metric at its best rate of those that were tried."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from readme_blocks.evidence import Evidence
+from readme_blocks.quality import NORMS
+from readme_blocks.text import not_recorded, paragraphs, plural, table
+from rmsexp import record
+from rmsexp.campaign.content import TUNING_SEEDS
+from rmsexp.compare.records import names, quantities, statistics
+from rmsexp.compare.records.load import Records
+from rmsexp.compare.tables import formats, learning_rates
+from rmsexp.readers import read_yaml
+from rmsexp.rules import score
+
+COMMAND = "python -m rmsexp -m task=cifar10 scale=medium norm=wn evaluation=validation seed=1000 data.root=~/data"
+WN = "wn"
+
+
+def trained(evidence: Evidence) -> str:
+    """A row per norm and a column per task, with the best rate, and what WeightNorm does on CIFAR-10 at each rate."""
+    columns: dict[str, Mapping[str, str]] = {}
+    for task, settings in _tuning(evidence).items():
+        first = next(iter(settings.values()))
+        target = statistics.target(first)
+        title = quantities.title(quantities.usual(target.selection, target.metric))
+        rates = learning_rates.table(settings)
+        rates["norm"] = rates["series"].map(names.norm_of)
+        columns[f"`{task}`: {title}"] = {
+            norm: _best(rates[rates["norm"] == norm], target.metric) for norm in NORMS if (rates["norm"] == norm).any()
+        }
+    if not columns:
+        return not_recorded(COMMAND)
+    rows = [
+        {"norm": names.label(norm)} | {task: found.get(norm, formats.NO_VALUE) for task, found in columns.items()}
+        for norm in NORMS
+        if any(norm in found for found in columns.values())
+    ]
+    return paragraphs(table(rows), _weight_norm(evidence))
+
+
+def _best(rates: pd.DataFrame, metric: str) -> str:
+    """Return, for the rates of one norm, the mean of its metric at the best of those with at least three seeds.
+
+    If no rate has so many, all count.
+    """
+    judged = rates[rates["runs"] >= min(TUNING_SEEDS, rates["runs"].max())]
+    best = judged.sort_values("rank").iloc[0]
+    factor, _ = names.scale_and_unit(metric)
+    seeds = plural(int(best["runs"]), "seed")
+    return f"{factor * best['chosen_by']:.1f} at {best['rate']:g} ({seeds}; {plural(len(rates), 'rate')} tried)"
+
+
+def _tuning(evidence: Evidence) -> dict[str, dict[Path, Records]]:
+    """Return the settings of pilot and tuning runs, by task; those of a task differ in the learning rate alone."""
+    found: dict[str, dict[Path, Records]] = {}
+    for folder, records in evidence.runs("quality").settings().items():
+        if re.fullmatch(rf"[a-z]+\+evaluation={score.PLANS[1]}", learning_rates.family(folder).name):
+            found.setdefault(folder.parent.name, {})[folder] = records
+    return found
+
+
+def _weight_norm(evidence: Evidence) -> str:
+    """Return a table of WeightNorm on CIFAR-10: its error before and after the step at which beta1 drops, by rate."""
+    rows = [row for records in _tuning(evidence).get("cifar10", {}).values() for row in _around_the_drop(records)]
+    if not rows:
+        return ""
+    rows.sort(key=lambda row: float(row["rate"]))
+    return paragraphs(
+        "WeightNorm on `cifar10`, whose schedule lowers Adam's beta1 from 0.9 to 0.5 after half of the steps (errors "
+        "on the first 256 validation images):",
+        table(rows),
+    )
+
+
+def _around_the_drop(records: Records) -> Iterator[dict[str, str]]:
+    """Yield, for each run with WeightNorm, its error at half of the steps, the highest after it, and the last."""
+    for run in records.runs[records.runs["series"].map(names.norm_of) == WN].to_dict("records"):
+        of_run = records.metrics["folder"] == run["folder"]
+        rows = records.metrics[of_run & (records.metrics["split"] == score.INTERIM)]
+        errors = 100 * rows.set_index("step")["error"].sort_index()
+        half = run["recipe_steps"] / 2
+        before, after = errors[errors.index <= half], errors[errors.index > half]
+        yield {
+            "rate": f"{read_yaml(Path(run['folder']) / record.CONFIG)['optim']['lr']:g}",
+            "seed": str(run["seed"]),
+            "error at half of the steps": _percent(before.tail(1)),
+            "highest error after that": _percent(after.nlargest(1)),
+            "error at the end": _percent(after.tail(1)),
+            "state": f"{run['status']} at step {run['step']}",
+        }
+
+
+def _percent(values: pd.Series) -> str:
+    """Return the only value in percent, or that there is none."""
+    return formats.NO_VALUE if values.empty else f"{values.iloc[0]:.1f} %"
