@@ -223,7 +223,7 @@ def content(results: Path) -> dict[str, Any]:
     campaign = campaigns.load(path)
     found = campaign.results(results)
     plan, registered = read_json(path), read_json(path.with_name("registered.json"))
-    del plan["registered"]["date"], plan["runs"]["results"], registered["date"]
+    del plan["registered"]["date"], registered["date"]
     runs = chaos_sweep.contents(results.parent)
     for job in campaign.jobs:
         files = record.RunFolder(results / job.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,14 @@ def test_the_committed_records_are_clean_or_listed(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert status == 0, shown
     assert (audit.commits(audit.ROOT) is None) == shown.startswith("the history of this checkout is not complete")
+
+
+def test_committed_configs_name_no_folder_of_a_machine() -> None:
+    """Data and results are named relative to the folder in which the command was typed."""
+    configs = [path for path in audit.REFERENCE.rglob("config.yaml") if path.is_file()]
+    assert len(configs) > 200
+    lines = {line for path in configs for line in path.read_text().splitlines() if re.match(r" *(root|results): ", line)}
+    assert not [line for line in lines if line.split(": ")[1].startswith(("/", "~"))]
 
 
 @pytest.mark.parametrize(
