@@ -20,7 +20,7 @@ from rmsexp.readers import read_yaml
 from rmsexp.rules import score
 
 COMMAND = "python -m rmsexp -m task=cifar10 scale=medium norm=wn evaluation=validation seed=1000 data.root=~/data"
-WN = "wn"
+WN, READER = "wn", "attentive_reader"
 
 
 def trained(evidence: Evidence) -> str:
@@ -31,7 +31,7 @@ def trained(evidence: Evidence) -> str:
         target = statistics.target(first)
         title = quantities.title(quantities.usual(target.selection, target.metric))
         rates = learning_rates.table(settings)
-        rates["norm"] = rates["series"].map(names.norm_of)
+        rates["norm"] = rates["series"].map(names.without_impl)
         columns[f"`{task}`: {title}"] = {
             norm: _best(rates[rates["norm"] == norm], target.metric) for norm in NORMS if (rates["norm"] == norm).any()
         }
@@ -42,7 +42,7 @@ def trained(evidence: Evidence) -> str:
         for norm in NORMS
         if any(norm in found for found in columns.values())
     ]
-    return paragraphs(table(rows), _weight_norm(evidence))
+    return paragraphs(table(rows), _tries(evidence), _weight_norm(evidence))
 
 
 def _best(rates: pd.DataFrame, metric: str) -> str:
@@ -64,6 +64,29 @@ def _tuning(evidence: Evidence) -> dict[str, dict[Path, Records]]:
         if re.fullmatch(rf"[a-z]+\+evaluation={score.PLANS[1]}", learning_rates.family(folder).name):
             found.setdefault(folder.parent.name, {})[folder] = records
     return found
+
+
+def _tries(evidence: Evidence) -> str:
+    """Return a table of all runs without norm and with WeightNorm on ``attentive_reader``, where these do not train."""
+    rows = [
+        {
+            "norm": names.label(names.without_impl(run["series"])),
+            "setting": f"`{folder.name}`",
+            "seed": str(run["seed"]),
+        }
+        | {"valid error, mean of the last three": _score(records, run["folder"])}
+        for folder, records in evidence.runs("quality").settings().items()
+        if folder.parent.name == READER
+        for run in records.runs.to_dict("records")
+        if names.norm_of(run["series"]) in ("none", WN)
+    ]
+    return paragraphs(f"All runs of `{READER}` without norm and with WeightNorm:", table(rows)) if rows else ""
+
+
+def _score(records: Records, folder: str) -> str:
+    of_run = records.metrics["folder"] == folder
+    values = records.metrics.loc[of_run & (records.metrics["split"] == "valid"), "error"]
+    return f"{100 * score.score(list(values)):.1f} %" if len(values) == score.SCORED else formats.NO_VALUE
 
 
 def _weight_norm(evidence: Evidence) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from readme_blocks.checks import commit_of, newest
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import counted, machine, paragraphs, processor, table
+from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
 from rmsexp import record
 from rmsexp.campaign import cost, plan
@@ -59,10 +59,11 @@ def accuracy(evidence: Evidence) -> str:
 def _accuracy(content: Mapping[str, Any]) -> str:
     rows = content["results"]["rows"]
     stages = dict.fromkeys((row["campaign"], row["stage"]) for row in rows)
-    how = f"Runs done on machines like {machine(content)}; estimates of commit {commit_of(content)} there, time state "
+    session = content["session"]
     return paragraphs(
         table([_stage(*stage, [row for row in rows if (row["campaign"], row["stage"]) == stage]) for stage in stages]),
-        f"{how}{time_state(content['session'])}.",
+        f"Runs were done on machines of the kind {session['device']} ({session['machine']['id']}). Trials were done on "
+        f"such a machine on {session['started'][:10]} by commit {commit_of(content)}, time state {time_state(session)}.",
     )
 
 

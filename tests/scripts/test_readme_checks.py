@@ -203,7 +203,7 @@ TEXTS = {
     ],
     "plan-accuracy": [
         "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",
-        "Runs done on machines like AMD EPYC (3f), one thread, torch 2.15.0, 2026-11-23; estimates of commit aaaaaaa",
+        "of the kind AMD EPYC (3f). Trials were done on such a machine on 2026-11-23 by commit aaaaaaa, time state clear",
     ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
