@@ -60,10 +60,11 @@ def _accuracy(content: Mapping[str, Any]) -> str:
     rows = content["results"]["rows"]
     stages = dict.fromkeys((row["campaign"], row["stage"]) for row in rows)
     session = content["session"]
+    day = session["started"][:10]
     return paragraphs(
         table([_stage(*stage, [row for row in rows if (row["campaign"], row["stage"]) == stage]) for stage in stages]),
         f"Runs were done on machines of the kind {session['device']} ({session['machine']['id']}). Trials were done on "
-        f"such a machine on {session['started'][:10]} by commit {commit_of(content)}, time state {time_state(session)}.",
+        f"such a machine on {day} by commit {commit_of(content)}, time state {time_state(session)}.",
     )
 
 

@@ -203,7 +203,7 @@ TEXTS = {
     ],
     "plan-accuracy": [
         "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",
-        "of the kind AMD EPYC (3f). Trials were done on such a machine on 2026-11-23 by commit aaaaaaa, time state clear",
+        "of the kind AMD EPYC (3f). Trials were done on such a machine on 2026-11-23 by commit aaaaaaa, time state",
     ],
     "planted-neighbours": ["| same core | 1 | 1 |"],
 }
