@@ -67,7 +67,7 @@ def _tuning(evidence: Evidence) -> dict[str, dict[Path, Records]]:
 
 
 def _tries(evidence: Evidence) -> str:
-    """Return a table of all runs without norm and with WeightNorm on ``attentive_reader``, where these do not train."""
+    """Return a table of the runs without norm and with WeightNorm on ``attentive_reader``, where these hardly train."""
     rows = [
         {
             "norm": names.label(names.without_impl(run["series"])),
@@ -80,6 +80,7 @@ def _tries(evidence: Evidence) -> str:
         for run in records.runs.to_dict("records")
         if names.norm_of(run["series"]) in ("none", WN)
     ]
+    rows.sort(key=lambda row: (row["norm"], len(row["setting"]), row["setting"]))
     return paragraphs(f"All runs of `{READER}` without norm and with WeightNorm:", table(rows)) if rows else ""
 
 
