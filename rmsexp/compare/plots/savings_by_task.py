@@ -77,7 +77,7 @@ def _legend(axes: Axes, clocks: Sequence[tuple[str, str, float, str]], norms: Se
     for norm in norms:
         axes.plot([], [], color=style.colour(norm), linewidth=2, label=label(norm))
     for place, (machine, processor, threads, precision) in enumerate(clocks):
-        identity = "" if machine == processor else f", machine {machine}"
+        identity = "" if machine == processor else f"\nmachine {machine}"
         name = f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
         axes.plot([], [], CLOCKS[place % len(CLOCKS)], color="black", label=name)
     if impl == "eager":

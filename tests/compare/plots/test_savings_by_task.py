@@ -51,7 +51,7 @@ def test_machines_and_numbers_of_threads_share_a_line_of_the_figure(tmp_path: Pa
     expected = [(20, -step), (10, 1 - step), (3, 1), (5, 1 + step)]  # three machines around the row
     assert sorted(points) == [pytest.approx(point, abs=0.1) for point in sorted(expected)]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    machines = ["AMD EPYC\n2 threads, machine 3f", "AMD EPYC\n1 thread", "an older processor\n1 thread"]
+    machines = ["AMD EPYC\n2 threads\nmachine 3f", "AMD EPYC\n1 thread", "an older processor\n1 thread"]
     assert legend == ["RMSNorm", "pRMSNorm", *machines, "paper, each framework"]
 
 
