@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(error)
         status = 128 + error.signum if isinstance(error, Interrupted) else error.exit_status
     if content is not None:
-        content["command"] = shlex.join(["python", "-m", "rmsexp.timing", *words])
+        kept = [word for word in words if not word.startswith(("results=", "data.root="))]  # folders of this machine
+        content["command"] = shlex.join(["python", "-m", "rmsexp.timing", *kept])
         _show(timing_records.write(content, next(iter(jobs.values())).setting_folder))
     return status
 

@@ -48,7 +48,7 @@ def compared(asked: question.Question) -> list[dict[str, Any]]:
     spent = {
         job: found.seconds
         for job, found in cost.spent(asked, results).items()
-        if results[job].status == "finished" and cost.made_here(asked.results / job.folder)
+        if results[job].status == "finished" and cost.is_from_this_machine(asked.results / job.folder)
     }
     planned = cost.estimates(asked, spent, {}, results, report)
     groups: dict[tuple[str, str], list[Job]] = {}

@@ -70,8 +70,8 @@ def waited(files: record.RunFolder) -> float:
     return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
 
 
-def made_here(folder: Path) -> bool:
-    """Return whether all processes of a run were on machines that cannot be told apart from this one."""
+def is_from_this_machine(folder: Path) -> bool:
+    """Return whether all processes of a run had the processor, caches and cores of this machine (same machine id)."""
     sessions = record.RunFolder(folder).read_run()["sessions"]
     return {(session.get("machine") or {}).get("id") for session in sessions} == {quiet.machine_id()}
 
@@ -104,7 +104,7 @@ def estimates(
     """
     known: dict[tuple[str, bool], list[Cost]] = {}  # by norm, and whether the test splits were evaluated
     for job, found in spent.items():
-        if results[job].status == "finished" and made_here(question.results / job.folder):
+        if results[job].status == "finished" and is_from_this_machine(question.results / job.folder):
             known.setdefault((job.norm, job.stage == "final"), []).append(found)
     means: dict[tuple[str, bool], float] = {}
     for norm, final in dict.fromkeys((job.norm, job.stage == "final") for job in jobs):

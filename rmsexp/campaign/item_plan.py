@@ -73,7 +73,7 @@ def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:
     """
     done: dict[str, list[float]] = {}  # by folder of the series, and of the setting
     for run in asked.runs(asked.items):
-        if asked.state(run) == "finished" and cost.made_here(asked.results / run.folder):
+        if asked.state(run) == "finished" and cost.is_from_this_machine(asked.results / run.folder):
             spent = cost.cost(asked.results / run.folder).seconds
             for place in _places(run):
                 done.setdefault(place, []).append(spent)

@@ -74,9 +74,10 @@ def _tries(evidence: Evidence) -> str:
             "setting": f"`{folder.name}`",
             "seed": str(run["seed"]),
         }
-        | {"valid error, mean of the last three": _score(records, run["folder"])}
+        | {"valid error, mean of the last three": scores.get(run["folder"], formats.NO_VALUE)}
         for folder, records in evidence.runs("quality").settings().items()
         if folder.parent.name == READER
+        for scores in [_scores(records)]
         for run in records.runs.to_dict("records")
         if names.norm_of(run["series"]) in ("none", WN)
     ]
@@ -84,10 +85,10 @@ def _tries(evidence: Evidence) -> str:
     return paragraphs(f"All runs of `{READER}` without norm and with WeightNorm:", table(rows)) if rows else ""
 
 
-def _score(records: Records, folder: str) -> str:
-    of_run = records.metrics["folder"] == folder
-    values = records.metrics.loc[of_run & (records.metrics["split"] == "valid"), "error"]
-    return f"{100 * score.score(list(values)):.1f} %" if len(values) == score.SCORED else formats.NO_VALUE
+def _scores(records: Records) -> pd.Series:
+    """Return the validation scores of a setting's runs as text, by their folder."""
+    scores = statistics.final_metric(records, statistics.common_step(records), statistics.target(records).selection)
+    return scores.map(lambda value: f"{100 * value:.1f} %")
 
 
 def _weight_norm(evidence: Evidence) -> str:

@@ -92,7 +92,7 @@ def test_runs_of_another_machine_do_not_say_how_long_runs_take_here(
     for job, machine in ((here, None), (there, {"machine": {"id": "other"}}), (unknown, {"machine": None})):
         write_run(asked, job, **(machine or {}))
     results = plan.update(asked)[1]
-    assert [cost.made_here(asked.results / job.folder) for job in done[:3]] == [True, False, False]
+    assert [cost.is_from_this_machine(asked.results / job.folder) for job in done[:3]] == [True, False, False]
     spent = {here: Cost(10, 1), there: Cost(50, 2), unknown: Cost(90, 3)}
     monkeypatch.setattr(cost, "trial", lambda *_: Cost(100, 10))
     left = Job("tune", "ln", 1e-3, 7, "")

@@ -139,7 +139,7 @@ def test_a_plan_has_states_and_costs(
 ) -> None:
     """Runs of other norms of the setting stand for a norm without finished runs."""
     monkeypatch.setattr(cost, "cost", lambda _: cost.Cost(90.0, 1.0))
-    monkeypatch.setattr(cost, "made_here", lambda _: True)
+    monkeypatch.setattr(cost, "is_from_this_machine", lambda _: True)
     asked = ask(tmp_path, "table4", "timing.budget=30")
     end(asked, asked.left()[0])
     item_plan.print_plan(asked)

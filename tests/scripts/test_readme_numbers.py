@@ -240,11 +240,9 @@ def test_the_best_rate_of_each_norm_and_the_drop_of_beta1(tmp_path: Path) -> Non
         [" WeightNorm ", " 29.8 at 0.004 (3 seeds; 3 rates tried) "],
     ]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "finished at step" in line]
-    assert [row[:2] for row in rows] == [["0.001", "1000"], *([rate, s] for rate in ("0.002", "0.004") for s in SEEDS)]
+    three = ("1000", "1001", "1002")
+    assert [row[:2] for row in rows] == [["0.001", "1000"], *([rate, s] for rate in ("0.002", "0.004") for s in three)]
     assert rows[0][2:] == ["34.2 %", "33.8 %", "32.9 %", "finished at step 1000"]
-
-
-SEEDS = ("1000", "1001", "1002")
 
 
 def test_norms_of_few_seeds_show_each_seed_and_are_not_ranked() -> None:

@@ -23,7 +23,9 @@ from rmsexp.compare.tables import formats, verdicts
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
 WRAP_Y = 34  # the same for the title of the y axis, which has to fit the height of a panel
-FURTHEST = 4  # differences further from 0 than so many times all bounds would make these too small to read
+# A difference is an arrow if it is more than so many times as far from 0 as margins and intervals of the claims with a
+# margin; an axis that reached so far would make these too small to read.
+FURTHEST = 4
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 MARGIN = 0.06  # space between the marks and the edge of a panel, relative to the range of the marks
 
