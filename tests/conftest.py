@@ -27,6 +27,10 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# nohup ignores SIGHUP, for subprocesses, too.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector skip what collection made, and run less often: it took up to a sixth of the time."""
