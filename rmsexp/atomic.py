@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 
@@ -20,7 +21,7 @@ def move_aside(path: Path) -> Path:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file so that it has either its old or its complete new content, even if the power fails."""
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")  # processes of containers often have the same id
     try:
         with temporary.open("wb") as file:
             file.write(data)

@@ -180,6 +180,14 @@ def command(module: str, *words: str) -> str:
     return shlex.join([python, "-m", module, *words])
 
 
+def path_word(key: str, path: str | Path) -> str:
+    """Return the word ``key=path``, with quotes if Hydra would not take all characters of the path as they are."""
+    if re.fullmatch(r"[\w./~-]+", str(path)):
+        return f"{key}={path}"
+    quoted = str(path).replace("'", r"\'")
+    return f"{key}='{quoted}'"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in minutes and seconds, or in hours, minutes and seconds, such as "1:02:03"."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -14,6 +14,7 @@ from typing import IO
 
 from rmsexp.mounts import mount_of
 
+HOST_ONLY = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}  # options of NFS and Lustre
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without locks answer
 
 
@@ -36,6 +37,17 @@ def try_to_lock(file: IO[str], kind: int) -> bool:
 def wait_for_lock(file: IO[str]) -> None:
     """Lock a file so that no other process does, and wait until that is possible. Raises: as :func:`try_to_lock`."""
     _flock(file, fcntl.LOCK_EX)
+
+
+def host_only(path: Path) -> str | None:
+    """Return a warning if the file system of a path has locks that processes on other hosts do not see, else None."""
+    mount = mount_of(path)
+    if mount is None or not (options := sorted(HOST_ONLY & mount.options)):
+        return None
+    return (
+        f"warning: {path} is on {mount.kind} mounted with {options[0]}, whose locks other machines do not see; "
+        "start workers on one machine only, or mount it without this option"
+    )
 
 
 def _flock(file: IO[str], kind: int) -> None:

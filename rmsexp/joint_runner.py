@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from threading import Event
 
 from rmsexp import config, process, record, runner, tasks
 from rmsexp.command_line import brief
@@ -15,14 +16,20 @@ from rmsexp.train.loop import Diverged
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import Settings
 
+REPORTING_SECONDS = 10.0  # that process 0 has for a message
+
 
 def execute(job: config.Job, quiet: bool = False) -> Outcome:
     """Begin or continue the run of a job (:func:`rmsexp.runner.execute`), on all processes that torchrun started.
 
-    Raises: ConfigError if there are more processes than micro-batches; lock.RunLockedError.
+    Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
+    lock.RunLockedError.
     """
-    (_, size), (key, number) = process.rank_and_size(), job.config.parts
+    (rank, size), (key, number) = process.rank_and_size(), job.config.parts
     if size > number:
+        if rank > 0:  # the message of process 0 is enough; when it has ended, torchrun ends the others
+            Event().wait(REPORTING_SECONDS)
+            raise SystemExit(config.ConfigError.exit_status)
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if group is None or group.rank == 0:

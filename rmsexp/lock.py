@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from rmsexp.file_lock import NoLocksError, try_to_lock
+
+LOOKS, LOOK_SECONDS = 4, 0.05  # repeated tries to lock, and the time before each
 
 
 class RunLockedError(RuntimeError):
@@ -38,9 +43,9 @@ class Lock:
             message = f"{self.path.parent} cannot be made ({error.strerror}); results=DIR names another folder"
             raise type(error)(message) from None
         with self.path.open("a+") as file:
-            if not try_to_lock(file, fcntl.LOCK_EX):
+            if not self._try(file):
                 file.seek(0)
-                owner = file.read(20).strip() or "unknown"
+                owner = file.read(300).strip() or "unknown"
                 raise RunLockedError(
                     f"{self._run} is being written by another process (id {owner}); "
                     "wait for it, or choose another seed or results folder"
@@ -49,11 +54,19 @@ class Lock:
             try:
                 self.check()
                 file.truncate(0)
-                file.write(str(os.getpid()))
+                file.write(f"{os.getpid()} on {platform.node()}")
                 file.flush()
                 yield
             finally:
                 self._descriptor = None
+
+    def _try(self, file: IO[str]) -> bool:
+        """Lock the file exclusively; return whether that worked, maybe after others have looked at it."""
+        for _ in range(LOOKS):  # is_held locks the file for a moment
+            if try_to_lock(file, fcntl.LOCK_EX):
+                return True
+            threading.Event().wait(LOOK_SECONDS)
+        return try_to_lock(file, fcntl.LOCK_EX)
 
     def check(self) -> None:
         """Check that the lock, if this object holds it, still excludes other processes.

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 from rmsexp import atomic
@@ -361,8 +361,17 @@ def left_out(root: Path, module: str) -> str:
 
 
 def find(root: Path, pattern: str) -> list[Path]:
-    """Return the paths below ``root`` that match, sorted, without the committed records in ``<root>/reference``."""
-    return sorted(path for path in root.rglob(pattern) if path.relative_to(root).parts[0] != REFERENCE)
+    """Return the files below ``root`` that match, sorted.
+
+    Hidden folders and the committed records in ``<root>/reference`` are left out.
+    """
+    found, name = list[Path](), PurePath(pattern).name
+    for folder, folders, files in os.walk(root):  # unlike rglob, it passes over folders that are removed meanwhile
+        is_root = Path(folder) == root
+        folders[:] = [each for each in folders if not each.startswith(".") and not (is_root and each == REFERENCE)]
+        if name in files and (path := Path(folder, name)).match(pattern):
+            found.append(path)
+    return sorted(found)
 
 
 def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rmsexp import campaign_file, record
 from rmsexp.checks import MOST
-from rmsexp.command_line import command
+from rmsexp.command_line import command, path_word
 from rmsexp.readers import read_yaml
 
 LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
@@ -167,13 +167,14 @@ def read_run(folder: Path) -> Run:
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
     rows: list[record.Row] = []
     for length in TAILS:
-        rows = content(files.read_last_rows, length, missing=ended) or []
+        rows = content(files.read_last_rows, length, missing=False) or []
         evaluation = _last_evaluation(rows, target if isinstance(target, dict) else {})
         if evaluation is not None:
             break
-    recorded = status.get("metrics") if ended and rows else None
-    size = content(lambda: files.metrics_path.stat().st_size, missing=ended)
-    if recorded is not None and size != recorded["bytes"]:
+    recorded = status.get("metrics") if ended else None
+    empty = recorded is not None and recorded["bytes"] == 0  # as of a run that diverged at its first step
+    size = content(lambda: files.metrics_path.stat().st_size, missing=ended and not empty)
+    if recorded is not None and files.metrics_path.is_file() and size != recorded["bytes"]:
         problems.append(f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another")
     last = _step(rows[-1]) if rows else 0
     seconds = _seconds(rows[-1]) if rows else None
@@ -246,10 +247,12 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
     for job, _, run in planned:
         states[job.stage][NOT_STARTED if run is None else run.state] += 1
     stages = [Stage(stage, counts) for stage, counts in states.items()]
-    over = "final" in states and not any(stage.left for stage in stages)
+    decided = "final" in states and stored["seeds"].needed is not None
+    diverged = "final" not in states and states.get("tune", {}).keys() == {"diverged"}  # at every rate
+    over = (decided or diverged) and not any(stage.left for stage in stages)
     words = ["rmsexp.report", str(results)] if over else ["rmsexp.campaign", *stored["command"]]
     if not over and str(results) != "results":
-        words.append(f"results={results}")
+        words.append(path_word("results", results))
     seconds = _seconds_left(planned, runs.values())
     return Campaign(stored["name"], stored["question"], stages, seconds, command(*words))
 

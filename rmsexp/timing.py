@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,9 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(error)
         status = 128 + error.signum if isinstance(error, Interrupted) else error.exit_status
     if content is not None:
-        kept = [word for word in words if not word.startswith(("results=", "data.root="))]  # folders of this machine
-        content["command"] = shlex.join(["python", "-m", "rmsexp.timing", *kept])
-        _show(timing_records.write(content, next(iter(jobs.values())).setting_folder))
+        typed = ["python", "-m", "rmsexp.timing", *words]
+        _show(timing_records.write(content, next(iter(jobs.values())).setting_folder, typed))
     return status
 
 

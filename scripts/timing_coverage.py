@@ -2,9 +2,9 @@
 
 The logarithm of a ratio has normal noise in each round, with a standard deviation of 0.03: independent, or with an
 autocorrelation of 0.3 or 0.6 from round to round (AR(1)). Each of six processes has a true ratio of its own, which
-differs from the ratio that is sought by 0, 1 or 2 % (standard deviation). A process does 20, 60 or 200 rounds. Unlike
-one of ``python -m rmsexp.timing``, it does not stop earlier when its interval is narrow: the shares would then be those
-of a smaller number of rounds, which differs between lines.
+differs from the ratio that is sought by 0, 1 or 2 % (standard deviation). A process does 5, 20, 60 or 200 rounds.
+Unlike one of ``python -m rmsexp.timing``, it does not stop earlier when its interval is narrow: the shares would then
+be those of a smaller number of rounds, which differs between lines.
 
 Prints the share of intervals over six processes that contain the ratio sought, and the share of the processes whose own
 interval, over rounds, contains it. Without spread this is the coverage of the interval within a process. A share of
@@ -26,7 +26,7 @@ from readme_blocks.text import table
 from rmsexp.compare.records.ratios import Interval, over_processes, paired_ratio
 
 TRUE, NOISE, PROCESSES = 0.9, 0.03, 6
-CORRELATIONS, ROUNDS, SPREADS = (0.0, 0.3, 0.6), (20, 60, 200), (0.0, 0.01, 0.02)
+CORRELATIONS, ROUNDS, SPREADS = (0.0, 0.3, 0.6), (5, 20, 60, 200), (0.0, 0.01, 0.02)
 
 
 def noise(correlation: float, generator: np.random.Generator) -> Iterator[float]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from rmsexp import mounts
-from rmsexp.file_lock import NO_LOCKS, NoLocksError, try_to_lock, wait_for_lock
+from rmsexp.file_lock import NO_LOCKS, NoLocksError, host_only, try_to_lock, wait_for_lock
 
 MOUNTED = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
@@ -80,3 +80,17 @@ def test_the_mount_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert mount.kind == kind
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "missing")
     assert mounts.mount_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(("options", "named"), [("rw,vers=3,nolock,local_lock=all", "local_lock=all"), ("rw", None)])
+def test_locks_that_other_machines_do_not_see_are_named(
+    options: str, named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"36 1 0:40 / {tmp_path} rw - nfs server:/home {options}\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    warning = host_only(tmp_path / "results")
+    if named is None:
+        assert warning is None
+    else:
+        assert warning is not None
+        assert f"is on nfs mounted with {named}, whose locks other machines do not see" in warning

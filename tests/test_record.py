@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -198,7 +199,7 @@ def test_a_second_process_is_refused_and_learns_which_process_writes(
     folder: record.RunFolder, holder: subprocess.Popen[str]
 ) -> None:
     assert folder.is_locked()
-    message = f"{folder.path} is being written by another process .id {holder.pid}."
+    message = f"{folder.path} is being written by another process .id {holder.pid} on "
     with pytest.raises(lock.RunLockedError, match=message), folder.locked():
         pass
     with record.RunFolder(folder.path.with_name("seed1")).locked():
@@ -210,7 +211,7 @@ def test_sigkill_frees_the_lock(folder: record.RunFolder, holder: subprocess.Pop
     assert holder.wait() == -signal.SIGKILL
     assert not folder.is_locked()
     with folder.locked():
-        assert folder.lock_path.read_text() == str(os.getpid())
+        assert folder.lock_path.read_text() == f"{os.getpid()} on {platform.node()}"
 
 
 def test_a_lock_is_exclusive_within_a_process_and_free_after_its_release(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -114,8 +113,8 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     return int(bool(worker.failed))
 
 
-def _command(arguments: argparse.Namespace) -> str:
-    """Return the command line that was typed, also in a worker that it has started."""
+def _command(arguments: argparse.Namespace) -> list[str]:
+    """Return the words of the command line that was typed, also in a worker that it has started."""
     typed = ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words]
     if arguments.config_dir is not None:
         typed += ["--config-dir", arguments.config_dir]
@@ -123,7 +122,7 @@ def _command(arguments: argparse.Namespace) -> str:
         typed += ["--jobs", str(arguments.of)]
     if arguments.on is not None:
         typed += ["--on", "=".join(filter(None, ("ray", arguments.on)))]
-    return shlex.join(typed)
+    return typed
 
 
 def _worker(goal: Goal, arguments: argparse.Namespace) -> Worker:

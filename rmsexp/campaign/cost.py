@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rmsexp import config, record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import ReportedError, path_word
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
 from rmsexp.train import quiet
@@ -142,8 +142,7 @@ def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
-        quoted = results.replace("'", r"\'")  # the name of a campaign's folder may have "="
-        run = job([f"results='{quoted}'"])
+        run = job([path_word("results", results)])
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             outcome = runner.execute(run)
         if outcome.signum is not None:

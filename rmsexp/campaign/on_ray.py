@@ -57,8 +57,7 @@ class RayWorker(Worker):
 
         Raises: ReportedError if Ray is not installed, the cluster cannot be reached, or a run may not begin.
         """
-        self._note_earlier_failures()
-        with _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
+        with self._marked(), _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
             while self._signum is None and (left := self._left()):
                 self._submit(ray, [job for job in left if job not in self._tasks.values()])
                 done = ray.wait(list(self._tasks), timeout=POLL_SECONDS)[0] if self._tasks else []
@@ -71,6 +70,20 @@ class RayWorker(Worker):
                 ray.cancel(task)  # as Ctrl-C: the task saves its run
             ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=SAVING_SECONDS) if self._tasks else None
         return self._signum
+
+    @property
+    def _token(self) -> Path:
+        return (self.runs.results / f".ray-{platform.node()}-{os.getpid()}").absolute()
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """Inside the context there is a file by which the nodes recognise the folder of results."""
+        self.runs.results.mkdir(parents=True, exist_ok=True)
+        self._token.touch()
+        try:
+            yield
+        finally:
+            self._token.unlink(missing_ok=True)
 
     def _stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._signum = signum
@@ -88,7 +101,8 @@ class RayWorker(Worker):
                 continue
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": RETRIES}
             code, where = provenance.code(), str(Path.cwd())
-            task = ray.remote(_do).options(**options).remote(run.overrides, self.config_dir, where, code, at_once)
+            arguments = run.overrides, self.config_dir, where, str(self._token), code, at_once
+            task = ray.remote(_do).options(**options).remote(*arguments)
             self._tasks[task] = job
             self.report(f"submitted {self.runs.headline(job)}")
 
@@ -112,15 +126,16 @@ def _at_once(nodes: Sequence[Mapping[str, Any]], cpus: int, gpus: int) -> int:
     return int(max(map(min, counts), default=0))
 
 
-def _do(overrides: Sequence[str], config_dir: str | None, where: str, code: str, at_once: int) -> Done:
+def _do(overrides: Sequence[str], config_dir: str | None, where: str, token: str, code: str, at_once: int) -> Done:
     """Do a run; in a task of Ray.
 
     Args:
         where: the folder that relative paths start from, and that modules are imported from.
+        token: a file in the folder of results, which all nodes must share.
         code: the digest of the code that the process has that submitted the task.
         at_once: how many such tasks a node can do at the same time.
 
-    Raises: RuntimeError if this node has other code.
+    Raises: RuntimeError if this node has other code, or not the folder of results.
     """
     node = platform.node()
     with suppress(OSError):  # a node without this folder can only do runs with absolute paths
@@ -129,6 +144,8 @@ def _do(overrides: Sequence[str], config_dir: str | None, where: str, code: str,
         sys.path.insert(0, where)
     if provenance.code() != code:
         raise RuntimeError(f"{node} has another version of rmsexp; install the same one on all nodes")
+    if not Path(token).exists():  # the run would be recorded where nobody looks for it
+        raise RuntimeError(f"{node} does not have the folder {Path(token).parent}; all nodes must share it")
     job = config.job(overrides, config_dir)
     with machine_lock.working(print) as pause:
         return Done(_when_unlocked(lambda: runner.execute(job, runner.Around(at_once, pause))), node)

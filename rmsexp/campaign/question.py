@@ -107,8 +107,14 @@ class Question:
 
     @property
     def score(self) -> Metric:
-        """The metric of the claims. Raises: ConfigError if it is on a split that has no scores."""
-        metric = self._metric("final.score", self.content.final.score or f"{self.target.split} {self.target.metric}")
+        """The metric of the claims. Raises: ConfigError if it is on a split that has no scores, or not chosen."""
+        stated = self.content.final.score
+        if stated is None and self.target.split == "valid":
+            raise config.ConfigError(
+                f"write final.score='test {self.target.metric}': on validation examples, which this task reports "
+                "because not all of its data have a test split, the rates are chosen"
+            )
+        metric = self._metric("final.score", stated or f"{self.target.split} {self.target.metric}")
         if metric.split in ("train", score.INTERIM):
             raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
         return metric
@@ -261,6 +267,8 @@ def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
         if norm not in content.norms:
             known = ",".join(content.norms)
             raise config.ConfigError(f"{place} is about {norm}, which is not among norms=[{known}]; add it there")
+    if claim.seeds is not None and claim.seeds > (look := content.final.seeds.look):
+        raise config.ConfigError(f"{place} has seeds: {claim.seeds}, but every norm has {look}: raise final.seeds.look")
     return claim
 
 
@@ -277,7 +285,12 @@ def _check_runs(question: Question) -> None:
     """Raise ConfigError or ValueError unless all runs can be composed and the rates and metrics fit the rules."""
     content, grid = question.content, question.grid
     selection.next_runs(grid, {}, question.target.mode, question.tuning_seeds)
-    _ = question.tuned_by, question.score
+    if question.tuned_by.metric != question.score.metric:
+        metrics = question.tuned_by.metric, question.score.metric
+        raise config.ConfigError(
+            f"tune.by is about {metrics[0]} and final.score about {metrics[1]}; rates are chosen by the metric of the "
+            "claims, so that both are in its unit"
+        )
     folders: dict[str, str] = {}
     for norm in content.norms:
         folder = _series_folder(question, True, norm, grid[0])

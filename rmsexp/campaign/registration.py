@@ -19,6 +19,7 @@ from rmsexp.train import clock, provenance
 
 FILE = "registered.json"
 KEYS = ("digest", "commit", "date")
+NO_GIT = "code "  # in place of a commit, before a digest of the files
 
 
 class OtherCommitError(ReportedError):
@@ -28,7 +29,7 @@ class OtherCommitError(ReportedError):
 def code() -> dict[str, str]:
     """Return the commit of this code and a digest of its files. The commit ends with "+" if there are changes."""
     git, files = provenance.git(), provenance.code()
-    commit = f"{git['commit']}{'+' if git['dirty'] else ''}" if git["commit"] else f"code {files}"
+    commit = f"{git['commit']}{'+' if git['dirty'] else ''}" if git["commit"] else f"{NO_GIT}{files}"
     return {"commit": commit, "code": files}
 
 
@@ -65,14 +66,18 @@ def register(question: Question, own: dict[str, str]) -> None:
         return
     commit = stored["commit"].removesuffix("+")
     if commit != own["commit"].removesuffix("+"):
+        of_git = not any(name.startswith(NO_GIT) for name in (commit, own["commit"]))
+        remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
         raise OtherCommitError(
-            f"the final runs of {question.name} come from commit {commit}, and this is {own['commit']}; all must come "
-            f"from one: git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there"
+            f"the final runs of {question.name} come from {'commit ' * of_git}{commit}, and this is {own['commit']}; "
+            f"all must come from one: {remedy} the command there"
         )
     if stored.get("code", own["code"]) != own["code"]:
+        changed = stored["commit"].endswith("+")
+        remedy = "restore the uncommitted changes that there were" if changed else "git stash the changes"
         raise OtherCommitError(
-            f"the files of the package have changed since the first final run of {question.name}; "
-            f"all final runs must come from the same code: git stash, or git checkout {commit}"
+            f"the files of the package have changed since the first final run of {question.name}; all final runs must "
+            f"come from the same code: {remedy}, or begin anew in another results folder"
         )
 
 

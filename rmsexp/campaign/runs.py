@@ -19,6 +19,7 @@ class CampaignRuns:
 
     question: Question
     _planned: tuple[Job, ...] = field(default=(), init=False)  # all runs, as of the last call of ``left``
+    _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
 
     @property
     def results(self) -> Path:
@@ -26,7 +27,8 @@ class CampaignRuns:
 
     def left(self) -> list[Job]:
         """Write the plan for the records so far, and return its runs that have not ended."""
-        campaign, results = plan.update(self.question)
+        self._problems.clear()
+        campaign, results = plan.update(self.question, self._problems)
         self._planned = campaign.jobs
         return [job for job in campaign.jobs if not results[job].ended]
 
@@ -47,6 +49,8 @@ class CampaignRuns:
 
     def why_left(self, job: Job) -> str:
         """Return why a run is left although it has ended."""
+        if problem := next((line for line in self._problems if job.folder in line), ""):
+            return problem
         score = " ".join(self.question.score if job.stage == "final" else self.question.tuned_by)
         return f"it has ended without its evaluations of {score}; to repeat it, remove its folder"
 

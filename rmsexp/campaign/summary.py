@@ -115,7 +115,9 @@ def _signed(value: float) -> str:
 
 
 def _next(question: Question, left: bool) -> str:
-    """Return the next command: the campaign's own if runs are left, else the report."""
+    """Return the next command: the campaign's own if runs or its timing are left, else the report."""
+    timed = timing.of_campaign(question)
+    left = left or (timed is not None and timed.is_left())
     words = ["rmsexp.campaign", *question.command()] if left else ["rmsexp.report", str(question.results)]
     return command(*words)
 

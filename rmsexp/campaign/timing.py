@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,23 +48,23 @@ class Timing:
                 return False
         return True
 
-    def measure(self, report: Callable[[str], None], command: str) -> int | None:
+    def measure(self, report: Callable[[str], None], typed: Sequence[str]) -> int | None:
         """Time the steps and write the record, unless another worker is doing so or has done so.
 
         Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the
         processes that have measured, and the timing is left to the next command.
 
-        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`). ``command``: the
-        command line that was typed, for the record.
+        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`). ``typed``: the
+        words of the command line, for the record.
 
         Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
         """
         with suppress(RunLockedError), Lock(self.lock, self.lock.parent).held():
             if self.is_left():
-                return self._measure(report, command)
+                return self._measure(report, typed)
         return None
 
-    def _measure(self, report: Callable[[str], None], command: str) -> int | None:
+    def _measure(self, report: Callable[[str], None], typed: Sequence[str]) -> int | None:
         content = None
         try:
             with Interrupt().install():
@@ -74,7 +74,7 @@ class Timing:
             return stop.signum
         finally:
             if content is not None:
-                folder = timing_records.write(content | {"command": command}, self.folder)
+                folder = timing_records.write(content, self.folder, typed)
                 report(f"timing  {folder / timing_records.FILE}")
         return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp import config, lock, machine_lock, record, runner
+from rmsexp import config, file_lock, lock, machine_lock, record, runner
 
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
 COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too
@@ -59,7 +59,7 @@ class Worker:
     n_jobs: int
     report: Callable[[str], None]
     failed: dict[Any, str] = field(default_factory=dict)
-    _before: dict[Any, dict[str, Any]] = field(default_factory=dict)  # the statuses of runs that had failed before
+    _before: dict[Any, dict[str, Any] | None] = field(default_factory=dict)  # of each run: _failure when first seen
 
     def work(self) -> int | None:
         """Do runs until all have ended or failed. Return the number of the signal that stopped this worker, or None.
@@ -69,21 +69,22 @@ class Worker:
 
         Raises: ReportedError if a run may not begin.
         """
-        self._note_earlier_failures()
+        if warning := file_lock.host_only(self.runs.results):
+            self.report(warning)
         with machine_lock.working(self.report) as pause:
             while left := self._left():
                 outcome = self._one_of(left, pause)
                 if outcome is None:
+                    # A measurement waits for the worker that trains, and must not wait for this one, which waits, too.
+                    pause.close()
                     threading.Event().wait(POLL_SECONDS)
+                    pause.wait(self.report)
                 elif outcome.signum is not None:
                     return outcome.signum
                 if cause := self._common_cause():
                     self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {cause}")
                     return None
         return None
-
-    def _note_earlier_failures(self) -> None:
-        self._before = {job: status for job in self.runs.left() if (status := self._failure(job)) is not None}
 
     def _failure(self, job: Named) -> dict[str, Any] | None:
         """Return the status of a run that failed; None for any other run."""
@@ -94,11 +95,12 @@ class Worker:
         return status if status["status"] == "failed" else None
 
     def _left(self) -> list[Any]:
-        """Return the runs that have neither ended nor failed since this worker began."""
+        """Return the runs that have neither ended nor failed since this worker first saw them."""
         left = [job for job in self.runs.left() if job not in self.failed]
         for job in left:
             status = self._failure(job)
-            if status is not None and status != self._before.get(job):  # another worker has tried it
+            before = self._before.setdefault(job, status)
+            if status is not None and status != before:  # another worker has tried it
                 self.failed[job] = str(status["error"])
         return [job for job in left if job not in self.failed]
 
@@ -122,7 +124,7 @@ class Worker:
         if outcome.status == "failed":
             self._fail(job, str(outcome.error))
         elif outcome.already:
-            self._check(job)
+            self._check(job, outcome.notices)
         elif outcome.status != "finished":
             self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
         for line in self.runs.after(job):
@@ -132,11 +134,12 @@ class Worker:
         self.failed[job] = message
         self.report(f"failed: {job.folder}: {message}")
 
-    def _check(self, job: Named) -> None:
+    def _check(self, job: Named, notices: Sequence[str]) -> None:
         """Note a run that had ended already, but is left, so that it is not tried for ever."""
         if job in self.runs.left():
-            self._fail(job, self.runs.why_left(job))
+            self._fail(job, "; ".join(notices) or self.runs.why_left(job))
 
     def _common_cause(self) -> str | None:
-        messages = list(self.failed.values())
+        # messages may name files in the folders of their runs
+        messages = [message.replace(job.folder, "RUN") for job, message in self.failed.items()]
         return next((message for message in messages if messages.count(message) >= COMMON_CAUSE), None)

@@ -63,12 +63,13 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
     damaged file. With ``damaged="skip"``, it leaves damaged files out, reports the first ten by name, and counts the
     rest. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before every run
-    would take minutes.
+    would take minutes. The questions are read again if a file's time of modification changes, too.
 
     Raises: DataError if there are no files for train or none for valid.
     """
     folder = root / "cnn" / "questions"
-    files = _files(folder)
+    found = _files(folder)
+    files = {split: [(name, size) for name, size, _ in entries] for split, entries in found.items()}
     digest = hashlib.sha256(repr(files).encode()).hexdigest()
     name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
 
@@ -81,7 +82,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
                 report(f"left out: {reader.damaged - REPORT_DAMAGED:,} more")
             return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **_lost(cloze)}
 
-        cloze, counts = stored(root, name, key(__file__, digest, sentences, damaged), make, report)
+        cloze, counts = stored(root, name, key(__file__, found, sentences, damaged), make, report)
         report(
             f"{name}: {counts['read']:,} files read, {counts['damaged']:,} damaged and left out; "
             f"{counts['unknown']:,} unknown words; {_summary(cloze, counts)}"
@@ -91,8 +92,8 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     return Source(name, digest, False, load)
 
 
-def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """Return the names and the sizes in bytes of the question files of each split, sorted by name.
+def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
+    """Return name, size in bytes and time of modification of the question files of each split, sorted by name.
 
     Raises: DataError if there are no files for train or none for valid.
     """
@@ -100,7 +101,8 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int]]]:
     for split, name in SPLITS.items():
         if (folder / name).is_dir():
             with os.scandir(folder / name) as entries:
-                files[split] = sorted((e.name, e.stat().st_size) for e in entries if e.name.endswith(".question"))
+                stats = ((e.name, e.stat()) for e in entries if e.name.endswith(".question"))
+                files[split] = sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)
     if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if not files.get(split)]:
         raise missing("CNN", folder, absent, ORIGIN)
     return files

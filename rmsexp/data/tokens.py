@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import io
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -12,11 +15,12 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, pieces
 from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.parts import processes, stored
 from rmsexp.data.text import SPLITS, PlainText
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
-CHUNK = 100_000  # lines encoded at a time, because lists of ids take ten times the memory of arrays
+CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
     "byte_fallback": True,
@@ -84,11 +88,9 @@ class Pieces:
 
     def encode(self, text: bytes) -> np.ndarray:
         lines, dtype = text.decode().split("\n"), np.uint16 if self.size <= 1 << 16 else np.int32
-        chunks = []
-        for start in range(0, len(lines), CHUNK):
-            ids = self._processor.encode(lines[start : start + CHUNK], num_threads=1)
-            chunks.append(np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype))
-        return np.concatenate(chunks)[:-1]  # no line feed follows the last line
+        ids = self._processor.encode(lines, num_threads=1)
+        tokens = np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype)
+        return tokens[:-1]  # no line feed follows the last line
 
     def decode(self, ids: Sequence[int]) -> str:
         lines: list[list[int]] = [[]]
@@ -104,6 +106,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     """Return a text as tokens of a kind in ``KINDS``.
 
     A model of ``vocabulary`` pieces and the encoded text are read from ``<root>/tokens``, or computed and stored there.
+    The text is encoded in parts, several at a time; a computation that was killed goes on after those that are stored.
 
     Raises: DataError if the text cannot be read or is not UTF-8, or if the result cannot be stored; ValueError if
     ``vocabulary`` does not fit the text.
@@ -111,35 +114,63 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     if kind == "bytes":
         tokeniser = Bytes()
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
+    folder = root / "tokens" / key(__file__, text.digest, vocabulary)
+    work = folder.with_name(f".{folder.name}.parts")
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
         return Tokens(Pieces((folder / "model").read_bytes()), splits)
 
     def make(folder: Path) -> None:
-        model = _learn(text, vocabulary, report)
+        learn = partial(_learn, text, vocabulary, report)
+        model = cached(work / "model", lambda place: (place / "model").read_bytes(), learn, report)
         (folder / "model").write_bytes(model)
-        for split, content in text.splits.items():
+        for split, read_split in text.splits.items():
             report(f"encoding {split} (once)")
-            np.save(folder / f"{split}.npy", _encoded(Pieces(model), text.name, split, content))
+            content = read_split()
+            encode, parallel = (
+                partial(_encode, model, f"The {split} text of {text.name}"),
+                processes(len(content) // CHUNK),
+            )
+            parts = stored(work / split, encode, _chunks(content), parallel, report)
+            arrays = [np.load(part / "tokens.npy") for part in parts]
+            np.save(folder / f"{split}.npy", np.concatenate(arrays))
 
     with storing(f"The tokens of {text.name}", root):
-        return cached(root / "tokens" / key(__file__, text.digest, vocabulary), read, make, report)
+        found = cached(folder, read, make, report)
+    shutil.rmtree(work, ignore_errors=True)
+    return found
 
 
-def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
-    lines = text.splits["train"]().split(b"\n")
-    chosen = lines[:: -(-len(lines) // MOST_LINES)]
-    report(f"learning {vocabulary:,} pieces from {len(chosen):,} lines (once)")
+def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> None:
+    content = text.splits["train"]()
+    number = content.count(b"\n") + 1
+    every = -(-number // MOST_LINES)
+    report(f"learning {vocabulary:,} pieces from {-(-number // every):,} lines (once)")
+    chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
     decoded = (line.decode(errors="replace") for line in chosen)
-    return pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
+    model = pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
+    (folder / "model").write_bytes(model)
 
 
-def _encoded(tokeniser: Pieces, name: str, split: str, content: Callable[[], bytes]) -> np.ndarray:
+def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield the places and the bytes of parts of a text that end before a line feed, and whether one follows."""
+    start = 0
+    while start <= len(content):
+        end = content.find(b"\n", start + CHUNK)
+        end = len(content) if end < 0 else end
+        yield start, content[start:end], end < len(content)
+        start = end + 1
+
+
+def _encode(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Path) -> None:
+    """Store the tokens of a part of a text, with the line feed that follows it. ``name``: that of the text."""
+    start, content, ends = chunk
     try:
-        return tokeniser.encode(content())
+        tokens = Pieces(model).encode(content)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"The {split} text of {name} is not UTF-8 ({error.reason} at byte {error.start}).\n"
+            f"{name} is not UTF-8 ({error.reason} at byte {start + error.start}).\n"
             "Convert it to UTF-8, or use data.tokens=bytes."
         ) from None
+    np.save(folder / "tokens.npy", np.append(tokens, tokens.dtype.type(LINE_END)) if ends else tokens)

@@ -44,8 +44,8 @@ def measure(
     """Time the jobs in fresh processes; after each of them yield the content of the record so far.
 
     Its ``stopped`` is "interrupted" until the last process has measured. Each process gets an equal share of the budget
-    that is left. None is started whose models would hardly be ready when the budget ends. Meanwhile campaign workers on
-    this machine pause, and other measurements wait.
+    that is left; preparing the data is not part of it. None is started whose models would hardly be ready when the
+    budget ends. Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     Args:
         jobs: by series, the norm with its changed options.
@@ -69,6 +69,7 @@ def measure(
             answer = in_new_process(name, work, (selected, options, number, order_seed, share), report)
             _check_sameness((answers or [answer])[0], answer, name)
             answers.append(answer)
+            budget = budget.extended(answer["preparing_seconds"])
             # a series without layers to time is left out of the group's later processes, too
             group[:] = [series for series in group if series in answer["process"]["series"]]
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)

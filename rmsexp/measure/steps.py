@@ -43,6 +43,9 @@ class Budget(NamedTuple):
     def left(self) -> float:
         return self.seconds - self.watch.seconds
 
+    def extended(self, seconds: float) -> Budget:
+        return self._replace(seconds=self.seconds + seconds)
+
 
 class Contestants(NamedTuple):
     """A timer, the series and implementations of its contestants (in the same order), and the data of their batches."""
@@ -71,28 +74,32 @@ def measure(
             measures the parts of a step and its peak memory, after the rounds.
         order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
             rounds. It is the same for all processes of a record.
-        budget: the seconds of this process, from its start on.
+        budget: the seconds of this process, from its start on. Those in which the first process prepares the data do
+            not count: data that are stored already take seconds, and others may take minutes.
 
-    Returns: ``dataset``; ``process``, an entry of the record's ``processes``; and ``series``, entries of the record's
-        ``series``, which only the first process has.
+    Returns: ``dataset``; ``preparing_seconds``, which did not count; ``process``, an entry of the record's
+        ``processes``; and ``series``, entries of the record's ``series``, which only the first process has.
 
     Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
         has none; data.DataError if data are missing or damaged.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
-    cfg = next(iter(jobs.values())).config
-    device = set_up_device(cfg)
+    first = next(iter(jobs.values()))
+    device = set_up_device(first.config)
+    preparing = 0.0 if number else _prepare(first, device, report)
+    budget = budget.extended(preparing)
     names = list(jobs)
     order = balanced(len(names), number, order_seed, "process")
     ordered, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
     timer, impls, dataset = make_contestants(ordered, options, device, seed_of(order_seed, number), describe)
     timer.warm_up()
-    session, spent = provenance.session(device, 0), budget.watch.seconds
+    session, spent = provenance.session(device, 0), budget.watch.seconds - preparing
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, _, stopped = measure_ratios(timer.rounds(), list(impls), options, budget, report, blocks_after)
     return {
         "dataset": asdict(dataset),
+        "preparing_seconds": preparing,
         "process": {
             "session": session | {"contention": timer.contention.report()},
             "stopped": stopped,
@@ -107,6 +114,13 @@ def measure(
         },
         "series": [] if number else _series(timer, impls),
     }
+
+
+def _prepare(job: Job, device: torch.device, report: Report) -> float:
+    """Prepare the data of a job's task, which are stored and read again for each model; return the seconds."""
+    watch = Stopwatch()
+    tasks.make(job, device).prepare(report)
+    return watch.seconds
 
 
 def _series(timer: InterleavedTimer, impls: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -130,7 +144,7 @@ def make_contestants(
     contestants: list[Contestant] = []
     source: Any = None
     for name, job in jobs.items():
-        stepper = make_stepper(job, device, report if source is None else _silent)
+        stepper = make_stepper(job, device, _silent)
         source = source or stepper.task
         contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
         if contestant is None:

@@ -173,7 +173,7 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
     counts = {outcome: [verdict.outcome for verdict in verdicts].count(outcome) for outcome in (SUPPORTED, REFUTED)}
     without_refuted = SUPPORTED if counts[SUPPORTED] == len(verdicts) else INCONCLUSIVE
     outcome = REFUTED if counts[REFUTED] else without_refuted
-    reason = f"supported on {counts[SUPPORTED]}, refuted on {counts[REFUTED]} of {len(verdicts)} tasks"
+    reason = f"{counts[SUPPORTED]} of {len(verdicts)} verdicts supported, {counts[REFUTED]} refuted"
     return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
 
 

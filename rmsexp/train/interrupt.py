@@ -56,7 +56,10 @@ class Interrupt:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self.received is not None
-        if again and (self._once or signum == signal.SIGUSR2):  # nobody presses a key for SIGUSR2 to end a run at once
+        # Nobody presses a key for these to end a run at once. SLURM's SIGTERM reaches a worker directly and through the
+        # shell of scripts/slurm_workers.sh.
+        sent = (signal.SIGUSR2, signal.SIGTERM) if process.slurm_job() else (signal.SIGUSR2,)
+        if again and (self._once or signum in sent):
             return
         self.received = signum
         if again or not self._deferred:  # a second signal is not deferred

@@ -86,7 +86,8 @@ def fuzz(evidence: Evidence) -> str:
         results = content["results"]
         kinds = plural(results["kinds"], "kind") if results["kinds"] else "no kind"
         head = f"In {results['seconds']:.0f} s at commit {commit_of(content)} there was {kinds} of findings:"
-        return paragraphs(head, fuzzing.table(results["readers"]))
+        note = "The slowest input is in seconds of processor time; that of whole processes is not measured."
+        return paragraphs(head, fuzzing.table(results["readers"]), note)
 
     return newest(evidence, "fuzz", "python scripts/fuzz.py --seconds 520 --results results", describe)
 
@@ -111,6 +112,8 @@ def chaos_sweep(evidence: Evidence) -> str:
             f"failed with a named cause, and {errors or 'none'} {'were' if errors else 'was'} lost or silently "
             "different.",
             table(rows),
+            "The status 143 stands for SIGTERM, with which all processes are stopped that no other signal stops. The "
+            "status 1 stands for a sweep in which a run failed.",
         )
 
     return newest(evidence, "chaos_sweep", "python scripts/chaos.py --sweep --faults 100 --results results", describe)

@@ -101,7 +101,7 @@ def overview(evidence: Evidence) -> str:
             _pair(found, "rms", "ln"),
             _pair(found, "prms", "rms"),
             _recalls_of_prms(found.get("order_embedding")),
-            "The orders of norms in these runs prove nothing: they may be due to the seeds, to learning rates that "
+            "The orders of norms in these runs prove nothing: they may be due to the seeds, to hyperparameters that "
             "were tuned for RMSNorm alone, and to the early end of training. [Campaigns](campaigns.md) decide such "
             "questions.",
         ),
@@ -120,7 +120,9 @@ def _pair(found: dict[str, Runs], first: str, second: str) -> str:
     for task, runs in found.items():
         split, metric, _ = runs.target
         pairs = np.subtract(runs.values(first, metric, split), runs.values(second, metric, split))
-        differences.append(f"{np.mean(pairs):+.{_digits(metric)}f}{_interval(pairs)} on `{task}`")
+        unit = "points of " if names.scale_and_unit(metric)[1] == "%" else ""
+        quantity = f"{unit}{split} {names.metric_label(metric)}{_interval(pairs)}"
+        differences.append(f"{np.mean(pairs):+.{_digits(metric)}f} {quantity} on `{task}`")
     return f"In these runs {names.label(first)} minus {names.label(second)} is {listed(differences)}."
 
 

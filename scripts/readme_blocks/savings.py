@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from timing_coverage import ROUNDS
 
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
@@ -20,6 +21,7 @@ from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
 EAGER = ("rms", "prms", "none")
+FEWEST_SIMULATED = min(ROUNDS)  # rounds of a process
 
 
 class Group(NamedTuple):
@@ -32,6 +34,7 @@ class Group(NamedTuple):
         torch: the versions of torch.
         records: the rows of each task's records, which are pooled.
         processes, rounds: for each task, their number.
+        least: for each task, the smallest number of rounds of a process.
     """
 
     place: str
@@ -41,6 +44,7 @@ class Group(NamedTuple):
     records: dict[str, pd.DataFrame]
     processes: dict[str, int]
     rounds: dict[str, int]
+    least: dict[str, int]
 
     @property
     def started(self) -> str:
@@ -69,9 +73,15 @@ def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list
             {task: int(chosen.compared[column].min()) for task, chosen in best.items()}
             for column in ("processes", "rounds")
         )
-        found.append(Group(place, name, int(threads), torch, records, processes, rounds))
+        least = {task: min(_rounds(record)) for task, record in records.items()}
+        found.append(Group(place, name, int(threads), torch, records, processes, rounds, least))
     found.sort(key=_order, reverse=True)
     return found
+
+
+def _rounds(records: pd.DataFrame) -> list[int]:
+    """Return the number of rounds of each process of some records."""
+    return [len(seconds) for processes in records["seconds"] for seconds in processes if seconds is not None]
 
 
 def _order(group: Group) -> tuple[int, int, int, str]:
@@ -105,7 +115,7 @@ def readme(evidence: Evidence) -> str:
         f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
         f"(`norm.impl=eager`), interleaved, time state {states}."
     )
-    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*_fused(group)))
+    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*_fused(group), *_frameworks()))
 
 
 def replication(group: Group) -> str:
@@ -150,15 +160,22 @@ def timing_page(evidence: Evidence) -> str:
 
 def _heading(group: Group, impls: str = "`impl=eager`, ") -> str:
     threads = plural(group.threads, "thread")
-    few = [task for task, rounds in group.rounds.items() if rounds < FEWEST_ROUNDS]
-    doubt = f"The intervals of {tasks(few)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
     return sentences(
         f"**{group.machine}, {threads}, {impls}torch {group.torch}** (`{group.place}`).",
         replication(group),
         _method(group),
         _time_state(group),
-        doubt if few else "",
+        *_doubts(group),
     )
+
+
+def _doubts(group: Group) -> list[str]:
+    """Return a sentence on the intervals of one process from few rounds, and one on processes with few rounds."""
+    single = [task for task, rounds in group.rounds.items() if group.processes[task] == 1 and rounds < FEWEST_ROUNDS]
+    several = [task for task, least in group.least.items() if group.processes[task] > 1 and least < FEWEST_SIMULATED]
+    few = f"The intervals of {tasks(single)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
+    rare = f"A process of {tasks(several)} has fewer than {FEWEST_SIMULATED} rounds, fewer than were simulated."
+    return [*([few] if single else []), *([rare] if several else [])]
 
 
 def _method(group: Group) -> str:
@@ -189,7 +206,9 @@ def _range(counts: pd.Series) -> str:
 def _group_table(evidence: Evidence, group: Group) -> str:
     rows = []
     for task, record in group.records.items():
-        text = f"{plural(group.rounds[task], 'round')}, {plural(group.processes[task], 'process')}"
+        text = plural(group.rounds[task], "round")
+        if group.processes[task] > 1:
+            text += f" in {group.processes[task]} processes, at least {group.least[task]} in each"
         rows.append(
             {
                 "task": f"`{task}`",
@@ -236,19 +255,24 @@ def _shares(group: Group) -> str:
     return sentences(*lines)
 
 
+def _frameworks() -> list[str]:
+    """Return, for each task for which the paper has several numbers, what these are of."""
+    several = {task: list(paper.savings(task).query("norm == 'rms'")["framework"]) for task in TASKS}
+    return [
+        f"The paper's numbers for `{task}` are of its implementations in {listed(frameworks)}, in this order."
+        for task, frameworks in several.items()
+        if len(frameworks) > 1
+    ]
+
+
 def _common(found: list[Group]) -> str:
     """Return the range of RMSNorm's savings over all groups, beside the paper's."""
     intervals = [ratio(record, "rms") for group in found for record in group.records.values()]
     saved = [100 * (1 - interval.ratio) for interval in intervals if interval]
     published = [100 * value for task in TASKS for value in paper.savings(task).query("norm == 'rms'")["saving"]]
     clear = sum(interval.high < 1 for interval in intervals if interval)
-    several = {task: list(paper.savings(task).query("norm == 'rms'")["framework"]) for task in TASKS}
     return sentences(
-        *(
-            f"The paper's numbers for `{task}` are of its implementations in {listed(frameworks)}, in this order."
-            for task, frameworks in several.items()
-            if len(frameworks) > 1
-        ),
+        *_frameworks(),
         f"In these {len(intervals)} comparisons RMSNorm saves {min(saved):.1f} to {max(saved):.1f} % of LayerNorm's "
         f"step time, and the interval lies above 0 in {clear} of them; in the paper it saves {min(published):.1f} to "
         f"{max(published):.1f} %.",

@@ -23,7 +23,10 @@ def whole(evidence: Evidence) -> str:
     """A row per claim of a decided campaign, with its difference, margin and number of seeds."""
     decided = _decided(evidence)
     rows = verdicts.readable(verdicts.table(decided))[COLUMNS].to_dict("records") if decided else []
-    what = "Differences of mean scores, with the intervals that decide; positive if the norm named first is better."
+    what = (
+        "Differences of mean scores, positive if the norm named first is better, with the intervals that decide: of "
+        "90 %, and in a family of up to 95 %."
+    )
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 
 

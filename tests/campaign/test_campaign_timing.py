@@ -36,7 +36,7 @@ def measured(
     report("measured")
 
 
-COMMAND = "python -m rmsexp.campaign quality"
+COMMAND = ["python", "-m", "rmsexp.campaign", "quality"]
 
 
 def timed(folder: Path, *words: str) -> timing.Timing:
@@ -53,11 +53,11 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(processes, "measure", measured)
     asked, reports = timed(tmp_path, "timing.norms=[rms,ln]"), list[str]()
     assert asked.is_left()
-    assert asked.measure(reports.append, COMMAND) is None
-    asked.measure(reports.append, "again")
+    assert asked.measure(reports.append, [*COMMAND, "results=/here", "data.root=/there"]) is None
+    asked.measure(reports.append, ["again"])
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
-    assert (content["reference"], content["seed"], content["command"]) == ("ln", 3000, COMMAND)
+    assert (content["reference"], content["seed"], content["command"]) == ("ln", 3000, " ".join(COMMAND))
     assert len(content["processes"]) == 6
     assert reports == ["measured", f"timing  {path}"]
     assert not asked.is_left()
@@ -74,7 +74,7 @@ def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypa
     content = readers.read_json(path)
     atomic.write_json(path, content | {"processes": content["processes"][:4]})
     rest = content["processes"][4:]
-    timing_records.write(content | {"processes": rest}, asked.folder)
+    timing_records.write(content | {"processes": rest}, asked.folder, [])
     assert not asked.is_left()
     (other,) = tmp_path.rglob(f"steps1/{timing_records.FILE}")
     newer = [process | {"session": process["session"] | {"code": "newer"}} for process in rest]

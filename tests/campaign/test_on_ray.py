@@ -157,7 +157,8 @@ def test_a_node_must_have_what_a_run_needs(
     begun: list[tuple[Any, ...]] = []
     (job, *_) = worker.runs.left()
     run = SimpleNamespace(config=SimpleNamespace(threads=2, device="auto"), overrides=[])
-    worker.runs = SimpleNamespace(begin=lambda _: run, headline=lambda job: job.folder)  # type: ignore[assignment]
+    runs = {"begin": lambda _: run, "headline": lambda job: job.folder, "results": Path()}
+    worker.runs = SimpleNamespace(**runs)  # type: ignore[assignment]
     task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *words: begun.append(words)))
     ray = SimpleNamespace(cluster_resources=lambda: {"GPU": gpu}, nodes=lambda: nodes, remote=lambda _: task)
     worker._submit(ray, [job])
@@ -188,4 +189,19 @@ def test_a_node_with_other_code_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(provenance, "code", lambda: "here")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match="has another version of rmsexp; install the same one on all nodes"):
-        on_ray._do([], None, str(tmp_path), "there", 1)
+        on_ray._do([], None, str(tmp_path), "token", "there", 1)
+
+
+def test_a_node_without_the_folder_of_results_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The run would be recorded where nobody looks for it, and done again and again."""
+    monkeypatch.setattr(provenance, "code", lambda: "here")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"does not have the folder .*elsewhere; all nodes must share it"):
+        on_ray._do([], None, str(tmp_path), str(tmp_path / "elsewhere" / "token"), "here", 1)
+
+
+def test_nodes_recognise_the_folder_of_results(worker: RayWorker) -> None:
+    with worker._marked():
+        assert worker._token.parent == worker.runs.results
+        assert worker._token.exists()
+    assert not worker._token.exists()

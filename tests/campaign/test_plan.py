@@ -162,6 +162,7 @@ def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch:
         waits.append(seconds)
         lock.__exit__(None, None, None)
 
+    monkeypatch.setattr("rmsexp.lock.LOOKS", 0)
     monkeypatch.setattr("threading.Event.wait", wait)
     campaign, _ = plan.update(asked)
     assert waits == [plan.POLL_SECONDS]

@@ -95,6 +95,7 @@ def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
         (["tune.by=valid error"], {}, "a split and the task's metric, such as 'test image_recall'"),
         (["final.score=image_recall"], {}, "a split and the task's metric, such as 'test image_recall'"),
         (["final.score=interim image_recall"], {}, "a score needs a whole held-out split"),
+        ([], {"claims": [EQUAL | {"seeds": 5}]}, "claims[0] has seeds: 5, but every norm has"),
         (["tune.first_seed=2"], {}, "final and tuning runs share seed 2, and each stage needs its own"),
         (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "tuning and pilot runs share seed 1001"),
         (["tune.first_seed=-1"], {}, "tune.first_seed must be at least 0"),
@@ -213,3 +214,18 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
     assert checked == list(asked.content.norms)
     assert asked.name == name
     assert asked.recipe.config.evaluation == "scored"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["task=cifar10", "data.validation=100", "tune.by=valid loss"],
+            "tune.by is about loss and final.score about error",
+        ),
+        (["task=attentive_reader"], "write final.score='test error': on validation examples"),
+    ],
+)
+def test_the_score_is_on_test_and_in_the_unit_of_tuning(words: list[str], message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        question.read("quality", [*words, "scale=demo", "norms=[ln,rms]", "margin=1"])

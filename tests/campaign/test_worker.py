@@ -7,7 +7,9 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from helpers.campaign_runs import ask, write_file, write_run
 from helpers.stopping import stop
 
-from rmsexp import lock, record, runner
+from rmsexp import lock, machine_lock, record, runner
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign import worker as worker_module
 from rmsexp.campaign.__main__ import main
@@ -165,7 +167,7 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     first, *others = simulation.planned()
     simulation.behaviour[first] = simulation.fail
     worker, other = simulation.worker(), simulation.worker()
-    other._before = {}
+    assert other._left()
     assert worker.work() is None
     assert simulation.tried == [first, *others]
     message = "no data for ln seed 1000 at 0.001"
@@ -177,6 +179,24 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     again = simulation.worker()
     assert again.work() is None
     assert (again.failed, simulation.tried.count(first)) == ({}, 2)
+
+
+def test_a_measurement_waits_for_no_worker_that_waits(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the worker that trains, and this one does so, too: nothing would ever end."""
+    first, *_ = simulation.planned()
+    folder = record.RunFolder(simulation.asked.results / first.folder)
+    monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.01)
+    lines: list[str] = []
+    with ExitStack() as stack:
+        stack.enter_context(folder.locked())
+        thread = Thread(target=simulation.worker().work)
+        thread.start()
+        while len(simulation.tried) < len(simulation.planned()) - 1:
+            Event().wait(0.01)
+        with machine_lock.measuring(lines.append):
+            stack.close()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rmsexp.data import DataError, text, tokens
 from rmsexp.data.text import PlainText
-from rmsexp.data.tokens import Pieces, Tokens
+from rmsexp.data.tokens import Tokens
 
 TEXTS = [
     "The old dog sees the house.\n",
@@ -67,14 +67,36 @@ def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, t
     assert messages[0] == "learning 320 pieces from 21 lines (once)"
 
 
-def test_chunks_do_not_change_the_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pieces = prepared(tmp_path, "sentencepiece").tokeniser
-    assert isinstance(pieces, Pieces)
-    content = "".join(TEXTS).encode()
-    whole = pieces.encode(content)
-    for size in (1, 2, 3):
-        monkeypatch.setattr(tokens, "CHUNK", size)
-        assert np.array_equal(pieces.encode(content), whole)
+@pytest.mark.parametrize("size", [1, 60, 1000])
+def test_chunks_do_not_change_the_tokens(size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tokens, "CHUNK", size)
+    monkeypatch.setattr(tokens, "processes", lambda _: 1)
+    contents = {"train": text.sentences(60).splits["train"](), "valid": "".join(TEXTS).encode(), "test": b"\n\nb\n"}
+    plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})
+    found = prepared(tmp_path, "sentencepiece", plain)
+    for split, content in contents.items():
+        assert np.array_equal(found.splits[split], found.tokeniser.encode(content))
+
+
+def test_a_killed_preparation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither the model nor the parts that are stored are computed again, and nothing of them is left."""
+    original, learnt = tokens._encode, []
+
+    def killed(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Path) -> None:
+        if chunk[0] > 0 and not learnt:
+            raise KeyboardInterrupt
+        original(model, name, chunk, folder)
+
+    monkeypatch.setattr(tokens, "CHUNK", 1000)
+    monkeypatch.setattr(tokens, "processes", lambda _: 1)
+    monkeypatch.setattr(tokens, "_encode", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path, "sentencepiece")
+    assert len(list(tmp_path.rglob("train/*/tokens.npy"))) == 1
+    learnt.append(True)
+    monkeypatch.setattr(tokens.pieces, "learn", pytest.fail)
+    assert prepared(tmp_path, "sentencepiece").splits["train"].size
+    assert not list(tmp_path.rglob(".*.parts"))
 
 
 def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:

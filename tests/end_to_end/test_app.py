@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -138,7 +139,10 @@ def test_two_processes_never_write_one_run(bench: Bench) -> None:
         for words in ([], ["force=true"], ["-m"]):
             done = bench(*words)
             assert done.status == 1
-            assert f"{bench.folder()} is being written by another process (id {os.getpid()})" in done.err
+            assert (
+                f"{bench.folder()} is being written by another process (id {os.getpid()} on {platform.node()})"
+                in done.err
+            )
         assert not bench.folder().exists()
     assert bench().status == 0
 

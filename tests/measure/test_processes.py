@@ -189,7 +189,7 @@ def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tupl
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.minutes), signal.SIGKILL])
-def test_a_measuring_process_ends_with_its_parent(number: signal.Signals) -> None:
+def test_a_measuring_process_ends_with_its_parent(number: signal.Signals, tmp_path: Path) -> None:
     code = (
         "from rmsexp import config; from rmsexp.measure import processes; from helpers import measuring_work\n"
         "from rmsexp.measure.options import TimingConfig\n"
@@ -197,7 +197,8 @@ def test_a_measuring_process_ends_with_its_parent(number: signal.Signals) -> Non
         "report = lambda line: print(line, flush=True)\n"
         "next(processes.measure(jobs, TimingConfig(), report, measuring_work.endless))"
     )
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    own_lock = {"TMPDIR": str(tmp_path)}  # or this would wait for measurements on this machine
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"} | own_lock
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = next(int(found[1]) for line in parent.stdout if (found := re.search(r"process id (\d+)", line)))

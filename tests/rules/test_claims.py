@@ -190,7 +190,7 @@ def test_outcome_and_interval_agree_in_random_families() -> None:
 
 def test_a_claim_on_every_task() -> None:
     good, bad, unsure = (verdict(claim("equivalence"), *runs(difference)) for difference in (0, 3, 1))
-    assert claims.every([good, good]) == ("supported", good.p, "supported on 2, refuted on 0 of 2 tasks")
+    assert claims.every([good, good]) == ("supported", good.p, "2 of 2 verdicts supported, 0 refuted")
     assert claims.every([good, unsure])[:2] == ("inconclusive", unsure.p)
     assert claims.every([unsure, bad]).outcome == "refuted"
     with pytest.raises(ValueError, match="at least one verdict"):

@@ -53,6 +53,16 @@ def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatc
     assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
 
 
+def test_a_second_sigterm_of_slurm_tears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches a worker directly, and through the shell that started it."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    interrupt = Interrupt()
+    with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert (stop.value.signum, stop.value.torn) == (signal.SIGTERM, False)
+
+
 def test_pre_emption_is_never_torn() -> None:
     """A scheduler may send its signal twice. A second Ctrl-C ends the process at once."""
     interrupt = Interrupt()

@@ -95,10 +95,10 @@ class Panel(NamedTuple):
 
 
 def differences(states: Sequence[State]) -> list[Panel]:
-    """Return a panel per task: the difference of each decided claim with its interval and, shaded, its margin."""
+    """Return a panel per task and score: the differences of decided claims, their intervals and, shaded, margins."""
     table = verdicts.table(states)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
-    return [_differences(str(task), rows) for task, rows in decided.groupby("task", sort=False)]
+    return [_differences(str(task), rows) for (task, _), rows in decided.groupby(["task", "score"], sort=False)]
 
 
 def _differences(task: str, rows: pd.DataFrame) -> Panel:

@@ -37,12 +37,14 @@ class Result(NamedTuple):
         test: the score that claims are about; NaN unless the run counts and is a final run.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
+        data: the digest of its data.
     """
 
     status: str
     validation: float = math.nan
     test: float = math.nan
     code: frozenset[str] = frozenset()
+    data: str = ""
 
     @property
     def ended(self) -> bool:
@@ -71,30 +73,37 @@ class Campaign(CampaignFile):
 
     def _result(self, root: Path, job: Job, problems: list[str]) -> Result:
         files = record.RunFolder(root / job.folder)
-        if not files.run_path.exists():
-            return Result("missing")
         try:
-            return self._read(files, job, problems)
+            if not files.run_path.exists():
+                if files.status_path.exists() and files.read_status()["status"] in record.ENDED:
+                    problems.append(f"{files.path} has ended, but {record.RUN} is missing")
+                return Result("missing")
+            return self._read(files, job)
         except DAMAGE as error:
             reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
             problems.append(reason if str(files.path) in reason else f"{files.path}: {reason}")
             return Result("missing")
 
-    def _read(self, files: record.RunFolder, job: Job, problems: list[str]) -> Result:
+    def _read(self, files: record.RunFolder, job: Job) -> Result:
         run, status = files.read_run(), str(files.read_status()["status"])
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(_code(session) for session in run["sessions"])
+        data = run["dataset"]["digest"]
         if status != "finished" or job.stage == "pilot":
-            return Result(status, code=code)
+            return Result(status, code=code, data=data)
         rows, problem = files.read_metrics()
-        problems += [problem] if problem else []
+        if problem:
+            raise ValueError(problem)
         steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
-        validation, test = _score(rows, steps, self.tuned_by), math.nan
-        if job.stage == "final":
-            test = _score(rows, steps, self.score)
-        needed = test if job.stage == "final" else validation
-        return Result("incomplete" if math.isnan(needed) else "finished", validation, test, code)
+        of_validation, of_test = _values(rows, steps, self.tuned_by), _values(rows, steps, self.score)
+        needed = of_test if job.stage == "final" else of_validation
+        if len(needed) < len(steps):
+            return Result("incomplete", code=code, data=data)
+        if not all(map(math.isfinite, needed)):  # for example after an update in the last steps
+            return Result("diverged", code=code, data=data)
+        test = _score(of_test, self.score) if job.stage == "final" else math.nan
+        return Result("finished", _score(of_validation, self.tuned_by), test, code, data)
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -104,6 +113,9 @@ class Campaign(CampaignFile):
             others = Counter(result.status for result in final if not result.ended and result.status != "missing")
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
         if not final:
+            choices = self.choice(results).values()
+            if choices and all(choice.rate is None for choice in choices):
+                return ""  # every norm diverged at every rate
             tune = [results[job] for job in self.jobs if job.stage == "tune"]
             return f"no final runs, {sum(result.ended for result in tune)} of {len(tune)} tuning runs"
         return "" if self.seeds.needed is not None else f"{ended} final runs, but the number of seeds is not chosen"
@@ -138,8 +150,8 @@ class Campaign(CampaignFile):
 
     @property
     def final_seeds(self) -> list[int]:
-        """The seeds of the final runs."""
-        return sorted({job.seed for job in self.jobs if job.stage == "final"})
+        """The seeds of the final runs; those of the first look if there are none."""
+        return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.look))
 
     def _ended(self, results: Results, stage: str) -> list[Job]:
         return [job for job in self.jobs if job.stage == stage and results[job].ended]
@@ -151,7 +163,10 @@ class Campaign(CampaignFile):
         return claims.decide(self.claims, self.scores(results), self.mode, self.final_seeds)
 
     def remarks(self, results: Results) -> list[str]:
-        """Return what a reader of the verdicts must know: a file that changed, runs of several commits or recipes."""
+        """Return what a reader of the verdicts must know.
+
+        For example that the file has changed, or that the runs are of several commits, data or recipes.
+        """
         code = {name for job in self.jobs if job.stage == "final" for name in results[job].code}
         commits = {name.rstrip("+") for name in code}
         lines = []
@@ -168,6 +183,10 @@ class Campaign(CampaignFile):
             )
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
+        data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
+        if len(data) > 1:
+            listed = ", ".join(sorted(digest[:SHORT] for digest in data))
+            lines.append(f"its tuning and final runs used different data, with the digests {listed}")
         return [*lines, *self._mixed(results)]
 
     def _mixed(self, results: Results) -> list[str]:
@@ -232,10 +251,18 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     return loaded
 
 
-def _score(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> float:
-    """Return the score in the displayed unit; NaN if the metric is not finite, or missing, at one of the steps."""
-    values = {row["step"]: number(row.get(target.metric)) for row in rows if row["split"] == target.split}
-    return names.scale_and_unit(target.metric)[0] * score.score([values.get(step, math.nan) for step in steps])
+def _values(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> list[float]:
+    """Return the metric at those of the steps that have it; NaN where it is not finite."""
+    of_split = [row for row in rows if row["split"] == target.split and target.metric in row]
+    values = {row["step"]: number(row[target.metric]) for row in of_split}
+    return [values[step] for step in steps if step in values]
+
+
+def _score(values: Sequence[float], target: Metric) -> float:
+    """Return the score in the displayed unit; NaN if there are too few values."""
+    if len(values) < score.SCORED:
+        return math.nan
+    return names.scale_and_unit(target.metric)[0] * score.score(values)
 
 
 def _commit(registered: Registered) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,7 +102,9 @@ def _key(folder: Path) -> str | None:
         stats = [(folder / name).stat() for name in (record.METRICS, record.STATUS)]
     except OSError:
         return None
-    return json.dumps([FORMAT, _code(), *((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)])
+    return json.dumps(
+        [FORMAT, _code(), *((stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)]
+    )
 
 
 @cache
@@ -176,7 +178,7 @@ def _write(path: Path, key: str, loaded: LoadedRun) -> None:
         "values": np.stack(list(loaded.columns.values())),
         "splits": np.asarray(loaded.splits.codes),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
     try:
         with temporary.open("wb") as file:
             np.savez(file, **arrays)

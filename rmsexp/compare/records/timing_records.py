@@ -8,6 +8,7 @@ computed here. A series is a norm with the options that were changed.
 from __future__ import annotations
 
 import itertools
+import shlex
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -41,11 +42,15 @@ def new_folder(parent: Path, kind: str) -> Path:
     return next(folder for folder in folders if not folder.exists())
 
 
-def write(content: dict[str, Any], setting: Path) -> Path:
-    """Write a record to a new folder in the folder of its setting, and return the new folder."""
+def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
+    """Write a record to a new folder in the folder of its setting, and return the new folder.
+
+    ``typed``: the words of the command line. The record has them without those that name folders of this machine.
+    """
     folder = new_folder(setting / "timing", content["kind"])
     folder.mkdir(parents=True)
-    atomic.write_json(folder / FILE, content)
+    command = shlex.join(word for word in typed if not word.startswith(("results=", "data.root=")))
+    atomic.write_json(folder / FILE, content | {"command": command})
     return folder
 
 

@@ -36,6 +36,8 @@ def figure_1(records: Records) -> list[str]:
     of_baseline = rows[rows["folder"].isin(baseline_runs["folder"])]
     end = float(of_baseline.groupby("folder", observed=True)["step"].max().min())
     smoothed = _smoothed(rows, end * WINDOW)
+    if np.isnan(_value_at(baseline_runs, smoothed, "step", end, "loss")):  # one ended before another's first row
+        return []
     return [
         _sentence(baseline, baseline_runs, others, smoothed, end),
         _method(records, baseline, pd.concat([baseline_runs, others])),

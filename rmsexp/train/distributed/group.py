@@ -218,7 +218,12 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
     shared, rank, size = next(rendezvous("env://", timeout=span(timeout)))
     store = meet(shared, rank, size, timeout)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
+    except RuntimeError as error:
+        interface = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
+        reason = str(error).partition("\n")[0]
+        raise LostError(f"the processes cannot connect ({reason}); {interface} names the network to use") from error
     try:
         _group = Group(store, chosen)
         yield _group

@@ -53,6 +53,8 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Tell the other processes that this one leaves the run, unless one is lost."""
+        if self._stopping.is_set() or self.lost == NO_STORE:  # a thread that waits for the store does not end
+            return
         self._stopping.set()
         for thread in self._threads:
             thread.join(LIMIT_SECONDS)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 
-from rmsexp import atomic, record
+from rmsexp import atomic, record, states
 from rmsexp.compare.records import campaigns
 from rmsexp.compare.records.campaigns import Result
 
@@ -100,6 +100,67 @@ def test_a_finished_run_without_its_last_evaluations_does_not_count(tmp_path: Pa
     results = campaign.results(tmp_path)
     assert results[final].status == "incomplete"
     assert campaign.undecided(results) == "23 of 24 final runs, 1 incomplete"
+
+
+def test_a_finished_run_whose_last_evaluations_are_not_finite_counts_as_diverged(tmp_path: Path) -> None:
+    """A repetition would end in the same way, so it would never count."""
+    campaign, _ = loaded(tmp_path)
+    final = next(job for job in campaign.jobs if job.stage == "final")
+    path = tmp_path / final.folder / record.METRICS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    lost = [row | {"error": None} if (row["split"], row["step"]) == ("test", STEPS) else row for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in lost))
+    results = campaign.results(tmp_path)
+    assert results[final].status == "diverged"
+    assert campaign.verdicts(results)
+
+
+def test_changed_metrics_count_as_missing(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    files, problems = record.RunFolder(tmp_path / campaign.jobs[0].folder), list[str]()
+    length = files.metrics_path.stat().st_size
+    files.write_status("finished", STEPS, metrics=files.metrics_digest(length))
+    files.metrics_path.write_bytes(files.metrics_path.read_bytes().replace(b"1", b"2"))
+    assert campaign.results(tmp_path, problems)[campaign.jobs[0]].status == "missing"
+    assert problems == [f"{files.metrics_path} has changed since status.json was written: its digest is another"]
+
+
+def test_an_ended_run_without_its_description_is_a_problem(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    folder, problems = tmp_path / campaign.jobs[0].folder, list[str]()
+    (folder / record.RUN).unlink()
+    assert campaign.results(tmp_path, problems)[campaign.jobs[0]].status == "missing"
+    assert problems == [f"{folder} has ended, but run.json is missing"]
+
+
+def test_runs_on_different_data_are_named(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    path = tmp_path / campaign.jobs[0].folder / record.RUN
+    run = json.loads(path.read_text())
+    atomic.write_json(path, run | {"dataset": run["dataset"] | {"digest": "1"}})
+    (remark,) = campaign.remarks(campaign.results(tmp_path))
+    assert remark == "its tuning and final runs used different data, with the digests 0, 1"
+
+
+def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> None:
+    path = Campaign(claims=[EQUAL]).write(tmp_path)
+    stored = json.loads(path.read_text())
+    jobs = [
+        {"stage": "tune", "norm": norm, "rate": rate, "seed": 1000, "folder": _copied(tmp_path, norm, rate)}
+        for norm in stored["norms"]
+        for rate in (0.0005, 0.00025)
+    ]
+    first = [job for job in stored["jobs"] if (job["stage"], job["seed"]) == ("tune", 1000)]
+    stored["jobs"] = [*first, *jobs]
+    for job in stored["jobs"]:
+        atomic.write_json(tmp_path / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "nan"})
+    atomic.write_json(path, stored)
+    campaign = campaigns.load(path)
+    results = campaign.results(tmp_path)
+    assert campaign.undecided(results) == ""
+    (verdict,) = campaign.verdicts(results)
+    assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
+    assert states.Reader(tmp_path).read().campaigns[0].next.endswith(f"rmsexp.report {tmp_path}")
 
 
 @pytest.mark.parametrize("file", [record.RUN, record.STATUS])

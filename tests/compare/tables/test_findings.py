@@ -80,3 +80,11 @@ def test_the_method_counts_the_seeds(tmp_path: Path) -> None:
 def test_a_single_norm_gives_no_sentence(tmp_path: Path) -> None:
     write_losses(tmp_path, "rms", 0.02, 0.1)
     assert findings.figure_1(setting(tmp_path)) == []
+
+
+def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln", 0.02, 0.2)
+    write_losses(tmp_path, "rms", 0.02, 0.05)
+    short = write_run(tmp_path, "ln", seed=1, steps=200)
+    write_rows(short, [training(step, 10 - 0.02 * step, 0.2) for step in (2, 4)])
+    assert findings.figure_1(setting(tmp_path)) == []

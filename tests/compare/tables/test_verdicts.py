@@ -55,8 +55,8 @@ def test_claims_with_the_same_text_share_a_row(tmp_path: Path) -> None:
 def test_the_outcome_on_every_task(tmp_path: Path) -> None:
     matrix = verdicts.matrix(states(tmp_path, *three()[:2])).set_index("claim")
     assert matrix["every task"].tolist() == [
-        "inconclusive: supported on 1, refuted on 0 of 2 tasks",
-        "supported: supported on 2, refuted on 0 of 2 tasks",
+        "inconclusive: 1 of 2 verdicts supported, 0 refuted",
+        "supported: 2 of 2 verdicts supported, 0 refuted",
         NO_VALUE,
     ]
 
