@@ -22,6 +22,7 @@ from rmsexp.compare.records import timing_records
 from rmsexp.file_lock import try_to_lock
 from rmsexp.measure import processes
 from rmsexp.measure.options import TimingConfig
+from rmsexp.measure.steps import Budget, Report
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,6 +91,33 @@ def test_at_most_four_contestants_are_measured_together(others: str, groups: lis
 def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], groups: list[list[str]]) -> None:
     impls = dict.fromkeys(["rms", "ln", "prms"], "eager") | {f"{norm}+impl=fused": "fused" for norm in fused}
     assert processes.grouped(with_impls(impls), "ln") == groups
+
+
+@pytest.mark.usefixtures("here")
+def test_preparing_data_is_not_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, shares = [0.0], []
+
+    class Watch:
+        def __init__(self) -> None:
+            self.start = now[0]
+
+        @property
+        def seconds(self) -> float:
+            return now[0] - self.start
+
+    def work(
+        jobs: dict[str, config.Job], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
+    ) -> dict[str, Any]:
+        shares.append(budget.left)
+        preparing = 0.0 if number else 600.0
+        now[0] += preparing + 50
+        answer = measuring_work.measured(jobs, options, number, order_seed, budget, report)
+        return answer | {"preparing_seconds": preparing}
+
+    monkeypatch.setattr(processes, "Stopwatch", Watch)
+    contents, _, error = measure(["ln", "rms"], work, processes=2, budget=100.0)
+    assert error is None
+    assert (shares, len(contents[-1]["processes"])) == ([50.0, 50.0], 2)
 
 
 def test_the_record_grows_with_each_process() -> None:

@@ -91,7 +91,9 @@ def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> No
     (group,) = savings.groups(Evidence(tmp_path, tmp_path))
     assert (group.processes, group.rounds) == ({"rnnsearch": 2}, {"rnnsearch": 62})
     assert "Each value is the mean of 2 processes" in savings.replication(group)
-    assert "62 rounds in 2 processes, at least 31 in each: [steps2](" in savings.timing_page(Evidence(tmp_path, tmp_path))
+    assert "62 rounds in 2 processes, at least 31 in each: [steps2](" in savings.timing_page(
+        Evidence(tmp_path, tmp_path)
+    )
 
 
 @pytest.mark.parametrize(("again", "expected"), [(0.802, "yes"), (0.9, "no: RMSNorm")])
