@@ -53,11 +53,11 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Tell the other processes that this one leaves the run, unless one is lost."""
-        if self._stopping.is_set() or self.lost == NO_STORE:  # a thread that waits for the store does not end
-            return
+        is_first_call = not self._stopping.is_set()
         self._stopping.set()
-        for thread in self._threads:
-            thread.join(LIMIT_SECONDS)
+        for thread in self._threads if is_first_call else []:
+            # the first thread may wait for ever for a store that does not answer
+            thread.join(2 * BEAT_SECONDS if self.lost == NO_STORE else LIMIT_SECONDS)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
