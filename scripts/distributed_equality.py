@@ -79,6 +79,7 @@ SCALES = {"demo": DEMO, "tiny": TINY}  # the keys that differ from scale=demo, b
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # that the kills use in turn
 STOPPED = {128 + signal.SIGTERM, -signal.SIGTERM}  # the latter if it comes again, as from torchrun, after the run
 LARGEST_LOSS_DIFFERENCE = 1e-5  # relative, with reduce=fast
+LOSS_DIFFERS = "the loss differs by"  # begins the message about a larger one
 
 
 def words_of(task: str, norm: str, steps: int, scale: str) -> list[str]:
@@ -129,7 +130,7 @@ def check(
         found[f"{name}_loss_differences"] = [] if any(statuses) else loss_differences(root / "1", root / name)
     for name, part in ("fast steps", found["fast_step_loss_differences"]), ("fast", found["fast_loss_differences"][:1]):
         if max(part, default=0.0) > LARGEST_LOSS_DIFFERENCE:
-            errors[name].append(f"the loss differs by {max(part):.1e}")
+            errors[name].append(f"{LOSS_DIFFERS} {max(part):.1e}")
     return found
 
 

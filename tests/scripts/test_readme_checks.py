@@ -157,7 +157,8 @@ TEXTS = {
         "All models are far smaller than the demo's:\n\n- `cifar10`: `model.width=0.05`",
         "| `cifar10` | `rms` | - | 0 | 5e-08 | 3e-08 |",
         "| `cifar10` | `bn` | 2e-07 | 3e-08 | 2e-01 | 2e-01 |",
-        "Above 1e-05 are 0 of 1 after one step, 1 of 2 in runs with `reduce=fast` and 1 of 2 with changed weights.",
+        "Above 1e-05 are 0 of 1 after one step, 0 of 2 in the first three steps with `reduce=fast`, 1 of 2 in whole "
+        "runs with `reduce=fast` and 1 of 2 with changed weights.",
     ],
     "distributed-hang": ["The run ended after 42 s: process 0 after 12 s, with its last complete step saved"],
     "kills": ["after 20 kills of a run, no difference remained", "workers of a campaign, one difference remained"],
