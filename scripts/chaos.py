@@ -125,7 +125,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
 
     def fsync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        size, temporary = os.path.getsize(path), re.fullmatch(r"\.(\w+\.pt)\.\w+\.tmp", path.name)  # noqa: PTH202
+        size, temporary = os.path.getsize(path), re.fullmatch(r"\.(\w+\.pt)\..+\.tmp", path.name)  # noqa: PTH202
         if point == "checkpoint" and temporary:
             truncate(path, size // 2, f"{temporary[1]} half written")
         elif point == "metrics" and path.name == record.METRICS and size > metrics_size:

@@ -174,7 +174,7 @@ def _doubts(group: Group) -> list[str]:
     single = [task for task, rounds in group.rounds.items() if group.processes[task] == 1 and rounds < FEWEST_ROUNDS]
     several = [task for task, least in group.least.items() if group.processes[task] > 1 and least < FEWEST_SIMULATED]
     few = f"The intervals of {tasks(single)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
-    rare = f"A process of {tasks(several)} has fewer than {FEWEST_SIMULATED} rounds, fewer than were simulated."
+    rare = f"A process of {tasks(several)} has fewer than {FEWEST_SIMULATED} rounds, the fewest that were simulated."
     return [*([few] if single else []), *([rare] if several else [])]
 
 

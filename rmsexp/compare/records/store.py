@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rmsexp import record
+from rmsexp import atomic, record
 from rmsexp.command_line import ReportedError, report
 from rmsexp.compare.records import one_run
 from rmsexp.compare.records.one_run import LoadedRun, Numbers, load_run
@@ -178,7 +177,7 @@ def _write(path: Path, key: str, loaded: LoadedRun) -> None:
         "values": np.stack(list(loaded.columns.values())),
         "splits": np.asarray(loaded.splits.codes),
     }
-    temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name}.{atomic.owner()}.tmp")
     try:
         with temporary.open("wb") as file:
             np.savez(file, **arrays)
