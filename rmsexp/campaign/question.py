@@ -107,7 +107,10 @@ class Question:
 
     @property
     def score(self) -> Metric:
-        """The metric of the claims. Raises: ConfigError if it is on a split that has no scores, or not chosen."""
+        """The metric of the claims.
+
+        Raises: ConfigError if it is on a split that has no scores, or if it must be given and is not.
+        """
         stated = self.content.final.score
         if stated is None and self.target.split == "valid":
             raise config.ConfigError(

@@ -75,7 +75,7 @@ class Worker:
             while left := self._left():
                 outcome = self._one_of(left, pause)
                 if outcome is None:
-                    # A measurement waits for the worker that trains, and must not wait for this one, which waits, too.
+                    # A measurement waits until no worker holds the lock of the machine, so one without work frees it
                     pause.close()
                     threading.Event().wait(POLL_SECONDS)
                     pause.wait(self.report)

@@ -154,7 +154,10 @@ def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> No
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield the places and the bytes of parts of a text that end before a line feed, and whether one follows."""
+    """Yield parts of a text that end before a line feed or at its end.
+
+    For each part: its first byte's place in the text, its bytes, and whether a line feed follows it.
+    """
     start = 0
     while start <= len(content):
         end = content.find(b"\n", start + CHUNK)
@@ -165,7 +168,7 @@ def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
 
 def _encode(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Path) -> None:
     """Store the tokens of a part of a text, with the line feed that follows it. ``name``: that of the text."""
-    start, content, ends = chunk
+    start, content, is_followed = chunk
     try:
         tokens = Pieces(model).encode(content)
     except UnicodeDecodeError as error:
@@ -173,4 +176,4 @@ def _encode(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Pat
             f"{name} is not UTF-8 ({error.reason} at byte {start + error.start}).\n"
             "Convert it to UTF-8, or use data.tokens=bytes."
         ) from None
-    np.save(folder / "tokens.npy", np.append(tokens, tokens.dtype.type(LINE_END)) if ends else tokens)
+    np.save(folder / "tokens.npy", np.append(tokens, tokens.dtype.type(LINE_END)) if is_followed else tokens)

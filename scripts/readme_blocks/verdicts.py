@@ -16,9 +16,11 @@ def readme(evidence: Evidence) -> str:
     """A table of the outcomes, claim by task, and a line for the campaigns that are not decided."""
     decided = _decided(evidence)
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
-    where = f"At {scales}; where a cell is empty, the campaign makes no such claim. " if decided else ""
-    where += f"[Differences, intervals and margins]({WHOLE})." if decided else ""
-    return paragraphs(_outcomes(decided), " ".join(filter(None, [where, *_remarks(evidence)])))
+    where = (
+        f"At {scales}; where a cell is empty, the campaign makes no such claim.",
+        f"[Differences, intervals and margins]({WHOLE}).",
+    )
+    return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence)]))
 
 
 def whole(evidence: Evidence) -> str:

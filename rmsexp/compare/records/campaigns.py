@@ -100,7 +100,7 @@ class Campaign(CampaignFile):
         needed = of_test if job.stage == "final" else of_validation
         if len(needed) < len(steps):
             return Result("incomplete", code=code, data=data)
-        if not all(map(math.isfinite, needed)):  # for example after an update in the last steps
+        if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
             return Result("diverged", code=code, data=data)
         test = _score(of_test, self.score) if job.stage == "final" else math.nan
         return Result("finished", _score(of_validation, self.tuned_by), test, code, data)
