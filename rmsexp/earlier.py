@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,15 @@ UNCHECKED = "the status was written by an older version, without a digest: chang
 
 class RefusedError(ReportedError, ValueError):
     """The folder holds another run than the job's, or its run had other data. That run is left as it was."""
+
+
+def subwords_differ(run: Mapping[str, Any], notes: Mapping[str, str]) -> bool:
+    """Return whether a run was trained with other subwords than a task has now, as far as it is known.
+
+    ``run``: the content of ``run.json``. ``notes``: those of the task.
+    """
+    then = (run.get("notes") or {}).get(record.SUBWORDS)
+    return then is not None and then != notes.get(record.SUBWORDS)
 
 
 @dataclass
@@ -88,6 +97,17 @@ class Earlier:
             raise RefusedError(
                 f"{self.folder.path} was trained on other data (digest {found[:12]}, now {digest[:12]}); "
                 "set data.root to the folder of the old data, or start a new run with force=true, which keeps this one"
+            )
+
+    def refuse_other_subwords(self, notes: Mapping[str, str]) -> None:
+        """Raise RefusedError if the subwords were learnt anew and differ: the same ids would have other meanings.
+
+        ``notes``: those of the task. The subwords of older runs are not known.
+        """
+        if self.run is not None and subwords_differ(self.run, notes):
+            raise RefusedError(
+                f"{self.folder.path} was trained with other subwords than those that are now in data.root; bring back "
+                "the old ones, or start a new run with force=true, which keeps this one"
             )
 
     def has_ended(self, job: config.Job) -> bool:

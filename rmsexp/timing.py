@@ -5,8 +5,8 @@
     timing.reference=ln   the norm, with its options, that the others are compared with
     timing.layers=false   true: time only the norm layers, with the calls that training steps make
     timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
-    timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this (0.02), after at
-                          least 20 rounds
+    timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
+                          ratio (0.02), after at least 20 rounds
     timing.budget         seconds for all processes, with their start; default: 50 for each
 
 With several processes the interval of a ratio is over processes. Each process measures at most four norms; more are

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import config, readers, record, tasks
+from rmsexp.earlier import subwords_differ
 from rmsexp.readers import read_yaml
 from rmsexp.train import checkpoint
 
@@ -41,29 +42,33 @@ def load(
     task_class = tasks.task_class(cfg.task, cfg._target_)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
-    digest = _data_digest(files.run_path)
+    run = _run(files.run_path)
+    digest = run["dataset"]["digest"]
     task = task_class(cfg, device)
     if task.dataset.digest != digest:
         raise ValueError(
             f"{folder} was trained on other data (digest {digest[:12]}, now {task.dataset.digest[:12]}); "
-            "the files in its data.root have changed"
+            "the files in its data.root, or your own files that it read, have changed"
         )
     task.prepare(report)
+    if subwords_differ(run, task.notes):
+        raise ValueError(f"{folder} was trained with other subwords than those that are now in its data.root")
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
     step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)
     return Trained(task, model.eval(), step)
 
 
-def _data_digest(path: Path) -> str:
-    """Return the digest of a run's data from its ``run.json``. Raises: ValueError if the file is damaged; OSError."""
+def _run(path: Path) -> dict[str, Any]:
+    """Return the content of ``run.json``, which has a digest of the data. Raises: ValueError if it has not; OSError."""
+    content = readers.read_json(path)
     try:
-        digest = readers.read_json(path)["dataset"]["digest"]
+        digest = content["dataset"]["digest"]
     except (KeyError, TypeError):
         digest = None
     if not isinstance(digest, str):
         raise ValueError(f"{path} has no digest of the run's data (dataset.digest)")
-    return digest
+    return content
 
 
 def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity, report: Callable[[str], None]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,18 @@ def test_another_config_and_other_data_are_refused(folder: record.RunFolder, job
         earlier.refuse_other_config(jobs["lr"])
     with pytest.raises(RefusedError, match=r"was trained on other data \(digest data, now other\); set data.root"):
         earlier.refuse_other_data("other")
+
+
+def test_other_subwords_are_refused(folder: record.RunFolder) -> None:
+    run = json.loads(folder.run_path.read_text())
+    for notes, now, refused in (
+        ({"subwords": "a"}, {"subwords": "a"}, False),
+        ({"subwords": "a"}, {"subwords": "b"}, True),
+        ({}, {"subwords": "b"}, False),  # an older record
+    ):
+        atomic.write_json(folder.run_path, run | {"notes": notes})
+        with pytest.raises(RefusedError, match="was trained with other subwords") if refused else nullcontext():
+            Earlier.read(folder).refuse_other_subwords(now)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rmsexp import config
 from rmsexp.campaign.question import Question
 from rmsexp.compare.records import comparable, timing_records
 from rmsexp.lock import Lock, RunLockedError
-from rmsexp.measure import processes
+from rmsexp.measure import processes, steps
 from rmsexp.measure.options import TimingConfig
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
@@ -39,9 +39,12 @@ class Timing:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
 
         As in reports, records of the same clock and code count together: a budget may end before all processes did.
+        Records of another config, or of a norm of the user's own that has changed since, do not count.
         """
         records = timing_records.load(self.folder)
         records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
+        asked = records["series"].map({series: steps.workload(job) for series, job in self.jobs.items()})
+        records = records[records["workload"].isna() | (records["workload"] == asked)]
         for _, same in records.groupby([*comparable.CLOCK, "code"], dropna=False):
             processes = same.groupby("series")["processes"].sum()
             if len(processes) == len(self.jobs) and processes.min() >= self.options.processes:

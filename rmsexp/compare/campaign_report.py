@@ -64,7 +64,7 @@ def write(
         figures=figures,
         images={title: folder / f"{FILES[title]}.png" for title in figures},
         captions=captions,
-        notes=_notes(states, times, tuning),
+        notes=_notes(states, table, times, tuning),
     )
 
 
@@ -80,9 +80,13 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed]) -> str:
     return "; ".join([reading, *sorted(sources)])
 
 
-def _notes(states: Sequence[State], times: dict[str, Timed], tuning: int) -> list[str]:
-    """Return remarks on verdicts, the campaigns without times, and the number of settings without a report."""
+def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
+    """Return remarks on verdicts, the campaigns without times, and the number of settings without a report.
+
+    ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
+    """
     remarks = [f"* {state.campaign.name}: {remark}" for state in states for remark in state.remarks]
+    remarks += [f"† {verdicts.CHOSEN}"] * any(map(verdicts.of_chosen_rates, numbers.to_dict("records")))
     untimed = [state.campaign.name for state in states if not state.undecided and str(state.campaign.path) not in times]
     without = [
         f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "

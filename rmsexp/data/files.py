@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,20 @@ import numpy.typing as npt
 from rmsexp.data import DataError
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
+
+
+def missing_own_file(name: str, paths: Mapping[str, str]) -> str | None:
+    """Return the first split of which ``data.name=files`` lacks the user's own file, or None.
+
+    ``name``: the value of ``data.name``. ``paths``: the path of each split, or "".
+
+    Raises: ValueError if a path is given that another ``data.name`` would not read.
+    """
+    if name == "files":
+        return next((split for split, path in paths.items() if not path), None)
+    if given := [split for split, path in paths.items() if path]:
+        raise ValueError(f"data.{given[0]} is read with data.name=files only; add data.name=files")
+    return None
 
 
 def read_bytes(path: Path, remedy: str = "Replace the file.") -> bytes:

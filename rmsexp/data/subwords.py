@@ -85,6 +85,12 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
     return found
 
 
+def learnt_digest(corpus: Corpus, options: SubwordOptions, root: Path) -> str:
+    """Return a digest of the subwords that :func:`codecs` has stored. Other subwords would give other token ids."""
+    stored = (root / "subwords" / fingerprint(corpus, options)).iterdir()
+    return cache.content_digest(path for path in stored if path.name != cache.DIGEST)[:16]
+
+
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
     """Return 16 hexadecimal digits: a hash of the corpus' digest and languages, the options, and the modules' code.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -20,6 +21,7 @@ from rmsexp.data.text import SPLITS, PlainText
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
+LONGEST_LINE = 1 << 20  # bytes of a line that sentencepiece learns from at once
 CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
@@ -27,7 +29,7 @@ LOSSLESS = {
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
-    "max_sentence_length": 1 << 20,  # longer lines have no part in learning
+    "max_sentence_length": 4 * LONGEST_LINE,  # a byte that is not UTF-8, as where a line is cut, becomes three bytes
     "character_coverage": 0.9999,
 }
 
@@ -54,10 +56,15 @@ class Tokeniser(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text as tokens: ``splits`` has an array of ids for each split, perhaps memory-mapped."""
+    """A text as tokens.
+
+    ``splits`` has an array of ids for each split, perhaps memory-mapped. ``subwords``: a digest of the pieces that were
+    learnt; "" for bytes.
+    """
 
     tokeniser: Tokeniser
     splits: Mapping[str, np.ndarray]
+    subwords: str = ""
 
 
 class Bytes:
@@ -114,12 +121,13 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     if kind == "bytes":
         tokeniser = Bytes()
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
-    folder = root / "tokens" / key(__file__, text.digest, vocabulary)
+    folder = root / "tokens" / key(__file__, key(pieces.__file__), text.digest, vocabulary)
     work = folder.with_name(f".{folder.name}.parts")
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
-        return Tokens(Pieces((folder / "model").read_bytes()), splits)
+        model = (folder / "model").read_bytes()
+        return Tokens(Pieces(model), splits, hashlib.sha256(model).hexdigest()[:16])
 
     def make(folder: Path) -> None:
         learn = partial(_learn, text, vocabulary, report)
@@ -144,13 +152,22 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
 
 def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> None:
     content = text.splits["train"]()
+    if not content.strip():
+        raise DataError(f"The training text of {text.name} is empty: there is nothing to learn pieces from.")
     number = content.count(b"\n") + 1
     every = -(-number // MOST_LINES)
     report(f"learning {vocabulary:,} pieces from {-(-number // every):,} lines (once)")
     chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
-    decoded = (line.decode(errors="replace") for line in chosen)
+    decoded = (line.decode(errors="replace") for line in _cut(chosen))
     model = pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
     (folder / "model").write_bytes(model)
+
+
+def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines without empty ones, and longer ones in parts: sentencepiece passes over lines that are longer."""
+    for line in lines:
+        for start in range(0, len(line), LONGEST_LINE):
+            yield line[start : start + LONGEST_LINE]
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:

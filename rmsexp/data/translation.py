@@ -23,7 +23,7 @@ from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
 from rmsexp.data.parts import processes, stored
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint
+from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint, learnt_digest
 
 CHUNK = 20_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
 
@@ -83,7 +83,7 @@ class Translation:
 
     ``counts`` describes the training text. ``read``, ``kept``, ``empty`` (a side has no subwords) and ``overlong`` (a
     side is longer than ``max_length``; dropped, or cut and kept) are numbers of pairs. ``source_unknown`` and
-    ``target_unknown`` are numbers of UNK tokens in the pairs that were kept.
+    ``target_unknown`` are numbers of UNK tokens in the pairs that were kept. ``subwords`` is a digest of the subwords.
     """
 
     source: Codec
@@ -91,6 +91,7 @@ class Translation:
     train: Encoded
     held_out: Mapping[str, HeldOut]
     counts: Mapping[str, int]
+    subwords: str
 
 
 def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -> Translation:
@@ -115,7 +116,7 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
         for split in corpus.splits
         if split != "train"
     }
-    return Translation(source, target, train, held_out, counts)
+    return Translation(source, target, train, held_out, counts, learnt_digest(corpus, options, cache))
 
 
 def _summary(corpus: Corpus, counts: Mapping[str, int], options: TextOptions) -> str:

@@ -57,8 +57,11 @@ def load() -> bool:
 
     fakes.register()
     if torch.cuda.is_available():
-        from rmsexp.kernels import triton
-
+        try:
+            from rmsexp.kernels import triton
+        except ImportError as error:  # torch can be installed without triton
+            _print(brief(f"notice: the fused kernels for GPUs are not available ({error}); use norm.impl=eager there"))
+            return True
         triton.register("CUDA")
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ import torch
 from rmsexp import tasks
 from rmsexp.compare.records.comparable import FEWEST_ROUNDS
 from rmsexp.compare.records.ratios import Interval, paired_ratio
-from rmsexp.config import Job
+from rmsexp.config import Job, digest, flatten
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
@@ -112,8 +113,18 @@ def measure(
                 for name, seconds in zip(impls, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
             },
         },
-        "series": [] if number else _series(timer, impls),
+        "series": [] if number else _series(timer, impls, jobs),
     }
+
+
+def workload(job: Job) -> str:
+    """Return a digest of what a job trains: of its config, and of the user's own modules that the config names.
+
+    Timings of one version of the package's code (:func:`rmsexp.train.provenance.code`) with the same workload may be
+    pooled.
+    """
+    own = provenance.own_modules(value for key, value in flatten(job.resolved).items() if key.endswith("_target_"))
+    return hashlib.sha256(f"{digest(job.resolved)} {own}".encode()).hexdigest()[:16]
 
 
 def _prepare(job: Job, device: torch.device, report: Report) -> float:
@@ -123,10 +134,10 @@ def _prepare(job: Job, device: torch.device, report: Report) -> float:
     return watch.seconds
 
 
-def _series(timer: InterleavedTimer, impls: Mapping[str, str]) -> list[dict[str, Any]]:
+def _series(timer: InterleavedTimer, impls: Mapping[str, str], jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
     """Measure the parts and the peak memory of a step; return the record's entry of each series."""
     return [
-        {"series": name, "impl": impl, "parts": parts, "peak_bytes": peak}
+        {"series": name, "impl": impl, "workload": workload(jobs[name]), "parts": parts, "peak_bytes": peak}
         for (name, impl), parts, peak in zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
     ]
 
@@ -195,8 +206,9 @@ def measure_ratios(
 ) -> Measurement:
     """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
 
-    Intervals are narrow enough only after ``FEWEST_ROUNDS`` rounds; a spent budget stops from two rounds on. The widths
-    are checked ever less often: checks after each round would stop at an interval that is narrow by chance.
+    The width of an interval is taken relative to its ratio. Intervals are narrow enough only after ``FEWEST_ROUNDS``
+    rounds; a spent budget stops from two rounds on. The widths are checked ever less often: checks after each round
+    would stop at an interval that is narrow by chance.
 
     ``blocks_after``: number of blocks of each contestant that will follow, for which some of the budget is left.
     """
@@ -210,7 +222,7 @@ def measure_ratios(
             continue
         next_check = len(timed) + max(4, len(timed) // 4)
         ratios = _ratios(series, timed, options.reference)
-        widest = max(ratio.width for ratio in ratios.values())
+        widest = max(ratio.width / ratio.ratio for ratio in ratios.values())
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
         if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:

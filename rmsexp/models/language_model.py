@@ -96,7 +96,9 @@ class LanguageModel(nn.Module):
         self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return logits, ``(batch, time, vocabulary)``; no logit depends on later tokens.
+        """Return logits, ``(batch, time, vocabulary)``.
+
+        No logit depends on later tokens, except in training with batch norms, whose statistics do.
 
         With ``cache``, the tokens follow those of the cache, to which their keys and values are added.
         """

@@ -20,7 +20,8 @@ happens to activations), :meth:`Norm.reparametrisation` (what happens to weights
 Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
-Shapes of activations: ``(batch, n)``, ``(batch, time, n)``, and feature maps ``(batch, channels, height, width)``.
+Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for queries and keys of attention,
+``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.maps`` is true.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Normaliser(nn.Module):
         """Return ``x`` normalised, with the same shape and dtype.
 
         Args:
-            x: Activations, ``(batch, n)``, ``(batch, time, n)`` or feature maps.
+            x: Activations, ``(…, n)``, or feature maps.
             mask: Padding mask, ``(batch,)`` or ``(batch, time)``, true where ``x`` is not padding.
             steps: In a recurrence, the time step of a 2-D ``x``, or the range of time steps of a 3-D ``x``. None
                 outside of recurrences.

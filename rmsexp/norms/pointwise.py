@@ -61,11 +61,20 @@ class DynamicTanh(Normaliser):
         dtype: torch.dtype | None = None,
     ) -> None:
         checks.positive("alpha", alpha)
-        checks.choice("impl", impl, IMPLS)
         super().__init__(features, gain=True, shift=bias, maps=maps, device=device, dtype=dtype)
         self.initial_alpha, self.impl = float(alpha), impl
         self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha, device=device, dtype=dtype))
         self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
+
+    @property
+    def impl(self) -> str:
+        """The implementation, "eager" or "fused". Raises: ValueError when it is set to another value."""
+        return self._impl
+
+    @impl.setter
+    def impl(self, impl: str) -> None:
+        checks.choice("impl", impl, IMPLS)
+        self._impl = impl
         self.fuses_leaky_relu = impl == "fused" and kernels.load()
 
     @torch.no_grad()

@@ -116,11 +116,14 @@ class WN(Norm):
 class MeanOnlyBN(BatchNormOptions):
     """Options of mean-only batch normalisation (Salimans & Kingma 2016, section 4).
 
-    Weight normalisation is applied as well. See :class:`BatchNormOptions` for the options.
+    Weight normalisation is applied as well; ``keep_scale`` is that of :class:`WN`. See :class:`BatchNormOptions` for
+    the other options.
     """
+
+    keep_scale: bool | None = None
 
     def normaliser(self, site: Site) -> MeanOnlyBatchNorm:
         return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.maps, options=self)
 
     def reparametrisation(self, site: Site) -> WeightNorm:
-        return WeightNorm(site.features)
+        return WeightNorm(site.features, keep_scale=bool(self.keep_scale))

@@ -177,6 +177,16 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
     return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
 
 
+def with_luck(verdict: Verdict, luck_a: float, luck_b: float) -> str | None:
+    """Return the outcome if the interval is widened by the rate luck of both norms (:class:`.selection.Choice`).
+
+    The difference is too low by at most the luck of a, and too high by at most that of b, so the interval becomes
+    [low - luck_b, high + luck_a]. The result is None if there is no interval or a luck is NaN.
+    """
+    low, high = verdict.low - luck_b, verdict.high + luck_a
+    return None if math.isnan(low) or math.isnan(high) else _outcome(verdict.claim, low, high)
+
+
 def ruled_out(claim: Claim, pairs: Pairs) -> bool:
     """Return whether diverged runs rule out that a claim of equivalence or non-inferiority is supported."""
     return bool(pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE))

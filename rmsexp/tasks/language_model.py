@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks, config
+from rmsexp import checks, config, record
 from rmsexp.data import text, tokens
 from rmsexp.data.batching import even_parts
-from rmsexp.data.files import digest_of_contents
+from rmsexp.data.files import digest_of_contents, missing_own_file
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.models.noise import Noise
@@ -56,13 +56,21 @@ class DataConfig(config.DataConfig):
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.choice("data.tokens", self.tokens, tokens.KINDS)
         checks.at_least("data.held_out", self.held_out, 1)
-        checks.at_least("data.vocabulary", self.vocabulary, 1, checks.LARGEST_WIDTH)
-        missing = [split for split in text.SPLITS if not getattr(self, split)]
-        if self.name == "files" and missing:
-            raise ValueError(f"data.name=files needs data.{missing[0]}, the path of a text file")
+        checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
+        if missing := missing_own_file(self.name, self.own_files):
+            raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
+        if self.name != "lambada" and self.held_out != DataConfig.held_out:
+            raise ValueError(f"data.held_out is an option of data.name=lambada, and data.name is {self.name}")
+        if self.tokens == "bytes" and self.vocabulary != DataConfig.vocabulary:
+            raise ValueError("data.vocabulary is an option of data.tokens=sentencepiece, and data.tokens is bytes")
+
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The paths of the user's own files by split."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def digest_of_own_files(self) -> str:
-        return digest_of_contents(map(Path, (self.train, self.valid, self.test))) if self.name == "files" else ""
+        return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
 def _report(message: str) -> None:
@@ -124,6 +132,7 @@ class Task:
     def prepare(self, report: Callable[[str], None]) -> None:
         options = self.config.data
         self._tokens = tokens.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
+        self.notes[record.SUBWORDS] = self._tokens.subwords
         size, context = len(self._tokens.splits["train"]), self.config.context
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
         self._windows = (size - context) // context
@@ -186,6 +195,8 @@ class Task:
 
         Each token is drawn from the probabilities of ``logits / temperature``, or with temperature 0 is the most
         probable one. The model sees the last ``context`` tokens at most.
+
+        Raises: ValueError if the model's logits are not finite.
         """
         context, tokeniser = self.config.context, self._tokens.tokeniser
         tokens = [tokeniser.line_end, *map(int, tokeniser.encode(prompt.encode()))]
@@ -196,6 +207,8 @@ class Task:
             new = torch.tensor(tokens[-context:][cache.tokens :], device=self.device)
             with torch.no_grad():
                 logits = model(new[None], cache)[0, -1].float().cpu()
+            if not logits.isfinite().all():
+                raise ValueError("the model's logits are not finite; try --checkpoint best")
             tokens.append(int(drawn_index(logits, temperature, generator)))
         return tokeniser.decode(tokens[start:])
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rmsexp import checks, config
+from rmsexp import checks, config, record
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.codec import EOS, PAD
-from rmsexp.data.files import digest_of_contents
+from rmsexp.data.files import digest_of_contents, missing_own_file
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
@@ -74,17 +74,21 @@ class DataConfig(config.DataConfig):
                 f"data.source={self.source} data.target={self.target}: "
                 "the built-in text needs data.source=en data.target=de"
             )
-        missing = [split for split in ("train", "valid", "test") if not getattr(self, split)]
-        if self.name == "files" and missing:
+        if missing := missing_own_file(self.name, self.own_files):
             raise ValueError(
-                f"data.name=files needs data.{missing[0]}, the path of its two files without the language: "
-                f"text/{missing[0]} for text/{missing[0]}.{self.source} and text/{missing[0]}.{self.target}"
+                f"data.name=files needs data.{missing}, the path of its two files without the language: "
+                f"text/{missing} for text/{missing}.{self.source} and text/{missing}.{self.target}"
             )
+
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The paths of the user's own files by split, without the languages."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def digest_of_own_files(self) -> str:
         if self.name != "files":
             return ""
-        prefixes = {split: Path(getattr(self, split)) for split in ("train", "valid", "test")}
+        prefixes = {split: Path(path) for split, path in self.own_files.items()}
         pairs = parallel.pairs_of_files(prefixes, self.source, self.target)
         return digest_of_contents(itertools.chain(*pairs.values()))
 
@@ -104,7 +108,7 @@ def _wmt14(data: DataConfig) -> parallel.Corpus:
 
 
 def _files(data: DataConfig) -> parallel.Corpus:
-    return parallel.files({"train": data.train, "valid": data.valid, "test": data.test}, data.source, data.target)
+    return parallel.files(data.own_files, data.source, data.target)
 
 
 SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
@@ -210,6 +214,7 @@ class TranslationTask(ABC):
     def prepare(self, report: Callable[[str], None]) -> None:
         root = self.config.data.root_folder
         self.text = translation.prepare(self._corpus, self.config.data.text_options(), root, report)
+        self.notes[record.SUBWORDS] = self.text.subwords
         self._epoch = lru_cache(maxsize=3)(self.plan)  # epoch 0, for its size, and the one or two of a step
 
     @abstractmethod

@@ -6,6 +6,8 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -64,6 +66,20 @@ def code() -> str:
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def own_modules(targets: Iterable[object]) -> str:
+    """Return a digest of the sources of the user's own modules that these paths of classes name, or "".
+
+    The modules of this package are left out. ``targets``: paths such as "my_norm.MyNorm".
+    """
+    modules = {str(target).rpartition(".")[0] for target in targets}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    own = {name: Path(file) for name, file in files.items() if file and not Path(file).is_relative_to(PACKAGE)}
+    digest = hashlib.sha256()
+    for name, path in sorted(own.items()):
+        digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16] if own else ""
 
 
 @cache

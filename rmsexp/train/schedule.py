@@ -99,6 +99,11 @@ class Cosine:
         checks.at_least("schedule.steps", self.steps, 1)
         checks.at_least("schedule.warmup", self.warmup, 1)
         checks.probability("schedule.floor", self.floor)
+        if self.warmup >= self.steps:
+            raise ValueError(
+                f"schedule.warmup={self.warmup} must be less than schedule.steps={self.steps}: "
+                "the rate would never decrease"
+            )
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate at a step (from 0); after the last it stays."""

@@ -176,10 +176,12 @@ def _node_lost_of_campaign(content: Mapping[str, Any]) -> str:
     """The text of a record of commit 6b3ea2f or before, when the runs were those of scripts/campaign_kills.py."""
     results = content["results"]
     starts = results["sessions"].values()
-    steps = listed(str(step) for _, *later in starts for step in later)
+    continued = [later for _, *later in starts if later]
+    were = "one was" if len(continued) == 1 else f"{len(continued)} were"
+    steps = listed(dict.fromkeys(str(step) for later in continued for step in later))
     return sentences(
         f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
-        f"Of {plural(len(starts), 'run')}, those that were continued went on at step {steps}.",
+        f"Of {plural(len(starts), 'run')}, {were} stopped by this and went on at step {steps}.",
         f"{remained(results['errors'])} to the undisturbed campaign.",
     )
 

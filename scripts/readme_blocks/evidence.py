@@ -64,14 +64,17 @@ class Evidence:
         return dict(sorted(found.items(), key=lambda item: _started(item[1]), reverse=True))
 
     def benchmarks(self, what: str) -> dict[str, list[dict[str, Any]]]:
-        """Return the benchmarks of layers by the newest code on each machine, by place; the newest come first."""
+        """Return the benchmarks of layers that repeat the newest one on each machine, by place; the newest come first.
+
+        They have its code, threads and version of torch, its data type, and the same cases and layers.
+        """
         contents = [
             (self.place(path), read_json(path)) for path in self.reference.glob(f"*/bench/{what}[0-9]*/bench.json")
         ]
         found: dict[str, list[dict[str, Any]]] = {}
         for place, content in sorted(contents, key=lambda item: _started(item[1]), reverse=True):
             same = found.setdefault(place, [])
-            if not same or content["session"]["code"] == same[0]["session"]["code"]:
+            if not same or _measured(content) == _measured(same[0]):
                 same.append(content)
         return found
 
@@ -110,6 +113,14 @@ def _runs(folder: Path) -> compare.Records:
 def _fail(problems: Iterable[str]) -> None:
     if lines := "\n".join(problems):
         raise ValueError(f"a committed record cannot be read: {lines}")
+
+
+def _measured(bench: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what two benchmarks of layers must have in common to be repetitions of one measurement."""
+    session = bench["session"]
+    cases = [(case["shape"], case["passes"], sorted(case["seconds"])) for case in bench["measurements"]]
+    machine = session.get("machine", {}).get("id")
+    return session["code"], machine, session["threads"], session["versions"]["torch"], bench["dtype"], cases
 
 
 def _started(content: dict[str, Any]) -> str:

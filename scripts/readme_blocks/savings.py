@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from timing_coverage import ROUNDS
 
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 from rmsexp.compare import paper
 from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.comparable import FEWEST_ROUNDS, ratio
+from rmsexp.compare.records.comparable import FEWEST_OF_A_PROCESS, FEWEST_ROUNDS, ratio
 from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
-EAGER = ("rms", "prms", "none")
-FEWEST_SIMULATED = min(ROUNDS)  # rounds of a process
+RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")
 
 
 class Group(NamedTuple):
@@ -69,19 +67,13 @@ def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list
         records = {task: rows[rows["folder"].isin(chosen.pooled["folder"])] for task, chosen in best.items()}
         name = comparable.machine(rows.iloc[0].to_dict())
         torch = listed(sorted({str(chosen["torch"].iloc[0]) for chosen in records.values()}))
-        processes, rounds = (
+        processes, rounds, least = (
             {task: int(chosen.compared[column].min()) for task, chosen in best.items()}
-            for column in ("processes", "rounds")
+            for column in ("processes", "rounds", "least")
         )
-        least = {task: min(_rounds(record)) for task, record in records.items()}
         found.append(Group(place, name, int(threads), torch, records, processes, rounds, least))
     found.sort(key=_order, reverse=True)
     return found
-
-
-def _rounds(records: pd.DataFrame) -> list[int]:
-    """Return the number of rounds of each process of some records."""
-    return [len(seconds) for processes in records["seconds"] for seconds in processes if seconds is not None]
 
 
 def _order(group: Group) -> tuple[int, int, int, str]:
@@ -136,11 +128,8 @@ def _fused(group: Group) -> list[str]:
     found = _known({task: _fused_ratio(record) for task, record in group.records.items()})
     if not found:
         return []
-    saved = [100 * (1 - interval.ratio) for interval in found.values()]
-    text = f"With [fused norms](docs/performance.md#eager-and-fused), RMSNorm saves {min(saved):.1f} to "
-    text += f"{max(saved):.1f} % against LayerNorm"
-    unclear = [task for task, interval in found.items() if interval.low <= 1 <= interval.high]
-    return [f"{text}; the interval contains 0 on {tasks(unclear)}." if unclear else f"{text}."]
+    each = listed(f"{_saving(interval)} on `{task}`" for task, interval in found.items())
+    return [f"With [fused norms](docs/performance.md#eager-and-fused), RMSNorm saves against LayerNorm {each}."]
 
 
 def _fused_ratio(record: pd.DataFrame) -> Interval | None:
@@ -172,9 +161,9 @@ def _heading(group: Group, impls: str = "`impl=eager`, ") -> str:
 def _doubts(group: Group) -> list[str]:
     """Return a sentence on the intervals of one process from few rounds, and one on processes with few rounds."""
     single = [task for task, rounds in group.rounds.items() if group.processes[task] == 1 and rounds < FEWEST_ROUNDS]
-    several = [task for task, least in group.least.items() if group.processes[task] > 1 and least < FEWEST_SIMULATED]
+    several = [task for task, least in group.least.items() if group.processes[task] > 1 and least < FEWEST_OF_A_PROCESS]
     few = f"The intervals of {tasks(single)} are from fewer than {FEWEST_ROUNDS} rounds, so they are less reliable."
-    rare = f"A process of {tasks(several)} has fewer than {FEWEST_SIMULATED} rounds, the fewest that were simulated."
+    rare = f"A process of {tasks(several)} has fewer than {FEWEST_OF_A_PROCESS} rounds, the fewest that were simulated."
     return [*([few] if single else []), *([rare] if several else [])]
 
 
@@ -303,8 +292,19 @@ def fused(evidence: Evidence) -> str:
     parts = []
     for group in groups(evidence, needed="rms+impl=fused"):
         rows = [_fused_row(task, record) for task, record in group.records.items()]
-        parts += [_heading(group, impls=""), table(rows)]
+        parts += [_heading(group, impls=""), table(rows), _quotients(group)]
     return paragraphs(*parts)
+
+
+def _quotients(group: Group) -> str:
+    """Return a sentence on the column whose norms were not timed by the same processes, if there are any."""
+    found = [task for task, record in group.records.items() if comparable.is_quotient(record, *RMS_FUSED_AND_EAGER)]
+    if not found:
+        return ""
+    return (
+        f"On {tasks(found)}, fused and eager RMSNorm were timed in different processes, each beside eager LayerNorm; "
+        "their ratio is the quotient of their ratios to it."
+    )
 
 
 def _fused_row(task: str, record: pd.DataFrame) -> dict[str, str]:
@@ -314,7 +314,7 @@ def _fused_row(task: str, record: pd.DataFrame) -> dict[str, str]:
 
     return {
         "task": f"`{task}`",
-        "RMSNorm fused / eager": text("rms+impl=fused", "rms"),
+        "RMSNorm fused / eager": text(*RMS_FUSED_AND_EAGER),
         "LayerNorm fused / eager": text("ln+impl=fused", "ln"),
         "RMSNorm / LayerNorm, both fused": text("rms+impl=fused", "ln+impl=fused"),
         "RMSNorm / no norm, both fused": text("rms+impl=fused", "none+impl=fused"),

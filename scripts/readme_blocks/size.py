@@ -43,10 +43,10 @@ def _text(record: dict[str, Any]) -> dict[str, str]:
         "pairs": f"{record['pairs']:,}",
         "learnt subwords": f"{record['vocabulary']:,}",
         "preparing, s": f"{prepared['seconds']:,.0f}",
-        "of processors, s": f"{prepared['processor']:,.0f}",
+        "CPU time, s": f"{prepared['processor']:,.0f}",
         "MiB": f"{prepared['mebibytes']:,.0f}",
-        "from what is stored, s": f"{cached['seconds']:.1f}",
-        "MiB then": f"{cached['mebibytes']:,.0f}",
+        "loading what is stored, s": f"{cached['seconds']:.1f}",
+        "MiB when loading": f"{cached['mebibytes']:,.0f}",
         "time state": record["state"],
     }
 
@@ -68,7 +68,7 @@ def _growth(kind: str, texts: list[dict[str, Any]]) -> str:
     time, memory = (measured.exponent(chosen, quantity) for quantity in ("processor", "mebibytes"))
     last = [measured.exponent(chosen[-2:], quantity) for quantity in ("processor", "mebibytes")]
     return (
-        f"With `{kind}`, processor time grows as the number of pairs to the power {time:.2f}, memory {memory:.2f}; "
+        f"With `{kind}`, CPU time grows as the number of pairs to the power {time:.2f}, memory {memory:.2f}; "
         f"between the two largest sizes, where starting counts least, {last[0]:.2f} and {last[1]:.2f}."
     )
 

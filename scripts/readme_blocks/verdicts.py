@@ -1,6 +1,8 @@
-"""The verdicts of campaigns, and which campaigns are not decided yet."""
+"""The verdicts of campaigns, and which campaigns are not decided yet or have not begun."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
@@ -8,6 +10,7 @@ from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import verdicts
 
 NONE = "No campaign is among the committed records yet."
+CAMPAIGNS = Path(__file__).parents[2] / "configs" / "campaign"
 WHOLE = "docs/campaigns.md#verdicts"  # the place of the table of :func:`whole`
 COLUMNS = ["claim", "task", "verdict", "difference (interval)", "margin", "seeds"]
 
@@ -45,18 +48,22 @@ def _outcomes(decided: list[State]) -> str:
         row = {"claim": str(claim)}
         for task in dict.fromkeys(numbers["task"]):
             same = numbers[(numbers["claim"] == claim) & (numbers["task"] == task)].to_dict("records")
-            outcomes = [f"{entry['outcome']}{'*' if entry['remarks'] else ''}" for entry in same]
-            row[f"`{task}`"] = "; ".join(outcomes)
+            row[f"`{task}`"] = "; ".join(map(verdicts.marked, same))
         rows.append(row)
     return table(rows) if rows else ""
 
 
 def _remarks(evidence: Evidence) -> list[str]:
-    """Return the remarks on decided campaigns, and which campaigns are not decided, in a sentence each."""
+    """Return the remarks on decided campaigns, and which others there are, in a sentence each."""
     if not evidence.campaigns:
         return [NONE]
     remarks = [
         f"\\* `{state.campaign.name}`: {'; '.join(state.remarks)}." for state in _decided(evidence) if state.remarks
     ]
+    if any(map(verdicts.of_chosen_rates, verdicts.table(_decided(evidence)).to_dict("records"))):
+        remarks.append(f"† {verdicts.CHOSEN}.")
     running = [f"`{state.campaign.name}` ({state.undecided})" for state in evidence.campaigns if state.undecided]
-    return [*remarks, *([f"Not decided yet: {listed(running)}."] if running else [])]
+    begun = {state.campaign.name for state in evidence.campaigns}
+    waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]
+    lists = {"Not decided yet": running, "Not begun": waiting}
+    return [*remarks, *(f"{what}: {listed(names)}." for what, names in lists.items() if names)]

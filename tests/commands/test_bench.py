@@ -96,6 +96,11 @@ def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[flo
     return Measured(stored | {"contention": {"state": "contended"}}, benchmarks.rows(seconds, "a"))
 
 
+@pytest.mark.parametrize(("waited", "text"), [(0.001, ""), (0.02, " (contended)"), (None, "")])
+def test_older_records_are_judged_by_the_limits_of_today(waited: float | None, text: str) -> None:
+    assert benchmarks.contention({"contention": {"state": "clear", "waited": waited}}) == text
+
+
 def test_a_summary_has_the_cases_of_its_passes_and_sizes() -> None:
     seconds = [1.0, 3.0, 2.0, 5.0, 4.0, 6.0]
     both = [

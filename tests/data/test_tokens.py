@@ -99,6 +99,24 @@ def test_a_killed_preparation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert not list(tmp_path.rglob(".*.parts"))
 
 
+def test_long_lines_are_learnt_from_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The training text is one line, of which sentencepiece would learn nothing."""
+    monkeypatch.setattr(tokens, "LONGEST_LINE", 1000)
+    monkeypatch.setitem(tokens.LOSSLESS, "max_sentence_length", 4000)
+    content = text.sentences(60).splits["train"]().replace(b"\n", b"\xc3\xa9")
+    contents = {"train": content, "valid": b"a", "test": b"b"}
+    plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})
+    found = prepared(tmp_path, "sentencepiece", plain)
+    assert len(found.splits["train"]) < 0.7 * len(content)
+    assert found.tokeniser.decode(found.splits["train"].tolist()).encode() == content
+
+
+def test_nothing_is_learnt_from_an_empty_text(tmp_path: Path) -> None:
+    plain = PlainText("mine", "0", False, dict.fromkeys(text.SPLITS, lambda: b"\n\n"))
+    with pytest.raises(DataError, match=r"^The training text of mine is empty: there is nothing"):
+        prepared(tmp_path, "sentencepiece", plain)
+
+
 def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:
     contents = {"train": text.sentences(60).splits["train"](), "valid": b"a\n\xff", "test": b"b"}
     plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})

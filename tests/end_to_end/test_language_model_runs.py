@@ -10,7 +10,7 @@ from helpers.language_models import TINY
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import NORMS, Main
 
-from rmsexp import generate, record
+from rmsexp import atomic, generate, readers, record
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
@@ -76,6 +76,22 @@ def test_a_run_on_files_generates_text(main: Main, tmp_path: Path, capsys: pytes
     (tmp_path / "train.txt").write_text(text * 2)
     assert generate.main([str(folder)]) == 1
     assert "was trained on other data" in capsys.readouterr().err
+
+
+def test_other_subwords_are_refused(main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As if a newer package had learnt other subwords from the same text: their ids would mean something else."""
+    words = [*TINY, "data.tokens=sentencepiece", "data.vocabulary=330", f"data.root={tmp_path}/data"]
+    assert main(*words).status == 0
+    (folder,) = record.find_runs(tmp_path)
+    run = readers.read_json(folder / record.RUN)
+    assert len(run["notes"]["subwords"]) == 16
+    run["notes"]["subwords"] = "other"
+    atomic.write_json(folder / record.RUN, run)
+    done = main(*words, "max_steps=4")
+    assert done.status == 1
+    assert f"{folder} was trained with other subwords than those that are now in data.root" in done.err
+    assert generate.main([str(folder)]) == 1
+    assert f"{folder} was trained with other subwords" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

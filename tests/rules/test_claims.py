@@ -58,6 +58,29 @@ def test_outcomes(test: str, difference: float, outcome: str) -> None:
     assert (found.p, found.level, found.pairs, found.seeds) == (found.adjusted_p, 0.9, 8, tuple(range(8)))
 
 
+@pytest.mark.parametrize(
+    ("test", "difference", "luck", "outcome"),
+    [
+        ("equivalence", 0.5, (0.1, 0.9), "supported"),  # a may be better by 0.1, b by 0.9
+        ("equivalence", 0.5, (0.5, 0), "inconclusive"),
+        ("equivalence", -0.5, (0.9, 0.1), "supported"),
+        ("equivalence", -0.5, (0, 0.5), "inconclusive"),
+        ("noninferiority", 0, (9, 0.5), "supported"),
+        ("noninferiority", 0, (0, 1), "inconclusive"),
+        ("noninferiority", -1.5, (0.1, 9), "refuted"),
+        ("superiority", 0.5, (9, 0.1), "supported"),
+        ("superiority", 0.5, (0, 0.5), "inconclusive"),
+        ("superiority", 0.5, (0, NAN), None),
+    ],
+)
+def test_outcomes_with_rate_luck(test: str, difference: float, luck: tuple[float, float], outcome: str | None) -> None:
+    assert claims.with_luck(verdict(claim(test), *runs(difference)), *luck) == outcome
+
+
+def test_without_an_interval_rate_luck_says_nothing() -> None:
+    assert claims.with_luck(verdict(claim("superiority"), *runs(1, b0=NAN)), 0, 0) is None
+
+
 def test_the_better_direction_of_the_metric_counts() -> None:
     a, b = runs(0.5)
     assert verdict(claim("superiority"), a, b, "min").outcome == "refuted"

@@ -164,8 +164,8 @@ def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
         path = copy_timing(
             "amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / place / f"cifar10/small/timing/steps{number}"
         )
-        if number:
-            path.write_text(path.read_text().replace('"threads": 1', '"threads": 2'))
+        content = path.read_text().replace("2026-11-", "2026-10-") if place == "b" else path.read_text()
+        path.write_text(content.replace('"threads": 1', '"threads": 2') if number else content)
     found = savings.groups(Evidence(tmp_path, tmp_path))
     assert sorted((group.place, group.threads) for group in found) == [("a", 1), ("b", 1), ("b", 2)]
     assert savings.timing_page(Evidence(tmp_path, tmp_path)).count("**AMD EPYC") == 3
@@ -179,7 +179,7 @@ def test_a_ratio_to_another_series_is_paired() -> None:
     assert both is not None
     assert rms is not None
     assert ln is not None
-    assert both.ratio == pytest.approx(rms.ratio / ln.ratio, rel=0.01)
+    assert both.ratio == pytest.approx(rms.ratio / ln.ratio, rel=0.02)
     assert both.low < both.ratio < both.high
     assert savings.ratio(record, "wn") is None
 
@@ -190,7 +190,11 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     first, second, unfinished = campaigns.three()
     unfinished.write(tmp_path)
     only = verdicts.readme(Evidence(tmp_path, tmp_path))
-    assert only == f"Not decided yet: `quality_rnnsearch` ({Evidence(tmp_path, tmp_path).campaigns[0].undecided})."
+    waiting = [path.stem for path in verdicts.CAMPAIGNS.glob("quality_*.yaml") if path.stem != "quality_rnnsearch"]
+    assert only == (
+        f"Not decided yet: `quality_rnnsearch` ({Evidence(tmp_path, tmp_path).campaigns[0].undecided}). "
+        f"Not begun: {text.tasks(sorted(waiting))}."
+    )
     first.write(tmp_path)
     second.write(tmp_path)
     lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmsexp.compare.records import comparable
 from rmsexp.compare.records.ratios import Interval
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -32,6 +33,10 @@ def test_a_process_does_all_rounds() -> None:
     )
     assert many == pytest.approx(few / 2, rel=0.05)
     assert few < 0.01
+
+
+def test_reports_warn_of_fewer_rounds_than_were_simulated() -> None:
+    assert min(timing_coverage.ROUNDS) == comparable.FEWEST_OF_A_PROCESS
 
 
 def test_lines_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:

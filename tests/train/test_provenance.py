@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 import re
@@ -192,3 +193,17 @@ def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path))
     assert package.exists()
     assert provenance.git.__wrapped__() == {"commit": None, "dirty": None}
+
+
+def test_the_digest_of_own_modules_follows_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own_norm_of_this_test.py"
+    path.write_text("class Own: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    importlib.import_module(path.stem)
+    targets = ["rmsexp.norms.RMS", f"{path.stem}.Own"]
+    before = provenance.own_modules(targets)
+    assert provenance.own_modules(reversed(targets)) == before
+    path.write_text("class Own: faster = True")
+    assert provenance.own_modules(targets) != before
+    assert provenance.own_modules(targets[:1]) == provenance.own_modules([None]) == ""

@@ -69,13 +69,17 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
         if not undecided and not math.isnan(row["difference"]):
             difference = _signed(row["difference"], row["low"], row["high"], row["level"], row["score"].split()[1])
             quality = f"{difference} {row['unit']}, {row['seeds']:.0f} seeds"
-        verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {row['outcome']}"
+        verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {_outcome(row)}"
         by_quality.setdefault(quality, []).append(verdict)
     task, runs = claims["task"].iloc[0], f"campaign {claims['campaign'].iloc[0]}"
     return [
         {"task": task, "runs": runs, QUALITY: quality, TIME: _saved(savings, task), "verdict": "; ".join(outcomes)}
         for quality, outcomes in by_quality.items()
     ]
+
+
+def _outcome(row: dict[Any, Any]) -> str:
+    return f"{row['outcome']}{' for the chosen rates only' * verdicts.of_chosen_rates(row)}"
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
@@ -128,7 +132,7 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
     """Return what the verdicts say and what RMSNorm saves, in a sentence each."""
     over = about[about["outcome"] != verdicts.UNDECIDED] if len(about) else about
     if len(over):
-        each = [f"{row['claim']} on {row['task']}: {row['outcome']}" for row in over.to_dict("records")]
+        each = [f"{row['claim']} on {row['task']}: {_outcome(row)}" for row in over.to_dict("records")]
         quality = f"Quality: {'; '.join(each)}."
     else:
         quality = "Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."
@@ -153,7 +157,7 @@ def _panel(savings: pd.DataFrame) -> Panel:
         y -= LINE + ROW / 2
         published = paper.savings(str(task))
         for norm, lines in rows.groupby("norm", sort=False):
-            own = published.loc[published["norm"] == norm, "saving"]
+            own = published.loc[published["norm"].isin(lines["series"].map(names.without_impl)), "saving"]
             points = (100 * own).tolist()
             marks += [Marks(str(norm), f"{names.label(str(norm))}, paper", "paper", points, [y] * len(points))] * bool(
                 points

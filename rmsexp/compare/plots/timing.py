@@ -10,7 +10,7 @@ from rmsexp.compare.paper import matching
 from rmsexp.compare.plots import canvas, marks
 from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.names import label
+from rmsexp.compare.records.names import label, without_impl
 
 PROCESS_OFFSET = 0.15  # distance of the points of single processes above ours
 
@@ -53,8 +53,8 @@ def _paper_savings(axes: Axes, timings: pd.DataFrame, heights: list[float]) -> i
     """Draw the paper's savings and a legend, where they are comparable; return the number of frameworks drawn."""
     if not matching.savings_are_comparable(timings):
         return 0
-    lines = zip(timings["norm"], heights, timing_records.has_reference_impl(timings), strict=True)
-    comparable = [(norm, y) for norm, y, same_impl in lines if same_impl]
+    lines = zip(timings["series"].map(without_impl), heights, timing_records.has_reference_impl(timings), strict=True)
+    comparable = [(series, y) for series, y, same_impl in lines if same_impl]
     frameworks = marks.paper_savings(axes, timings["task"].iloc[0], comparable, largest=marks.reach(axes))
     if frameworks:
         axes.legend(loc="lower right", fontsize=8, frameon=False)

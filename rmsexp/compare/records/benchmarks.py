@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmsexp.compare.records.ratios import Interval, paired_ratio
+from rmsexp.compare.records.time_states import run_state
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def heading(stored: Mapping[str, Any]) -> str:
 
 
 def contention(stored: Mapping[str, Any]) -> str:
-    """Return an empty string if the machine was otherwise idle, " (contended)" if not, " (unknown)" if not known."""
-    state = stored["contention"]["state"]
+    """Return an empty string if the machine was otherwise idle, " (contended)" if not, " (unknown)" if not known.
+
+    Older records are judged by the limits of today (:func:`.time_states.run_state`).
+    """
+    state = run_state([{"contention": stored["contention"]}])
     return "" if state == "clear" else f" ({state})"

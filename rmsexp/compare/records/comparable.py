@@ -5,13 +5,17 @@ All tables and figures of times ask this module, so they follow the same rules:
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
 - Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
-  rounds, or whose time is not clear, are used only if there are no others. If their probes found different speeds of
-  the machine (:func:`rmsexp.machine.same`), only those with the speeds of the newest are pooled.
+  rounds, or whose time is not clear, are used only if there are no others. Only those are pooled that trained on the
+  newest one's data, with its configs and with its own norms of the user, and whose probes found the same speed of the
+  machine (:func:`rmsexp.machine.same`).
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
   few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
   The other records are listed beside the table.
 - A norm is compared with LayerNorm of the same implementation. Fused norms are compared with eager ones only in a table
   of their own.
+- If the series of a record were timed in groups that share its reference, times and time states of a comparison are
+  those of the processes that timed a norm and its baseline. Where no process timed both, the ratio is the quotient of
+  their ratios to the reference.
 """
 
 from __future__ import annotations
@@ -25,14 +29,17 @@ import pandas as pd
 
 from rmsexp import config
 from rmsexp import machine as machine_identity
-from rmsexp.compare.records import names, ratios, timing_records
+from rmsexp.compare.records import names, ratios, time_states, timing_records
 from rmsexp.compare.records.ratios import Interval
 
-FEWEST_ROUNDS = 20  # of a process, unless its budget is spent before; intervals from fewer rounds are unreliable
+FEWEST_ROUNDS = 20  # of a record; an interval over fewer rounds of one process is unreliable
+# of each of several processes: the fewest for which scripts/timing_coverage.py has found what their interval covers
+FEWEST_OF_A_PROCESS = 5
 MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
 CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")
 OTHER_CODE = "made by other code"
 OTHER_SPEED = "at another speed of the machine"
+OTHER_WORK = "with another config, own norm or data"
 
 Row = dict[Any, Any]
 
@@ -43,11 +50,14 @@ class Comparison(NamedTuple):
     Attributes:
         rows: one row per series, pooled over the records of one code: the columns of
             :func:`rmsexp.compare.records.timing_records.load`, and ``baseline``, the series to which ``ratio``,
-            ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records.
+            ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records;
+            ``least`` is the smallest number of rounds of a process; ``quotient``: whether no process timed the series
+            together with its baseline, so that the ratio is the quotient of two ratios to the reference.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
             ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
-            processes; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series, relative to the
-            baseline, with their intervals; and ``left_out``, the reason why the record is not in ``rows``, or "".
+            processes that are compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series,
+            relative to the baseline, with their intervals; and ``left_out``, the reason why the record is not in
+            ``rows``, or "".
     """
 
     rows: pd.DataFrame
@@ -94,36 +104,68 @@ def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> li
     found = []
     for _, rows in timings.groupby(list(CLOCK), dropna=False):
         paired = [_paired(record.to_dict("records"), baseline_of) for _, record in rows.groupby("folder")]
-        records = [record for record in paired if any(row["series"] != row["baseline"] for row in record)]
-        if records:
+        if records := [record for record in paired if record]:
             found.append(_comparison(records))
     return sorted(found, key=lambda comparison: rank(comparison.pooled), reverse=True)
 
 
 def _paired(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
-    """Return the rows of a record that has their baselines, with ``baseline`` and with ``pairs``.
+    """Return the rows of a record that has their baselines, with ``baseline``, ``pairs`` and ``quotient``.
 
-    ``pairs``: the ratio to the baseline in each process that timed both. If no process did, because the record's groups
-    of series share only its reference, ``pairs`` has the quotients of the ratios to this reference, in the order of the
-    processes. If the baseline was timed eager and fused, it is the eager one.
+    A baseline to which no other series is relative has no row.
+
+    ``pairs``: the ratios to the baseline, see :func:`_pairs`. If the baseline was timed eager and fused, it is the
+    eager one. Times, time states and numbers are those of the processes that timed a series and its baseline, or of
+    all if ``pairs`` are quotients.
     """
     baselines: dict[str, Row] = {}
     for row in sorted(record, key=lambda row: row["impl"] != "eager"):
         baselines.setdefault(names.without_impl(row["series"]), row)
-    found = []
-    for row in record:
-        base = baselines.get(baseline_of(row["series"]))
-        if base is not None:
-            found.append(row | {"baseline": base["series"], "pairs": _pairs(row, base)})
-    return found
+    of_series = [(row, baselines.get(baseline_of(row["series"]))) for row in record]
+    compared = [(row, base) for row, base in of_series if base is not None and row["series"] != base["series"]]
+    quotient = [row["series"] for row, base in compared if not _together(row, base)]
+    together = {number for row, base in compared for number in _together(row, base)}
+    used = set(range(len(record[0]["seconds"]))) if quotient else together
+    shown = {series for row, base in compared for series in (row["series"], base["series"])}
+    return [
+        _of_processes(row, used)
+        | {"baseline": base["series"], "pairs": _pairs(row, base), "quotient": row["series"] in quotient}
+        for row, base in of_series
+        if base is not None and row["series"] in shown
+    ]
+
+
+def _of_processes(row: Row, used: set[int]) -> Row:
+    """Return a row of a record with what belongs to these processes alone."""
+    seconds = tuple(own if number in used else None for number, own in enumerate(row["seconds"]))
+    sessions = [session for number, session in enumerate(row["sessions"]) if number in used]
+    states = {"time_state": time_states.timing_state(sessions), "disturbed": time_states.disturbed(sessions)}
+    rounds = sum(len(own) for own in seconds if own is not None)
+    return row | states | {"seconds": seconds, "rounds": rounds, "measured": len(used)}
+
+
+def _together(row: Row, base: Row) -> list[int]:
+    """Return the numbers of the processes of a record that timed both series."""
+    both = enumerate(zip(row["seconds"], base["seconds"], strict=True))
+    return [number for number, (own, other) in both if own is not None and other is not None]
 
 
 def _pairs(row: Row, base: Row) -> list[Interval]:
-    """Return the ratios of two series of a record, see :func:`_paired`."""
-    both = zip(row["seconds"], base["seconds"], strict=True)
-    pairs = [ratios.paired_ratio(own, other) for own, other in both if own is not None and other is not None]
+    """Return the ratio of two series of a record in each process that timed both.
+
+    If no process did, because the record's groups of series share only its reference, these are the quotients of the
+    ratios to this reference, in the order of the processes, without intervals.
+    """
+    pairs = [ratios.paired_ratio(row["seconds"][k], base["seconds"][k]) for k in _together(row, base)]
     through_reference = zip(row["estimates"], base["estimates"], strict=False)
     return pairs or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
+
+
+def is_quotient(records: pd.DataFrame, series: str, baseline: str) -> bool:
+    """Return whether :func:`ratio` of two series is a quotient of their ratios to the reference, in some record."""
+    by_record = [{row["series"]: row for row in record.to_dict("records")} for _, record in records.groupby("folder")]
+    both = [rows for rows in by_record if {series, baseline} <= set(rows)]
+    return any(not _together(rows[series], rows[baseline]) for rows in both)
 
 
 def ratio(records: pd.DataFrame, series: str, baseline: str = "ln") -> Interval | None:
@@ -153,8 +195,10 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
 
 def _record(rows: list[Row]) -> Row:
     compared = [row for row in rows if row["series"] != row["baseline"]]
-    keys = ("folder", "started", "code", "commit", "dirty", "time_state", "disturbed", "speed", "at_once")
-    shared = {key: rows[0][key] for key in keys} | {"measured": len(rows[0]["seconds"])}
+    keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "speed", "at_once")
+    shared = {key: rows[0][key] for key in (*keys, "measured")}
+    known = [row for row in rows if isinstance(row["workload"], str)]  # older records have None, which may become NaN
+    shared["workloads"] = {row["series"]: row["workload"] for row in known}
     least = {
         "processes": min(len(row["pairs"]) for row in compared),
         "rounds": min(row["rounds"] for row in compared),
@@ -168,7 +212,16 @@ def _best(records: pd.DataFrame) -> pd.DataFrame:
         kept = records[good.loc[records.index]]
         records = records if kept.empty else kept
     newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
-    return records[[_same_speed(record, newest) for record in records.to_dict("records")]]
+    return records[
+        [_same_work(record, newest) and _same_speed(record, newest) for record in records.to_dict("records")]
+    ]
+
+
+def _same_work(one: Row, other: Row) -> bool:
+    """Return whether two records trained the same models on the same data. Workloads are known of both or of none."""
+    ours, theirs = one["workloads"], other["workloads"]
+    both = ours.keys() & theirs.keys()
+    return one["data"] == other["data"] and bool(ours) == bool(theirs) and all(ours[key] == theirs[key] for key in both)
 
 
 def _same_speed(one: Row, other: Row) -> bool:
@@ -192,7 +245,10 @@ def _reason(record: Row, chosen: pd.DataFrame) -> str:
         return OTHER_CODE
     if record["rounds"] < FEWEST_ROUNDS:
         return f"fewer than {FEWEST_ROUNDS} rounds"
-    return OTHER_SPEED if record["time_state"] == chosen["time_state"].iloc[0] else str(record["time_state"])
+    if record["time_state"] != chosen["time_state"].iloc[0]:
+        return str(record["time_state"])
+    newest = max(chosen.to_dict("records"), key=lambda record: str(record["started"]))
+    return OTHER_SPEED if _same_work(record, newest) else OTHER_WORK
 
 
 def _pooled(rows: list[Row]) -> Row:
@@ -207,6 +263,8 @@ def _pooled(rows: list[Row]) -> Row:
         "estimates": tuple(pair.ratio for pair in pairs),
         "processes": len(pairs),
         "rounds": sum(map(len, rounds)),
+        "least": min(map(len, rounds)),
+        "quotient": any(row["quotient"] for row in rows),
         "median_seconds_per_1k_steps": median,
         "q25": low,
         "q75": high,
@@ -251,8 +309,10 @@ def replication(comparison: Comparison) -> str:
     compared = comparison.compared
     least, most = int(compared["processes"].min()), int(compared["processes"].max())
     text = timing_records.replication(most) if least == most else f"{least} to {most} processes"
-    few = int(compared["rounds"].min())
-    return text if few >= FEWEST_ROUNDS else f"{text}, only {few} rounds"
+    few, fewest = int(compared["rounds"].min()), int(compared["least"].min())
+    if few < FEWEST_ROUNDS:
+        return f"{text}, only {few} rounds"
+    return text if fewest >= FEWEST_OF_A_PROCESS else f"{text}, one of them with only {fewest} rounds"
 
 
 def commit(record: Row) -> str:

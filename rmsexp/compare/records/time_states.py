@@ -16,8 +16,8 @@ def time_state(session: Mapping[str, Any]) -> str:
     A session with too few probes is "clear" here if nothing else disturbed it, because probes are judged over all
     sessions together.
 
-    Until November 2026 the limit for waiting was 5 %. A session of that time counts as contended if its threads waited
-    for longer than ``WAITED_LIMIT`` allows now, also if its record says "clear".
+    Until 23 November 2026 the limit for waiting was 5 %. A session from before that counts as contended if its threads
+    waited for longer than ``WAITED_LIMIT`` allows now, also if its record says "clear".
     """
     contention = session.get("contention") or {}
     state, waited = str(contention.get("state", "unknown")), contention.get("waited")

@@ -8,6 +8,7 @@ computed here. A series is a norm with the options that were changed.
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,7 +33,7 @@ COLUMNS = (
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
     *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
     *("device", "machine", "processor", "speed", "threads", "precision", "torch", "code", "commit", "dirty"),
-    *("time_state", "disturbed", "stopped", "started", "builtin"),
+    *("time_state", "disturbed", "sessions", "stopped", "started", "builtin", "data", "workload"),
 )
 
 
@@ -75,17 +76,28 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     :func:`rmsexp.machine.same`.
 
     ``time_state``: see :func:`rmsexp.compare.records.time_states.timing_state`. ``disturbed``: the number of processes
-    of the record that other work disturbed.
+    of the record that other work disturbed. ``sessions``: the session of each process.
 
-    Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
+    ``data``: the digest of the data set. ``workload``: :func:`rmsexp.measure.steps.workload`; None in older records.
+
+    Copies of a record are left out, and records that cannot be read; if ``problems`` is given, a line for each is added
+    to it.
     """
     loaded: list[dict[str, Any]] = []
+    left_out = [] if problems is None else problems
+    first: dict[str, Path] = {}  # by the content of a record
     for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
-            loaded += rows(readers.read_json(path), str(path.parent))
+            stored = readers.read_json(path)
+            found = rows(stored, str(path.parent))
         except DAMAGE as error:
-            if problems is not None:
-                problems.append(f"{path}: timing record ignored: {error!r}")
+            left_out.append(f"{path}: timing record ignored: {error!r}")
+            continue
+        original = first.setdefault(json.dumps(stored), path)
+        if original == path:
+            loaded += found
+        else:
+            left_out.append(f"{path}: timing record ignored: it is a copy of {original}")
     return pd.DataFrame(loaded, columns=list(COLUMNS))
 
 
@@ -120,6 +132,8 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "disturbed": disturbed(sessions),
         "started": session["started"],
         "builtin": stored["dataset"]["builtin"],
+        "data": stored["dataset"].get("digest"),
+        "sessions": sessions,
     }
     found = []
     for series in stored["series"]:
@@ -128,7 +142,8 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         if measured:
             seconds = [process["seconds"].get(series["series"]) for process in processes]
             by_process = tuple(None if each is None else np.array(each, float) for each in seconds)
-            found.append(shared | _row(series, measured, stored["reference"]) | {"seconds": by_process})
+            workload = {"workload": series.get("workload")}
+            found.append(shared | workload | _row(series, measured, stored["reference"]) | {"seconds": by_process})
     return found
 
 

@@ -67,8 +67,9 @@ def median_and_range(median: float, low: float, high: float, remark: str = "") -
 
 
 def ratio(interval: Interval) -> str:
-    """Return a ratio and its interval, such as "0.900 (0.890 to 0.910)"."""
-    return f"{interval.ratio:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+    """Return a ratio and its interval if that is known, such as "0.900 (0.890 to 0.910)"."""
+    bounds = "" if math.isnan(interval.low) else f" ({interval.low:.3f} to {interval.high:.3f})"
+    return f"{interval.ratio:.3f}{bounds}"
 
 
 def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> str:

@@ -32,7 +32,8 @@ class Table(NamedTuple):
     Attributes:
         title: its heading, which names the clock.
         numbers: one row per series, with columns ``COLUMNS``. ``saving``: the fraction of the baseline's time per step,
-            and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "unpaired" for
+            and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "quotient" for
+            one from processes that timed either the series or its baseline, each beside the reference; "unpaired" for
             one from separate runs, without interval; "unknown" without saving, with the reason in ``note``. ``timed``:
             "steps", or "layers" if the times are those of the norm layers in a step alone.
         caption: the caption of its figure, as lines; empty for a table without figure.
@@ -77,7 +78,7 @@ def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
         **{key: row[key] for key in ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *CLOCK)},
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
         **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
-        "kind": "reference" if row["series"] == row["baseline"] else "paired",
+        "kind": "reference" if row["series"] == row["baseline"] else "quotient" if row["quotient"] else "paired",
         "note": "" if state == "clear" else state,
         "timed": row["kind"],
     }

@@ -9,7 +9,7 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
-from rmsexp.compare.records.names import label
+from rmsexp.compare.records.names import label, without_impl
 from rmsexp.compare.records.timing_records import PARTS, has_reference_impl, labels, saving
 from rmsexp.compare.tables import formats
 
@@ -25,7 +25,7 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
     for name, comparable, row in zip(
         labels(timings), has_reference_impl(timings), timings.to_dict("records"), strict=True
     ):
-        paper_savings = published.loc[(published["norm"] == row["norm"]) & comparable, "saving"]
+        paper_savings = published.loc[(published["norm"] == without_impl(row["series"])) & comparable, "saving"]
         rows.append(
             {
                 "norm": name,

@@ -6,7 +6,7 @@ Differences are in the displayed unit; positive means that the norm named first 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,9 +20,10 @@ UNDECIDED = "not decided yet"
 COLUMNS = (
     *("root", "task", "campaign", "claim", "test", "a", "b", "family", "outcome", "score", "unit", "difference"),
     *("low", "high", "level", "margin", "seeds", "p", "adjusted_p", "diverged_a", "diverged_b", "diverged_both"),
-    *("luck_a", "luck_b", "reason", "remarks"),
+    *("luck_a", "luck_b", "with_luck", "reason", "remarks"),
 )
 EVERY = "every task"
+CHOSEN = "for the chosen rates only: widened by the rate luck, the interval passes its bound"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
@@ -30,9 +31,9 @@ def table(states: Sequence[State]) -> pd.DataFrame:
 
     ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
     family. ``seeds``: the number of pairs that were tested. ``luck_a``, ``luck_b``: a bound of how much better each
-    norm would be at its second best rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``remarks``:
-    what a reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the
-    outcome ``UNDECIDED`` and NaN.
+    norm would be at its second best rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``with_luck``:
+    the outcome of the interval widened by both, None if that is not known. ``remarks``: what a reader must know, such
+    as that the campaign's file has changed. A claim of an unfinished campaign has the outcome ``UNDECIDED`` and NaN.
     """
     rows = [row for state in states for row in _rows(state)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -54,12 +55,23 @@ def _rows(state: State) -> list[dict[str, Any]]:
             keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p", "reason")
             row |= {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both")}
             row["seeds"] = verdict.pairs
+            row["with_luck"] = claims.with_luck(verdict, row["luck_a"], row["luck_b"])
         rows.append(row)
     return rows
 
 
 def _luck(state: State, norm: str) -> float:
     return state.choice[norm].luck if norm in state.choice else math.nan
+
+
+def marked(row: Mapping[Any, Any]) -> str:
+    """Return the outcome of a row, followed by "*" if it has remarks and by "†" if it is :func:`of_chosen_rates`."""
+    return f"{row['outcome']}{'*' if row['remarks'] else ''}{'†' if of_chosen_rates(row) else ''}"
+
+
+def of_chosen_rates(row: Mapping[Any, Any]) -> bool:
+    """Return whether the outcome would be another if the interval were widened by the rate luck."""
+    return isinstance(row["with_luck"], str) and row["with_luck"] != row["outcome"]
 
 
 def unit(campaign: Campaign) -> str:
@@ -84,7 +96,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
     return {
         "claim": row["claim"],
         "task": f"{row['task']} ({row['campaign']})",
-        "verdict": row["outcome"],
+        "verdict": marked(row) if decided else UNDECIDED,
         "difference (interval)": _difference(row) if decided else formats.NO_VALUE,
         "test": f"{row['test']}{family}",
         "margin": formats.NO_VALUE if math.isnan(row["margin"]) else f"{row['margin']:g} {row['unit']}",
@@ -92,7 +104,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
         "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
-        "why": "; ".join(filter(None, (row["reason"], row["remarks"]))),
+        "why": "; ".join(filter(None, (row["reason"], CHOSEN * of_chosen_rates(row), row["remarks"]))),
     }
 
 
@@ -138,16 +150,19 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     name = f" [{row['campaign']}]" if several else ""
     if row["outcome"] == UNDECIDED:
         return f"{UNDECIDED}: {row['reason']}{name}"
-    mark = "*" if row["remarks"] else ""
-    return f"{row['outcome']}{mark}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
+    return f"{marked(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
 def _every(states: Sequence[State], claim: str) -> str:
-    """Return the outcome of a claim on every task, by an intersection-union test."""
+    """Return the outcome of a claim on every task, by an intersection-union test.
+
+    A claim that one campaign has refuted is refuted, whatever the others will find.
+    """
     concerned = [state for state in states if claim in [other.claim for other in state.campaign.claims]]
-    undecided = sum(bool(state.undecided) for state in concerned)
-    if undecided:
-        return f"{UNDECIDED}: {undecided} of {len(concerned)} campaigns are not finished"
-    verdicts = [verdict for state in concerned for verdict in state.verdicts if verdict.claim.claim == claim]
+    decided = [state for state in concerned if not state.undecided]
+    verdicts = [verdict for state in decided for verdict in state.verdicts if verdict.claim.claim == claim]
+    left = len(concerned) - len(decided)
+    if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
+        return f"{UNDECIDED}: {left} of {len(concerned)} campaigns are not finished"
     joint = claims.every(verdicts)
     return f"{joint.outcome}: {joint.reason}"

@@ -5,6 +5,12 @@ Experimental: no GPU has run them yet. The tests run them in Triton's interprete
 The kernels are deterministic. They compute statistics and sums in float32, or in float64 for float64 input.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
 from torch.library import Library
 
 from rmsexp.kernels.triton.attention import attention_backward, attention_forward
@@ -45,5 +51,16 @@ def register(key: str) -> None:
     """
     library = Library("rmsexp", "IMPL", key)
     for operator in OPERATORS:
-        library.impl(operator.__name__, operator)
+        library.impl(operator.__name__, _on_the_device_of_its_tensors(operator))
     _libraries.append(library)
+
+
+def _on_the_device_of_its_tensors(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the tensors' GPU the current one meanwhile, because Triton launches kernels on the current one."""
+
+    @wraps(operator)
+    def run(*arguments: Any) -> Any:
+        with torch.cuda.device_of(next(each for each in arguments if isinstance(each, Tensor))):
+            return operator(*arguments)
+
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from helpers.records import load_timings, write_timing
 from scipy import stats
 
-from rmsexp.compare.records import comparable
+from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.comparable import Comparison
 
 EIGHT = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
@@ -116,6 +117,69 @@ def test_four_series_in_each_of_several_groups_are_few_enough(tmp_path: Path) ->
     groups = [["ln", "rms", "none"], ["ln", "prms", "bn"]]
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.6, "none": 0.5, "prms": 0.7, "bn": 1.1}, number=1, groups=groups)
     assert ratios(only(tmp_path))["rms"] == 0.6
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset": {"name": "shapes", "digest": "1", "builtin": True}},
+        {
+            "series": [
+                {"series": name, "impl": "eager", "workload": "b", "parts": {}, "peak_bytes": 0}
+                for name in ("ln", "rms")
+            ]
+        },
+    ],
+)
+def test_a_record_of_other_data_configs_or_norms_is_not_pooled(tmp_path: Path, other: dict[str, Any]) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, **other)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison) == {"steps1": "", "steps0": comparable.OTHER_WORK}
+
+
+def test_a_copy_of_a_record_does_not_count(tmp_path: Path) -> None:
+    folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
+    shutil.copytree(folder, folder.with_name("steps0-backup"))
+    problems: list[str] = []
+    timings = timing_records.load(tmp_path, problems)
+    assert timings["folder"].unique().tolist() == [str(folder)]
+    assert problems == [
+        f"{folder.with_name('steps0-backup')}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"
+    ]
+
+
+def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> None:
+    """The second group's processes were contended, and have other numbers of rounds."""
+    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+    times = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
+    groups = [["ln", "rms"], ["ln", "ln+impl=fused", "rms+impl=fused"]]
+    write_timing(tmp_path, times, groups=groups, sessions=[{}, contended])
+    eager, fused = compared(tmp_path)
+    for comparison, state, disturbed in ((eager, "clear", 0), (fused, "contended", 1)):
+        assert comparison.rows["time_state"].unique().tolist() == [state]
+        assert comparison.rows["rounds"].unique().tolist() == [30]
+        assert comparison.records[["measured", "disturbed"]].iloc[0].tolist() == [1, disturbed]
+    (against_eager,) = comparable.fused_against_eager(load_timings(tmp_path))
+    assert against_eager.rows.set_index("series")["quotient"].to_dict() == {
+        "ln": False,
+        "rms": False,
+        "ln+impl=fused": False,
+        "rms+impl=fused": True,
+    }
+
+
+def test_eager_norms_of_other_processes_do_not_stand_beside_fused_ones(tmp_path: Path) -> None:
+    times = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5}
+    write_timing(tmp_path, times, groups=[["ln", "rms"], ["ln", "ln+impl=fused"]])
+    (comparison,) = comparable.fused_against_eager(load_timings(tmp_path))
+    assert comparison.rows["series"].tolist() == ["ln", "ln+impl=fused"]
+
+
+def test_a_process_with_few_rounds_is_named(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 6}, rounds=4)
+    assert comparable.replication(only(tmp_path)) == "6 processes, one of them with only 4 rounds"
 
 
 def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_times_and_savings_have_their_range() -> None:
     assert formats.saving(0.2, 0.17, 0.22) == "20.0 % (17.0 to 22.0 %)"
     assert formats.saving(-0.01) == "-1.0 %"
     assert formats.ratio(Interval(0.9, 0.8, 1.0)) == "0.900 (0.800 to 1.000)"
+    assert formats.ratio(Interval(0.9, math.nan, math.nan)) == "0.900"
 
 
 def test_missing_values_are_a_dash() -> None:

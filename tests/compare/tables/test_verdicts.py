@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,23 @@ def test_the_outcome_on_every_task(tmp_path: Path) -> None:
         "supported: 2 of 2 verdicts supported, 0 refuted",
         NO_VALUE,
     ]
+
+
+def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) -> None:
+    worse = Campaign(level=Campaign().level | {"rms": 30.0})
+    matrix = verdicts.matrix(states(tmp_path, worse, three()[2])).set_index("claim")
+    assert matrix.loc[EQUAL["claim"], "every task"] == "refuted: 0 of 1 verdicts supported, 1 refuted"
+
+
+def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign())
+    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in state.choice.items()}
+    found = [state._replace(choice=choice)]
+    table = verdicts.table(found)
+    assert table[["outcome", "with_luck"]].iloc[0].tolist() == ["supported", "inconclusive"]
+    text = verdicts.readable(table).iloc[0]
+    assert (text["verdict"], verdicts.CHOSEN in text["why"]) == ("supported†", True)
+    assert verdicts.matrix(found)["cifar10"][0].startswith("supported†: ")
 
 
 def test_one_campaign_has_no_column_for_every_task(tmp_path: Path) -> None:
