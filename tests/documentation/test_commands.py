@@ -111,7 +111,7 @@ def check_script(path: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("stop_after_parsing")
-def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "…" not in command, "write the command out"
     match words_of(command):
         case ["make", *targets]:
@@ -124,6 +124,11 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             check_module(module, words, monkeypatch)
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()
+            if own := [path for key, _, path in (word.partition("=") for word in words) if key in config.OWN_FILES]:
+                monkeypatch.chdir(tmp_path)  # where these files are
+                for path in (Path(name + language) for name in own for language in ("", ".en", ".de")):
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text("a text\n")
             check_runs(words)
         case words:
             raise AssertionError(f"no parser for {words}")
