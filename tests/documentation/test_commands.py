@@ -152,6 +152,6 @@ def test_documents_have_commands_of_each_kind() -> None:
     ],
 )
 @pytest.mark.usefixtures("stop_after_parsing")
-def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)):
-        test_command_is_accepted_by_its_parser(command, monkeypatch)
+        test_command_is_accepted_by_its_parser(command, monkeypatch, tmp_path)
