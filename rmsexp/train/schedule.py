@@ -109,7 +109,7 @@ class Cosine:
         """Return the factor on the learning rate at a step (from 0); after the last it stays."""
         if step < self.warmup:
             return {"lr": (step + 1) / self.warmup}
-        done = min(1.0, (step - self.warmup + 1) / max(1, self.steps - self.warmup))
+        done = min(1.0, (step - self.warmup + 1) / (self.steps - self.warmup))
         return {"lr": self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2}
 
 

@@ -40,7 +40,12 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         cfg = SimpleNamespace(results=results, scale=scale, **steps)
         impl = SimpleNamespace(impl="eager")
         return SimpleNamespace(
-            series=series, setting_folder=setting, folder=setting / series / f"seed{seed}", config=cfg, norm=impl
+            series=series,
+            setting_folder=setting,
+            folder=setting / series / f"seed{seed}",
+            config=cfg,
+            norm=impl,
+            resolved={},
         )
 
     monkeypatch.setattr(items, "_job", job)

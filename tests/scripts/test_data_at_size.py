@@ -77,7 +77,7 @@ def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, mo
     ]
     assert (results / "checks/data_at_size.png").exists()
     text = readme_numbers.BLOCKS["data-at-size"](Evidence(tmp_path / "reference", tmp_path))
-    assert "`moses_bpe`, processor time grows as the number of pairs to the power" in text
+    assert "`moses_bpe`, CPU time grows as the number of pairs to the power" in text
     assert "between the two largest sizes, where starting counts least, " in text
     assert "(reference/machine/checks/data_at_size.png)" in text
 

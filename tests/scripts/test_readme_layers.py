@@ -22,7 +22,7 @@ def write(folder: Path, number: int, ratio: float, code: str) -> None:
     session = {"started": f"2026-11-24T0{number}:00:00+00:00", "code": code, "device": "AMD EPYC", "threads": 1}
     path = folder / "amd/bench" / f"norms{number}" / "bench.json"
     path.parent.mkdir(parents=True)
-    content = {"session": session | {"versions": {"torch": "2.15.0"}}}
+    content = {"dtype": "float32", "session": session | {"versions": {"torch": "2.15.0"}}}
     path.write_text(json.dumps(content | {"measurements": [case | {"contention": {"state": "clear"}}]}))
 
 

@@ -454,4 +454,5 @@ def test_the_cosine_schedule() -> None:
         assert rates[step] == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi * (step - 9) / 100)))
     assert rates[109:] == pytest.approx([0.1] * 21)
     assert all(later < earlier for earlier, later in itertools.pairwise(rates[9:110]))
-    assert [Cosine(5, 10).at(step)["lr"] for step in (4, 9, 10)] == pytest.approx([0.5, 1.0, 0.1])
+    with pytest.raises(ValueError, match=r"^schedule.warmup=10 must be less than schedule.steps=10"):
+        Cosine(10, 10)
