@@ -106,8 +106,8 @@ class Earlier:
         """
         if self.run is not None and subwords_differ(self.run, notes):
             raise RefusedError(
-                f"{self.folder.path} was trained with other subwords than those that are now in data.root; bring back "
-                "the old ones, or start a new run with force=true, which keeps this one"
+                f"{self.folder.path} was trained with other subwords than those that are now in data.root; restore the "
+                "old ones, or start a new run with force=true, which keeps this one"
             )
 
     def has_ended(self, job: config.Job) -> bool:

@@ -86,7 +86,7 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
     ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
     """
     remarks = [f"* {state.campaign.name}: {remark}" for state in states for remark in state.remarks]
-    remarks += [f"† {verdicts.CHOSEN}"] * any(map(verdicts.of_chosen_rates, numbers.to_dict("records")))
+    remarks += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.for_chosen_rates_only, numbers.to_dict("records")))
     untimed = [state.campaign.name for state in states if not state.undecided and str(state.campaign.path) not in times]
     without = [
         f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "

@@ -21,7 +21,7 @@ from rmsexp.data.text import SPLITS, PlainText
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
-LONGEST_LINE = 1 << 20  # bytes of a line that sentencepiece learns from at once
+LONGEST_LINE = 1 << 20  # bytes; longer lines are split before pieces are learnt
 CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
@@ -29,7 +29,7 @@ LOSSLESS = {
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
-    "max_sentence_length": 4 * LONGEST_LINE,  # a byte that is not UTF-8, as where a line is cut, becomes three bytes
+    "max_sentence_length": 4 * LONGEST_LINE,  # a byte that is not valid UTF-8, as where a line is split, becomes three
     "character_coverage": 0.9999,
 }
 
@@ -164,7 +164,10 @@ def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> No
 
 
 def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines without empty ones, and longer ones in parts: sentencepiece passes over lines that are longer."""
+    """Yield the lines in parts of at most ``LONGEST_LINE`` bytes, because sentencepiece ignores longer ones.
+
+    Empty lines are left out.
+    """
     for line in lines:
         for start in range(0, len(line), LONGEST_LINE):
             yield line[start : start + LONGEST_LINE]

@@ -181,6 +181,30 @@ class Normaliser(nn.Module):
         return vector.view(-1, 1, 1) if self.maps else vector
 
 
+class FusedNormaliser(Normaliser):
+    """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
+
+    A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fuses_leaky_relu`` is
+    true. It overrides :attr:`has_kernel` if there are cases without a kernel.
+    """
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether there is a kernel for this layer's arguments."""
+        return True
+
+    @property
+    def impl(self) -> str:
+        """The implementation, "eager" or "fused". Raises: ValueError when it is set to another value."""
+        return self._impl
+
+    @impl.setter
+    def impl(self, impl: str) -> None:
+        checks.choice("impl", impl, IMPLS)
+        self._impl = impl
+        self.fuses_leaky_relu = impl == "fused" and self.has_kernel and kernels.load()
+
+
 class Identity(Normaliser):
     """The normaliser of norms that do not act on activations, such as weight normalisation: it returns its input."""
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import EPS, IMPLS, Norm, Normaliser, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, IMPLS, FusedNormaliser, Norm, Site, affine, compute_dtype
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
 
-class PerExampleNorm(Normaliser):
+class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
     A subclass defines :meth:`standardise`, and ``kind``, the norm's number in the fused kernels.
@@ -89,15 +89,8 @@ class PerExampleNorm(Normaliser):
         return tuple(range(4 - self.dims, 4)) if self.maps else None
 
     @property
-    def impl(self) -> str:
-        """The implementation, "eager" or "fused". Raises: ValueError when it is set to another value."""
-        return self._impl
-
-    @impl.setter
-    def impl(self, impl: str) -> None:
-        checks.choice("impl", impl, IMPLS)
-        self._impl = impl
-        self.fuses_leaky_relu = impl == "fused" and self.axes != (1, 2, 3) and kernels.load()
+    def has_kernel(self) -> bool:
+        return self.axes != (1, 2, 3)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is ``x`` normalised, before the gain.

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import IMPLS, Norm, Normaliser, Site, compute_dtype
+from rmsexp.norms.base import IMPLS, FusedNormaliser, Norm, Site, compute_dtype
 
 ALPHA = 0.5  # initial value of alpha in both papers
 
 
-class DynamicTanh(Normaliser):
+class DynamicTanh(FusedNormaliser):
     """``y = tanh(alpha * x) * weight + bias``, DyT (Zhu et al. 2025, Eq. 1).
 
     ``alpha`` is a trained number. State dicts of the authors' class can be loaded. For float16 and bfloat16 input, all
@@ -36,7 +36,7 @@ class DynamicTanh(Normaliser):
         alpha: Initial value of ``alpha``, greater than 0.
         bias: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" if
-            the kernels cannot be built.
+            the kernels cannot be built. It can be set later, too.
         maps: Whether the input is feature maps.
         device: Device of the parameters.
         dtype: Dtype of the parameters.
@@ -65,17 +65,6 @@ class DynamicTanh(Normaliser):
         self.initial_alpha, self.impl = float(alpha), impl
         self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha, device=device, dtype=dtype))
         self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
-
-    @property
-    def impl(self) -> str:
-        """The implementation, "eager" or "fused". Raises: ValueError when it is set to another value."""
-        return self._impl
-
-    @impl.setter
-    def impl(self, impl: str) -> None:
-        checks.choice("impl", impl, IMPLS)
-        self._impl = impl
-        self.fuses_leaky_relu = impl == "fused" and kernels.load()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

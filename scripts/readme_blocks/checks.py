@@ -181,7 +181,7 @@ def _node_lost_of_campaign(content: Mapping[str, Any]) -> str:
     steps = listed(dict.fromkeys(str(step) for later in continued for step in later))
     return sentences(
         f"At commit {commit_of(content)}, one of {results['nodes']} nodes was removed while both trained.",
-        f"Of {plural(len(starts), 'run')}, {were} stopped by this and went on at step {steps}.",
+        f"Of {plural(len(starts), 'run')}, {were} interrupted by this and continued at step {steps}.",
         f"{remained(results['errors'])} to the undisturbed campaign.",
     )
 

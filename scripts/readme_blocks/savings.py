@@ -6,6 +6,7 @@ those that reports use, too (:mod:`rmsexp.compare.records.comparable`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ def readme(evidence: Evidence) -> str:
         }
         for task, record in group.records.items()
     ]
-    states = listed(sorted({state for record in group.records.values() for state in record["time_state"]}))
+    states = listed(sorted({state for record in group.records.values() for state in _states(record, ["eager"])}))
     heading = (
         f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
         f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
@@ -147,13 +148,14 @@ def timing_page(evidence: Evidence) -> str:
     return paragraphs(*parts, _common(found))
 
 
-def _heading(group: Group, impls: str = "`impl=eager`, ") -> str:
-    threads = plural(group.threads, "thread")
+def _heading(group: Group, impls: Sequence[str] = ("eager",)) -> str:
+    """Return the heading of a table of norms of these implementations, and how they were timed."""
+    clock = ", ".join([plural(group.threads, "thread"), *(["`impl=eager`"] if impls == ("eager",) else [])])
     return sentences(
-        f"**{group.machine}, {threads}, {impls}torch {group.torch}** (`{group.place}`).",
+        f"**{group.machine}, {clock}, torch {group.torch}** (`{group.place}`).",
         replication(group),
         _method(group),
-        _time_state(group),
+        _time_state(group, impls),
         *_doubts(group),
     )
 
@@ -178,9 +180,16 @@ def _method(group: Group) -> str:
     )
 
 
-def _time_state(group: Group) -> str:
-    """Return the time state of the records, and what follows from it where it is not clear."""
-    states = {task: sorted(set(record["time_state"]) - {"clear"}) for task, record in group.records.items()}
+def _states(record: pd.DataFrame, impls: Sequence[str]) -> list[str]:
+    """Return the time states of the processes of a record that timed norms of these implementations."""
+    own, kind = record[record["impl"].isin(impls)], record["kind"].iloc[0]
+    return sorted({state for found in comparable.comparisons(own, kind=kind) for state in found.rows["time_state"]})
+
+
+def _time_state(group: Group, impls: Sequence[str]) -> str:
+    """Return the time state of what was timed with these implementations, and what follows where it is not clear."""
+    all_states = {task: _states(record, impls) for task, record in group.records.items()}
+    states = {task: [state for state in found if state != "clear"] for task, found in all_states.items()}
     doubtful = [f"{' and '.join(found)} on `{task}`" for task, found in states.items() if found]
     if not doubtful:
         return "The time state of all records is clear."
@@ -292,7 +301,7 @@ def fused(evidence: Evidence) -> str:
     parts = []
     for group in groups(evidence, needed="rms+impl=fused"):
         rows = [_fused_row(task, record) for task, record in group.records.items()]
-        parts += [_heading(group, impls=""), table(rows), _quotients(group)]
+        parts += [_heading(group, ("eager", "fused")), table(rows), _quotients(group)]
     return paragraphs(*parts)
 
 

@@ -60,8 +60,8 @@ def _remarks(evidence: Evidence) -> list[str]:
     remarks = [
         f"\\* `{state.campaign.name}`: {'; '.join(state.remarks)}." for state in _decided(evidence) if state.remarks
     ]
-    if any(map(verdicts.of_chosen_rates, verdicts.table(_decided(evidence)).to_dict("records"))):
-        remarks.append(f"† {verdicts.CHOSEN}.")
+    if any(map(verdicts.for_chosen_rates_only, verdicts.table(_decided(evidence)).to_dict("records"))):
+        remarks.append(f"† {verdicts.CHOSEN_RATES}.")
     running = [f"`{state.campaign.name}` ({state.undecided})" for state in evidence.campaigns if state.undecided]
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]

@@ -269,7 +269,7 @@ def test_an_earlier_record_of_a_lost_node(tmp_path: Path) -> None:
     path.write_text(json.dumps({"session": SESSION, "results": results}))
     assert checks.ray_node_lost(Evidence(tmp_path, tmp_path)) == (
         "At commit aaaaaaa, one of 2 nodes was removed while both trained.\n"
-        "Of 3 runs, 2 were stopped by this and went on at step 36 and 44.\n"
+        "Of 3 runs, 2 were interrupted by this and continued at step 36 and 44.\n"
         "One difference remained to the undisturbed campaign."
     )
 

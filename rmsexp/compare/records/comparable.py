@@ -5,9 +5,9 @@ All tables and figures of times ask this module, so they follow the same rules:
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
 - Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
-  rounds, or whose time is not clear, are used only if there are no others. Only those are pooled that trained on the
-  newest one's data, with its configs and with its own norms of the user, and whose probes found the same speed of the
-  machine (:func:`rmsexp.machine.same`).
+  rounds, or whose time is not clear, are used only if there are no others. A record is not pooled with the newest if
+  their data, their configs or the sources of the user's own norms differ, or if their probes found different speeds of
+  the machine (:func:`rmsexp.machine.same`).
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
   few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
   The other records are listed beside the table.
@@ -33,7 +33,7 @@ from rmsexp.compare.records import names, ratios, time_states, timing_records
 from rmsexp.compare.records.ratios import Interval
 
 FEWEST_ROUNDS = 20  # of a record; an interval over fewer rounds of one process is unreliable
-# of each of several processes: the fewest for which scripts/timing_coverage.py has found what their interval covers
+# rounds per process: the fewest at which scripts/timing_coverage.py measured the coverage of the interval over processes
 FEWEST_OF_A_PROCESS = 5
 MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
 CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")

@@ -23,7 +23,9 @@ COLUMNS = (
     *("luck_a", "luck_b", "with_luck", "reason", "remarks"),
 )
 EVERY = "every task"
-CHOSEN = "for the chosen rates only: widened by the rate luck, the interval passes its bound"
+CHOSEN_RATES = (
+    "for the chosen learning rates only: with the uncertainty of choosing them (rate luck), it is inconclusive"
+)
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
@@ -65,12 +67,12 @@ def _luck(state: State, norm: str) -> float:
 
 
 def marked(row: Mapping[Any, Any]) -> str:
-    """Return the outcome of a row, followed by "*" if it has remarks and by "†" if it is :func:`of_chosen_rates`."""
-    return f"{row['outcome']}{'*' if row['remarks'] else ''}{'†' if of_chosen_rates(row) else ''}"
+    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`for_chosen_rates_only`."""
+    return f"{row['outcome']}{'*' if row['remarks'] else ''}{'†' if for_chosen_rates_only(row) else ''}"
 
 
-def of_chosen_rates(row: Mapping[Any, Any]) -> bool:
-    """Return whether the outcome would be another if the interval were widened by the rate luck."""
+def for_chosen_rates_only(row: Mapping[Any, Any]) -> bool:
+    """Return whether a decided claim would be inconclusive if the interval were widened by the rate luck."""
     return isinstance(row["with_luck"], str) and row["with_luck"] != row["outcome"]
 
 
@@ -104,7 +106,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
         "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
-        "why": "; ".join(filter(None, (row["reason"], CHOSEN * of_chosen_rates(row), row["remarks"]))),
+        "why": "; ".join(filter(None, (row["reason"], CHOSEN_RATES * for_chosen_rates_only(row), row["remarks"]))),
     }
 
 

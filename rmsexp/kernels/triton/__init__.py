@@ -56,7 +56,7 @@ def register(key: str) -> None:
 
 
 def _on_the_device_of_its_tensors(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the tensors' GPU the current one meanwhile, because Triton launches kernels on the current one."""
+    """Return the operator, run with its tensors' GPU as the current device: there Triton launches kernels."""
 
     @wraps(operator)
     def run(*arguments: Any) -> Any:

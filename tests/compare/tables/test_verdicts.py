@@ -75,7 +75,7 @@ def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path
     table = verdicts.table(found)
     assert table[["outcome", "with_luck"]].iloc[0].tolist() == ["supported", "inconclusive"]
     text = verdicts.readable(table).iloc[0]
-    assert (text["verdict"], verdicts.CHOSEN in text["why"]) == ("supported†", True)
+    assert (text["verdict"], verdicts.CHOSEN_RATES in text["why"]) == ("supported†", True)
     assert verdicts.matrix(found)["cifar10"][0].startswith("supported†: ")
 
 
