@@ -33,7 +33,7 @@ from rmsexp.compare.records import names, ratios, time_states, timing_records
 from rmsexp.compare.records.ratios import Interval
 
 FEWEST_ROUNDS = 20  # of a record; an interval over fewer rounds of one process is unreliable
-# rounds per process: the fewest at which scripts/timing_coverage.py measured the coverage of the interval over processes
+# rounds per process: the fewest at which scripts/timing_coverage.py measured what the interval over processes covers
 FEWEST_OF_A_PROCESS = 5
 MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
 CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")
