@@ -21,6 +21,7 @@ from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
 RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")
+CLEAR = "The time state of all records is clear."
 
 
 class Group(NamedTuple):
@@ -108,7 +109,9 @@ def readme(evidence: Evidence) -> str:
         f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
         f"(`norm.impl=eager`), interleaved, time state {states}."
     )
-    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*_fused(group), *_frameworks()))
+    return paragraphs(
+        f"{heading} {replication(group)}", table(rows), sentences(*_fused(evidence, group), *_frameworks())
+    )
 
 
 def replication(group: Group) -> str:
@@ -124,13 +127,27 @@ def replication(group: Group) -> str:
     return f"The values of {tasks(list(several))} are means of {means} processes. Each other value is {single}"
 
 
-def _fused(group: Group) -> list[str]:
-    """Return a sentence on the savings of fused RMSNorm against fused LayerNorm, if they were timed."""
-    found = _known({task: _fused_ratio(record) for task, record in group.records.items()})
-    if not found:
+def _fused(evidence: Evidence, group: Group) -> list[str]:
+    """Return what fused RMSNorm saves against fused LayerNorm, if they were timed on the machine of a group.
+
+    Their records may be others than the group's, which were chosen for their eager norms.
+    """
+    clock = (group.place, group.machine, group.threads)
+    own = groups(evidence, needed=RMS_FUSED_AND_EAGER[0])
+    fused_group = next((found for found in own if (found.place, found.machine, found.threads) == clock), None)
+    if fused_group is None:
         return []
+    found = _known({task: _fused_ratio(record) for task, record in fused_group.records.items()})
     each = listed(f"{_saving(interval)} on `{task}`" for task, interval in found.items())
-    return [f"With [fused norms](docs/performance.md#eager-and-fused), RMSNorm saves against LayerNorm {each}."]
+    sentence = f"With [fused norms](docs/performance.md#eager-and-fused), RMSNorm saves against LayerNorm {each}."
+    return [sentence, *_differences(group, fused_group)]
+
+
+def _differences(group: Group, fused_group: Group) -> list[str]:
+    """Return how the fused norms of a group were timed, where the group's heading does not say it."""
+    replicated, doubtful = replication(fused_group), _time_state(fused_group, ["fused"])
+    known = {replication(group), CLEAR}
+    return [words for words in (replicated, doubtful) if words not in known]
 
 
 def _fused_ratio(record: pd.DataFrame) -> Interval | None:
@@ -192,7 +209,7 @@ def _time_state(group: Group, impls: Sequence[str]) -> str:
     states = {task: [state for state in found if state != "clear"] for task, found in all_states.items()}
     doubtful = [f"{' and '.join(found)} on `{task}`" for task, found in states.items() if found]
     if not doubtful:
-        return "The time state of all records is clear."
+        return CLEAR
     return f"The time state is {listed(doubtful)}, where other work may have slowed the steps."
 
 

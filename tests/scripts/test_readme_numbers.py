@@ -13,6 +13,7 @@ from helpers import campaigns
 from helpers.records import make_row, write_run, write_timing
 
 from rmsexp import record
+from rmsexp.compare.records import timing_records
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -137,6 +138,20 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
         assert "**AMD EPYC (3f), one thread, " in found
         assert "Timed interleaved: a block has 3 counted steps" in found
         assert "The time state is contended on `rnnsearch`, where other work may have slowed the steps." in found
+
+
+def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Path) -> None:
+    """The best record of eager norms has no fused ones. How the fused norms were timed is said where it differs."""
+    eager, fused = {"ln": 1.0, "rms": [0.8, 0.81]}, {"ln": 1.0, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
+    write_timing(tmp_path / "without/m", eager, setting="small")
+    assert "fused" not in savings.readme(Evidence(tmp_path / "without", tmp_path))
+    write_timing(tmp_path / "with/m", eager, setting="small")
+    write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
+    found = savings.readme(Evidence(tmp_path / "with", tmp_path))
+    assert "time state clear. Each value is the mean of 2 processes" in found
+    assert "RMSNorm saves against LayerNorm 20.0 %" in found
+    assert found.count(f"from {timing_records.replication(1)}") == 1
+    assert "The time state is contended on `cifar10`" in found
 
 
 def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
