@@ -21,6 +21,7 @@ from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
 
 RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")
+FUSED = "with [fused norms](docs/performance.md#eager-and-fused)"
 CLEAR = "The time state of all records is clear."
 
 
@@ -93,13 +94,15 @@ def _paper(task: str, norm: str) -> str:
 
 
 def readme(evidence: Evidence) -> str:
-    """The time that RMSNorm saves: the first group."""
+    """The time that RMSNorm saves, eager and, if known, fused: the first group."""
     group = groups(evidence)[0]
+    fused_group = _fused_group(evidence, group)
     rows = [
         {
             "task": f"`{task}`",
             "RMSNorm saves": _saving(ratio(record, "rms")),
             "in the paper": _paper(task, "rms"),
+            **({FUSED: _fused_saving(fused_group, task)} if fused_group else {}),
         }
         for task, record in group.records.items()
     ]
@@ -109,9 +112,29 @@ def readme(evidence: Evidence) -> str:
         f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
         f"(`norm.impl=eager`), interleaved, time state {states}."
     )
-    return paragraphs(
-        f"{heading} {replication(group)}", table(rows), sentences(*_fused(evidence, group), *_frameworks())
-    )
+    differences = _differences(group, fused_group) if fused_group else []
+    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*differences, *_frameworks()))
+
+
+def _fused_group(evidence: Evidence, group: Group) -> Group | None:
+    """Return the group of fused norms with the clock of a group. The records of a task may be others.
+
+    A group has the records that are best for the norms that it is about.
+    """
+    clock = (group.place, group.machine, group.threads)
+    found = groups(evidence, needed=RMS_FUSED_AND_EAGER[0])
+    return next((other for other in found if (other.place, other.machine, other.threads) == clock), None)
+
+
+def _fused_saving(fused_group: Group, task: str) -> str:
+    return _saving(_fused_ratio(fused_group.records[task]) if task in fused_group.records else None)
+
+
+def _differences(group: Group, fused_group: Group) -> list[str]:
+    """Return how the fused norms of a group were timed, where the group's heading does not say it."""
+    replicated, doubtful = replication(fused_group), _time_state(fused_group, ["fused"])
+    differing = [words for words in (replicated, doubtful) if words not in (replication(group), CLEAR)]
+    return [f"Fused norms: {words[0].lower()}{words[1:]}" for words in differing]
 
 
 def replication(group: Group) -> str:
@@ -125,29 +148,6 @@ def replication(group: Group) -> str:
     if len(several) == len(group.processes):
         return f"Each value is the mean of {means} processes."
     return f"The values of {tasks(list(several))} are means of {means} processes. Each other value is {single}"
-
-
-def _fused(evidence: Evidence, group: Group) -> list[str]:
-    """Return what fused RMSNorm saves against fused LayerNorm, if they were timed on the machine of a group.
-
-    Their records may be others than the group's, which were chosen for their eager norms.
-    """
-    clock = (group.place, group.machine, group.threads)
-    own = groups(evidence, needed=RMS_FUSED_AND_EAGER[0])
-    fused_group = next((found for found in own if (found.place, found.machine, found.threads) == clock), None)
-    if fused_group is None:
-        return []
-    found = _known({task: _fused_ratio(record) for task, record in fused_group.records.items()})
-    each = listed(f"{_saving(interval)} on `{task}`" for task, interval in found.items())
-    sentence = f"With [fused norms](docs/performance.md#eager-and-fused), RMSNorm saves against LayerNorm {each}."
-    return [sentence, *_differences(group, fused_group)]
-
-
-def _differences(group: Group, fused_group: Group) -> list[str]:
-    """Return how the fused norms of a group were timed, where the group's heading does not say it."""
-    replicated, doubtful = replication(fused_group), _time_state(fused_group, ["fused"])
-    known = {replication(group), CLEAR}
-    return [words for words in (replicated, doubtful) if words not in known]
 
 
 def _fused_ratio(record: pd.DataFrame) -> Interval | None:

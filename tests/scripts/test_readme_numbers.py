@@ -149,9 +149,9 @@ def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Pa
     write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
     found = savings.readme(Evidence(tmp_path / "with", tmp_path))
     assert "time state clear. Each value is the mean of 2 processes" in found
-    assert "RMSNorm saves against LayerNorm 20.0 %" in found
-    assert found.count(f"from {timing_records.replication(1)}") == 1
-    assert "The time state is contended on `cifar10`" in found
+    assert "| 20.5 % | 20.0 % (20.0 to 20.0 %) |" in found
+    assert f"Fused norms: each value is from {timing_records.replication(1)}:" in found
+    assert "Fused norms: the time state is contended on `cifar10`" in found
 
 
 def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
