@@ -23,7 +23,21 @@ from fuzzing.hostile import ARGUMENTS
 from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
-from rmsexp import app, bench, generate, prepare, published, record, report, runner, status, tasks, timing, translate
+from rmsexp import (
+    app,
+    bench,
+    config,
+    generate,
+    prepare,
+    published,
+    record,
+    report,
+    runner,
+    status,
+    tasks,
+    timing,
+    translate,
+)
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.data import DataError
 from rmsexp.measure import layers, steps
@@ -62,10 +76,10 @@ def make_folder(folder: Path) -> None:
     put(folder / "my/norm/own.yaml", "_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\n")
 
 
-def _execute(job: Any, n_jobs: int = 1) -> runner.Outcome:
+def _execute(job: config.Job, around: runner.Around = runner.ALONE) -> runner.Outcome:
     """Set up the device of a run, and write its status instead of training."""
     try:
-        set_up_device(job.config, n_jobs)
+        set_up_device(job.config, around.n_jobs)
     except ValueError as error:
         return runner.Outcome("failed", 0, str(error))
     folder = record.RunFolder(job.folder)
