@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rmsexp import config
+from rmsexp import config, process
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.words import overrides
 
@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     job = config.job(overrides(arguments.words, arguments.config_dir), arguments.config_dir)
     task = tasks.make(job, torch.device("cpu"))
-    task.prepare(print)
+    with process.ending_on_signals():  # temporary files of downloads are removed then
+        task.prepare(print)
     print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")
     return 0
 

@@ -190,6 +190,20 @@ def handling(handler: Handler, signals: Iterable[signal.Signals]) -> Iterator[No
             signal.signal(number, earlier)
 
 
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let the signals that stop a run end the process inside the context, by SystemExit, so that it can clean up.
+
+    Signals for which there is a handler are left to it.
+    """
+
+    def end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise SystemExit(128 + signum)
+
+    with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
+        yield
+
+
 class CtrlC(KeyboardInterrupt):
     """Ctrl-C was pressed. After a plain KeyboardInterrupt, Python may ignore the exit status that a command returns."""
 

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from submitit.core.utils import UncompletedJobError
@@ -190,6 +191,7 @@ def test_importing_the_package_does_not_change_signal_handlers() -> None:
 SWEEP = """
 import os, signal, sys, time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from joblib import Parallel, delayed
 from rmsexp import process
 
@@ -284,6 +286,16 @@ def test_a_process_of_a_pool_ends_with_the_command(tmp_path: Path) -> None:
         assert command.stdout is not None
         pid = int(command.stdout.readline())
         assert wait_until(lambda: not is_running(pid), 20)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_command_cleans_up(signum: signal.Signals, tmp_path: Path) -> None:
+    before = signal.getsignal(signum)
+    with pytest.raises(SystemExit) as ended, process.ending_on_signals(), TemporaryDirectory(dir=tmp_path):
+        signal.raise_signal(signum)
+    assert ended.value.code == 128 + signum
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signum) == before
 
 
 def test_after_nohup_the_loss_of_the_terminal_stops_nothing() -> None:

@@ -19,10 +19,8 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from rmsexp import config, process
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
-    unhandled = [number for number in process.stopping_signals() if not callable(signal.getsignal(number))]
-    with process.handling(_end, unhandled):
+    with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
         from rmsexp.campaign import goals
 
         words = overrides(arguments.words, arguments.config_dir)
@@ -55,11 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if status < 128:
             goal.conclude()
         return status
-
-
-def _end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """End the process between runs; during a run the trainer handles signals, and saves the run first."""
-    raise SystemExit(128 + signum)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

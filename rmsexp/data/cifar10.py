@@ -110,8 +110,9 @@ def _download(folder: Path, root: Path) -> None:
             _extract(archive, folder.name, {f"{folder.name}/{name}" for name in (*names, *EXTRAS)})
             _move(archive.with_name(folder.name), folder)
     except (OSError, HTTPException) as error:
-        prepare = f"task=cifar10 scale=small data.root={root}"
-        raise unavailable("CIFAR-10", folder, folder.name, CIFAR10.url, error, prepare) from None
+        raise unavailable(
+            "CIFAR-10", folder, folder.name, CIFAR10.url, error, "task=cifar10 scale=small", root
+        ) from None
 
 
 def _extract(archive: Path, folder: str, expected: set[str]) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from rmsexp.command_line import path_word
 from rmsexp.data import DataError, UnavailableError
 
 TIMEOUT_SECONDS = 30  # longest wait for the connection, and for each further part of the response
@@ -37,16 +38,19 @@ def fetched(url: str, folder: Path, name: str, algorithm: Literal["md5", "sha256
             yield path
 
 
-def unavailable(name: str, folder: Path, files: str, source: str, error: object, prepare: str) -> UnavailableError:
+def unavailable(
+    name: str, folder: Path, files: str, source: str, error: object, task: str, root: Path
+) -> UnavailableError:
     """Return the error for data that is not in ``folder`` and that could not be downloaded from ``source``.
 
     ``name`` is the data set. ``source`` is a URL or the name of another source. ``error`` says why the download failed.
-    ``files`` describes the files that belong in ``folder``. ``prepare`` holds the arguments with which
+    ``files`` describes the files that belong in ``folder``. With the words ``task`` and with ``data.root=root``,
     ``python -m rmsexp.prepare`` downloads them.
     """
     return UnavailableError(
         f"{name} is not in {folder}, and the download from {source} failed ({error}).\n"
-        f"Run `python -m rmsexp.prepare {prepare}` where there is a network, or put an existing copy of {files} there; "
+        f"Run `python -m rmsexp.prepare {task} {path_word('data.root', root)}` where there is a network, or put an "
+        f"existing copy of {files} there; "
         "scale=demo needs no data."
     )
 

@@ -35,6 +35,7 @@ MULTI30K_SHA256 = {
 }
 WMT14_TRAIN = "wmt/wmt14"  # the name in the `datasets` library; the config is de-en
 # our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
+WMT14_PAIRS = 4_508_785  # of its training split
 WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
 REPORT_PAIRS = 500_000  # pairs between two progress reports
 LINE_ENDS = re.compile(r"[\r\n]+")
@@ -194,8 +195,9 @@ def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
             file.rename(path)
             sync_folder(path.parent)
     except (OSError, HTTPException) as error:
-        prepare = f"task=rnnsearch scale=small data.root={root}"
-        raise unavailable("Multi30k", path.parent, "its eight .gz files", url, error, prepare) from None
+        raise unavailable(
+            "Multi30k", path.parent, "its eight .gz files", url, error, "task=rnnsearch scale=small", root
+        ) from None
 
 
 def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
@@ -228,8 +230,7 @@ def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None
         raise
     except Exception as error:  # the libraries raise many types of errors about network and storage
         name, names = f"The {prefix.name} split of WMT14", f"{{train,{','.join(WMT14_TESTS)}}}.{{en,de}}"
-        prepare = f"task=rnnsearch scale=paper data.root={root}"
-        raise unavailable(name, prefix.parent, names, origin, error, prepare) from None
+        raise unavailable(name, prefix.parent, names, origin, error, "task=rnnsearch scale=paper", root) from None
 
 
 def _write_train(report: Report, prefix: Path) -> None:
@@ -238,11 +239,14 @@ def _write_train(report: Report, prefix: Path) -> None:
     report(f"downloading the training text of WMT14 from {WMT14_TRAIN} (once; about 4.5 million pairs, 1.4 GB)")
     rows = load_dataset(WMT14_TRAIN, "de-en", split="train", streaming=True)
     with prefix.with_suffix(".en").open("wb") as english, prefix.with_suffix(".de").open("wb") as german:
+        count = 0
         for count, row in enumerate(rows, 1):
             english.write(LINE_ENDS.sub(" ", row["translation"]["en"]).encode() + b"\n")
             german.write(LINE_ENDS.sub(" ", row["translation"]["de"]).encode() + b"\n")
             if count % REPORT_PAIRS == 0:
                 report(f"{count:,} pairs written")
+    if count != WMT14_PAIRS:
+        raise OSError(f"it has {count:,} pairs, not {WMT14_PAIRS:,}")
 
 
 def _write_test(test_set: str, sentences: int, prefix: Path) -> None:

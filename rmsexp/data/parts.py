@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -12,11 +13,35 @@ from typing import TypeVar
 
 from rmsexp import cores, process
 from rmsexp.data import DataError, Report
-from rmsexp.data.cache import cached
+from rmsexp.data.cache import cached, remove
 
 T = TypeVar("T")
 
 MOST = 8  # processes: with up to 150 MB each, they and the process that starts them stay below 2 GiB
+
+
+class KilledError(DataError):
+    """A process that computes parts was killed."""
+
+
+def folder_of(result: Path) -> Path:
+    """Return the folder for the parts of a result that is stored in the folder ``result``, or will be."""
+    return result.with_name(f".{result.name}.parts")
+
+
+@contextmanager
+def removed_on_error(folder: Path) -> Iterator[None]:
+    """Remove a folder of parts if the ``with`` block raises an error that it would raise again.
+
+    A killed process, Ctrl-C and a full disk are no such errors: then the same command goes on after the parts.
+    """
+    try:
+        yield
+    except KilledError:
+        raise
+    except (ValueError, DataError):
+        remove(folder)
+        raise
 
 
 def stored(
@@ -27,7 +52,7 @@ def stored(
     They are below ``folder``, with digests: those that an earlier process stored are not computed again. With several
     processes, ``make`` and the inputs must be picklable; a few inputs are taken ahead.
 
-    Raises: DataError if a process is killed, and whatever ``make`` raises.
+    Raises: KilledError if a process is killed, and whatever ``make`` raises.
     """
     arguments = ((folder / f"{number:06}", make, item) for number, item in enumerate(inputs))
     done = starmap(_store, arguments) if processes == 1 else _in_processes(arguments, processes)
@@ -61,7 +86,7 @@ def _in_processes(arguments: Iterable[tuple], processes: int) -> Iterator[tuple[
         while pending:
             yield pending.popleft().result()
     except BrokenExecutor:
-        raise DataError(
+        raise KilledError(
             "A process that prepares data was killed; the machine may have too little memory.\n"
             "Start the command again: it goes on after the parts that are stored."
         ) from None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import io
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from rmsexp import cores
+from rmsexp.data import DataError
+
+LONGEST_LINE = 1 << 22  # bytes; sentencepiece ignores longer ones, and by default those of more than 4,192
 
 
 def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> bytes:
@@ -16,7 +20,8 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
 
     ``name`` is what messages call the data set. ``options`` are further options of sentencepiece.
 
-    Raises: ValueError if ``vocabulary`` is too large or too small for the text.
+    Raises: ValueError if ``vocabulary`` is too large or too small for the text; DataError if sentencepiece cannot learn
+    from it.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -29,6 +34,7 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
             vocab_size=vocabulary,
             bos_id=-1,
             minloglevel=2,
+            max_sentence_length=LONGEST_LINE,
             num_threads=cores.threads_while_others_wait(),
             **{"character_coverage": 1.0} | options,
         )
@@ -37,8 +43,11 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
             limit = f"more than the {int(match[1]):,} pieces that the training text of {name} gives; lower it"
         elif match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
             limit = f"less than the {int(match[1]):,} characters in the training text of {name} need; raise it"
-        else:
-            raise
+        else:  # such as a text of nothing but control characters
+            raise DataError(
+                f"sentencepiece cannot learn from the training text of {name} ({str(error).strip()}).\n"
+                f"It ignores lines of more than {LONGEST_LINE:,} bytes and control characters; check the text."
+            ) from None
         raise ValueError(f"data.vocabulary={vocabulary} is {limit}") from None
     _release_freed_memory()
     return model.getvalue()
@@ -49,6 +58,15 @@ def _release_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no such function
     if trim is not None:
         trim(0)
+
+
+def digest(processor: Any) -> str:
+    """Return a digest of the pieces of a model, with their ids and scores.
+
+    The model itself also has the number of threads that learnt it, which is another on another machine.
+    """
+    content = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def load(model: bytes) -> Any:

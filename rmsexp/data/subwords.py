@@ -18,11 +18,12 @@ from itertools import chain, islice
 from pathlib import Path
 
 from rmsexp import checks
-from rmsexp.data import DataError, Report, cache, merges, moses, pieces
+from rmsexp.data import DataError, Report, cache, merges, moses, parts, pieces
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
 
 LARGEST_VOCABULARY = 10**9  # sentencepiece takes integers of 32 bits
+LEARNT = "learnt"  # the name of the file with the digest of the subwords
 MOST_PAIRS = 500_000  # from which sentencepiece learns; of longer texts every n-th pair is taken
 
 
@@ -62,9 +63,9 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
-    learn, load = KINDS[options.kind]
+    learn, load, digest = KINDS[options.kind]
     folder = root / "subwords" / fingerprint(corpus, options)
-    work = folder.with_name(f".{folder.name}.parts")
+    work = parts.folder_of(folder)
 
     def make(folder: Path) -> None:
         pairs = sum(1 for _ in corpus.splits["train"]())
@@ -74,11 +75,9 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
                 f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
                 "Replace the files."
             )
-        try:
+        with parts.removed_on_error(work):
             learn(corpus, pairs, options, work, folder, report)
-        except ValueError:
-            cache.remove(work)
-            raise
+        (folder / LEARNT).write_text(digest(folder))
 
     found = cache.cached(folder, lambda folder: load(folder, corpus), make, report)
     shutil.rmtree(work, ignore_errors=True)
@@ -87,17 +86,16 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
 
 def learnt_digest(corpus: Corpus, options: SubwordOptions, root: Path) -> str:
     """Return a digest of the subwords that :func:`codecs` has stored. Other subwords would give other token ids."""
-    stored = (root / "subwords" / fingerprint(corpus, options)).iterdir()
-    return cache.content_digest(path for path in stored if path.name != cache.DIGEST)[:16]
+    return (root / "subwords" / fingerprint(corpus, options) / LEARNT).read_text()
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
     """Return 16 hexadecimal digits: a hash of the corpus' digest and languages, the options, and the modules' code.
 
-    They do not depend on the versions of the packages that learn the subwords.
+    They do not depend on the versions of the packages that learn the subwords; :func:`learnt_digest` does.
     """
     languages, chosen = (corpus.source, corpus.target), (options.kind, options.vocabulary, options.threshold)
-    code = [cache.key(file) for file in (moses.__file__, merges.__file__)]
+    code = [cache.key(file) for file in (moses.__file__, merges.__file__, pieces.__file__)]
     return cache.key(__file__, *code, corpus.digest, languages, *chosen)
 
 
@@ -137,8 +135,12 @@ def _load_moses_bpe(folder: Path, corpus: Corpus) -> tuple[Codec, Codec]:
     return moses.MosesBPE(folder, "source", corpus.source), moses.MosesBPE(folder, "target", corpus.target)
 
 
-# data.subwords -> (function that learns and stores subwords, function that makes the codecs of source and target)
-KINDS: dict[str, tuple[Callable[..., None], Callable[[Path, Corpus], tuple[Codec, Codec]]]] = {
-    "sentencepiece": (_learn_sentencepiece, _load_sentencepiece),
-    "moses_bpe": (_learn_moses_bpe, _load_moses_bpe),
+def _sentencepiece_digest(folder: Path) -> str:
+    return pieces.digest(pieces.load((folder / "model").read_bytes()))
+
+
+# data.subwords -> functions that learn and store subwords, make the codecs of source and target, and return a digest
+KINDS: dict[str, tuple[Callable[..., None], Callable[[Path, Corpus], tuple[Codec, Codec]], Callable[[Path], str]]] = {
+    "sentencepiece": (_learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
+    "moses_bpe": (_learn_moses_bpe, _load_moses_bpe, moses.digest),
 }

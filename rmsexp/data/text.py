@@ -18,7 +18,8 @@ from rmsexp.data.synthetic import phrases
 SPLITS = ("train", "valid", "test")
 WIKITEXT = "Salesforce/wikitext"  # data set on the Hugging Face hub
 WIKITEXT_CONFIG = "wikitext-103-raw-v1"
-WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}  # our name -> the name on the hub
+# our name -> the name on the hub, and the number of lines
+WIKITEXT_SPLITS = {"train": ("train", 1_801_350), "valid": ("validation", 3_760), "test": ("test", 4_358)}
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,17 @@ def _download(folder: Path, root: Path, report: Report) -> None:
         with cache.staging(folder) as temporary:
             if folder.exists():  # another process wrote it while this one waited
                 return
-            for split, name in WIKITEXT_SPLITS.items():
+            for split, (name, lines) in WIKITEXT_SPLITS.items():
+                count, rows = 0, load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True)
                 with (temporary / f"{split}.txt").open("wb") as file:
-                    for row in load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True):
+                    for row in rows:
                         file.write(row["text"].removesuffix("\n").encode() + b"\n")
+                        count += 1
+                if count != lines:
+                    raise OSError(f"its {split} split has {count:,} lines, not {lines:,}")
             cache.sync(temporary)
             temporary.rename(folder)
             sync_folder(folder.parent)
     except Exception as error:  # the libraries raise many types of errors about network and storage
-        names, prepare = "{train,valid,test}.txt", f"task=language_model scale=large data.root={root}"
-        raise unavailable("WikiText-103", folder, names, WIKITEXT, error, prepare) from None
+        names, prepare = "{train,valid,test}.txt", "task=language_model scale=large"
+        raise unavailable("WikiText-103", folder, names, WIKITEXT, error, prepare, root) from None

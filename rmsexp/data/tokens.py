@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,12 +15,14 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, pieces
 from rmsexp.data.cache import cached, key, storing
-from rmsexp.data.parts import processes, stored
+from rmsexp.data.parts import folder_of, processes, removed_on_error, stored
 from rmsexp.data.text import SPLITS, PlainText
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
-LONGEST_LINE = 1 << 20  # bytes; longer lines are split before pieces are learnt
+# Bytes; longer lines are split before pieces are learnt. A byte that is not valid UTF-8, as where a line is split,
+# becomes three.
+LONGEST_LINE = pieces.LONGEST_LINE // 4
 CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
@@ -29,7 +30,6 @@ LOSSLESS = {
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
-    "max_sentence_length": 4 * LONGEST_LINE,  # a byte that is not valid UTF-8, as where a line is split, becomes three
     "character_coverage": 0.9999,
 }
 
@@ -88,6 +88,10 @@ class Pieces:
         self.size: int = self._processor.get_piece_size()
 
     @cached_property
+    def digest(self) -> str:
+        return pieces.digest(self._processor)
+
+    @cached_property
     def lengths(self) -> np.ndarray:
         names = map(self._processor.id_to_piece, range(self.size))
         sizes = [len(name.replace("\u2581", " ").encode()) for name in names]
@@ -122,32 +126,35 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         tokeniser = Bytes()
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
     folder = root / "tokens" / key(__file__, key(pieces.__file__), text.digest, vocabulary)
-    work = folder.with_name(f".{folder.name}.parts")
+    work = folder_of(folder)
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
-        model = (folder / "model").read_bytes()
-        return Tokens(Pieces(model), splits, hashlib.sha256(model).hexdigest()[:16])
+        tokeniser = Pieces((folder / "model").read_bytes())
+        return Tokens(tokeniser, splits, tokeniser.digest)
 
     def make(folder: Path) -> None:
-        learn = partial(_learn, text, vocabulary, report)
-        model = cached(work / "model", lambda place: (place / "model").read_bytes(), learn, report)
-        (folder / "model").write_bytes(model)
-        for split, read_split in text.splits.items():
-            report(f"encoding {split} (once)")
-            content = read_split()
-            encode, parallel = (
-                partial(_encode, model, f"The {split} text of {text.name}"),
-                processes(len(content) // CHUNK),
-            )
-            parts = stored(work / split, encode, _chunks(content), parallel, report)
-            arrays = [np.load(part / "tokens.npy") for part in parts]
-            np.save(folder / f"{split}.npy", np.concatenate(arrays))
+        with removed_on_error(work):
+            _write(folder, text, vocabulary, work, report)
 
     with storing(f"The tokens of {text.name}", root):
         found = cached(folder, read, make, report)
     shutil.rmtree(work, ignore_errors=True)
     return found
+
+
+def _write(folder: Path, text: PlainText, vocabulary: int, work: Path, report: Report) -> None:
+    """Learn pieces and encode the splits, in parts that are stored in ``work``, and store both in ``folder``."""
+    learn = partial(_learn, text, vocabulary, report)
+    model = cached(work / "model", lambda place: (place / "model").read_bytes(), learn, report)
+    (folder / "model").write_bytes(model)
+    for split, read_split in text.splits.items():
+        report(f"encoding {split} (once)")
+        content = read_split()
+        encode = partial(_encode, model, f"The {split} text of {text.name}")
+        parts = stored(work / split, encode, _chunks(content), processes(len(content) // CHUNK), report)
+        arrays = [np.load(part / "tokens.npy") for part in parts]
+        np.save(folder / f"{split}.npy", np.concatenate(arrays))
 
 
 def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> None:

@@ -21,7 +21,7 @@ from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
-from rmsexp.data.parts import processes, stored
+from rmsexp.data.parts import folder_of, processes, removed_on_error, stored
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint, learnt_digest
 
@@ -102,21 +102,25 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
     Raises: DataError if the text cannot be read, if no training pair is left, if no pair of another split can be
     scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.codecs`.
     """
-    folder = cache / "translation" / key(__file__, fingerprint(corpus, options), options.max_length, options.overlong)
-    work = folder.with_name(f".{folder.name}.parts")
     with storing(f"The subwords and encoded text of {corpus.name}", cache):
         source, target = codecs(corpus, options, cache, report)
-        train, counts = cached(
-            folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report
-        )
+        subwords = learnt_digest(corpus, options, cache)  # other packages may learn others from the same text
+        text = key(__file__, fingerprint(corpus, options), subwords)
+        folder = cache / "translation" / key(__file__, text, options.max_length, options.overlong)
+        work = folder_of(folder)
+
+        def make(folder: Path) -> None:
+            with removed_on_error(work):
+                _write(folder, corpus, (source, target), options, work, report)
+
+        train, counts = cached(folder, _read, make, report)
         shutil.rmtree(work, ignore_errors=True)
     report(_summary(corpus, counts, options))
+    places = {split: cache / "held_out" / key(__file__, text, split) for split in corpus.splits if split != "train"}
     held_out = {
-        split: _held_out(corpus, split, (source, target), options, cache, report)
-        for split in corpus.splits
-        if split != "train"
+        split: _held_out(corpus, split, (source, target), options, place, report) for split, place in places.items()
     }
-    return Translation(source, target, train, held_out, counts, learnt_digest(corpus, options, cache))
+    return Translation(source, target, train, held_out, counts, subwords)
 
 
 def _summary(corpus: Corpus, counts: Mapping[str, int], options: TextOptions) -> str:
@@ -196,9 +200,9 @@ def _sequences(lines: list[list[int]]) -> Sequences:
 
 
 def _held_out(
-    corpus: Corpus, split: str, codecs: tuple[Codec, Codec], options: TextOptions, root: Path, report: Report
+    corpus: Corpus, split: str, codecs: tuple[Codec, Codec], options: TextOptions, folder: Path, report: Report
 ) -> HeldOut:
-    """Return a validation or test split, whose encoded text is read from ``<root>/held_out`` or stored there."""
+    """Return a validation or test split, whose encoded text is read from ``folder`` or stored there."""
     text = corpus.text(split)
     sources, references = text
 
@@ -209,8 +213,7 @@ def _held_out(
     def read(folder: Path) -> Encoded:
         return Encoded(*(Sequences.load(folder, side) for side in SIDES))
 
-    folder = root / "held_out" / key(__file__, fingerprint(corpus, options), split)
-    with storing(f"The encoded {split} split of {corpus.name}", root):
+    with storing(f"The encoded {split} split of {corpus.name}", folder.parent):
         pairs = cached(folder, read, make, report)
     lengths = np.stack([pairs.source.lengths, pairs.target.lengths]) - 1  # (side, pair), without EOS
     scored = (lengths > 0).all(axis=0)

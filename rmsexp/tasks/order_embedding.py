@@ -175,6 +175,8 @@ class Task:
             "loss": "the sum of the hinge terms of a batch, divided by the number of its matching pairs",
         }
         report(self.notes["retrieval"])
+        if left_out := len(self._splits["test"]) % ranked["test"]:
+            report(f"the last {left_out:,} test images do not fill a fold of {ranked['test']:,} and are not ranked")
 
     def build(self, norm: Norm) -> nn.Module:
         options, features = self.config.model, self._splits["train"].features.shape[1]

@@ -77,7 +77,10 @@ def test_without_a_response_no_folder_is_created(tmp_path: Path) -> None:
 
 
 def test_message_names_folder_source_command_and_alternatives() -> None:
-    message = str(unavailable("X", Path("/data/x"), "x.gz", "http://y", OSError("no route"), "task=z scale=small"))
-    parts = ("X is not in /data/x", "http://y", "no route", "python -m rmsexp.prepare task=z scale=small")
+    """The path in the command can be copied into a shell."""
+    reason, root = OSError("no route"), Path("/my data")
+    message = str(unavailable("X", root / "x", "x.gz", "http://y", reason, "task=z scale=small", root))
+    command = "python -m rmsexp.prepare task=z scale=small data.root='/my data'"
+    parts = ("X is not in /my data/x", "http://y", "no route", command)
     assert all(part in message for part in (*parts, "copy of x.gz", "scale=demo"))
     assert message.count("\n") == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp.data import DataError, parallel
+from rmsexp.data import DataError, UnavailableError, parallel
 from rmsexp.data.parallel import files, multi30k, wmt14
 
 
@@ -142,6 +142,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = "configs:\n- config_name: de-en\n  data_files:\n  - split: train\n    path: train.json\n"
     write(folder / "hub" / "README.md", f"---\n{config}---\n")
     monkeypatch.setattr(parallel, "WMT14_TRAIN", str(folder / "hub"))
+    monkeypatch.setattr(parallel, "WMT14_PAIRS", 4)
     monkeypatch.setattr(parallel, "REPORT_PAIRS", 2)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
     for number, name in enumerate(("wmt13", "wmt14", "wmt17"), 2):
@@ -180,6 +181,14 @@ def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, mo
     assert again.text("train") == written.text("train")[::-1]
     assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
     assert wmt14(tmp_path, "en", "de", reports.append).digest == written.digest
+
+
+@pytest.mark.usefixtures("libraries")
+def test_an_incomplete_training_text_of_wmt14_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "WMT14_PAIRS", 5)
+    with pytest.raises(UnavailableError, match=r"failed \(it has 4 pairs, not 5\)"):
+        wmt14(tmp_path, "en", "de", lambda _: None)
+    assert not list((tmp_path / "wmt14").glob("*train*.??"))
 
 
 @pytest.mark.usefixtures("libraries")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_killed_preparation_goes_on_after_its_parts(
     assert prepared(kind, cache, report) == expected
     assert [line.startswith(start) for line, start in zip(lines, again, strict=False)] == [True, True]
     assert seen == kept
+
+
+@pytest.mark.parametrize("options", [{"vocabulary": 9999}, {"max_length": 1}], ids=str)
+def test_parts_of_what_fails_again_are_removed(options: dict[str, int], tmp_path: Path) -> None:
+    text = corpus({"train": phrases(), "valid": phrases(), "test": phrases()})
+    with pytest.raises((ValueError, DataError)):
+        prepare(text, replace(OPTIONS["moses_bpe"], overlong="drop", **options), tmp_path, lambda _: None)
+    assert list(tmp_path.glob("*/.*.parts")) == []
 
 
 def test_parts_are_removed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError
+from rmsexp import cores
+from rmsexp.data import DataError, pieces
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
 from rmsexp.data.pairs import Pairs
+from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
 from rmsexp.data.subwords import SubwordOptions, codecs
 
 KINDS = [
@@ -72,6 +74,25 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(options: SubwordO
     for codec, codec_loaded, codec_relearnt, lines in zip(first, loaded, relearnt, phrases(), strict=True):
         assert codec.encode(lines) == codec_loaded.encode(lines) == codec_relearnt.encode(lines)
         assert codec.size == codec_loaded.size == codec_relearnt.size
+
+
+@pytest.mark.parametrize("options", KINDS[:2], ids=str)
+def test_digest_depends_on_the_subwords_alone(
+    options: SubwordOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have more: the number of threads that learnt them, and the version of SQLite that wrote them."""
+    digest, found = KINDS_OF_SUBWORDS[options.kind][-1], []
+    fewer = (phrases()[0][:150], phrases()[1][:150])
+    for number, pairs in ((1, phrases()), (3, phrases()), (1, fewer)):
+        monkeypatch.setattr(cores, "threads_while_others_wait", lambda number=number: number)
+        learn(options, tmp_path / str(len(found)), pairs)
+        (model,) = (tmp_path / str(len(found)) / "subwords").glob("*/model")
+        if (casing := model.parent / "source_casing").exists() and number == 3:
+            content = bytearray(casing.read_bytes())
+            content[96:100] = (3_000_001).to_bytes(4, "big")  # SQLite's version, in the header of its file format
+            casing.write_bytes(content)
+        found.append(digest(model.parent))
+    assert found[0] == found[1] != found[2]
 
 
 def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
@@ -186,6 +207,12 @@ def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str,
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
+
+
+def test_text_from_which_sentencepiece_cannot_learn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "LONGEST_LINE", 10)
+    with pytest.raises(DataError, match=r"^sentencepiece cannot learn from the training text of phrases en-de \(.*\)"):
+        learn(KINDS[0], tmp_path)
 
 
 def test_words_of_one_letter_give_no_merges(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"---\nconfigs:\n- config_name: {text.WIKITEXT_CONFIG}\n  data_files:\n{files}---\n"
     )
     monkeypatch.setattr(text, "WIKITEXT", str(folder))
+    lines = {split: (name, len(ROWS[name])) for split, (name, _) in text.WIKITEXT_SPLITS.items()}
+    monkeypatch.setattr(text, "WIKITEXT_SPLITS", lines)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return folder
 
@@ -113,6 +115,14 @@ def test_wikitext_is_downloaded_once(tmp_path: Path) -> None:
     (root / "wikitext103/valid.txt").unlink()
     with pytest.raises(DataError, match=r"there is no valid.txt\.\nDelete the folder to download it again\."):
         text.wikitext103(root, messages.append)
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_incomplete_download_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(text.WIKITEXT_SPLITS, "valid", ("validation", 2))
+    with pytest.raises(UnavailableError, match=r"failed \(its valid split has 1 lines, not 2\)"):
+        text.wikitext103(tmp_path, lambda _: None)
+    assert not (tmp_path / "wikitext103").exists()
 
 
 def test_a_failed_download_leaves_nothing(tmp_path: Path, hub: Path) -> None:

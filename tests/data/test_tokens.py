@@ -102,7 +102,7 @@ def test_a_killed_preparation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_long_lines_are_learnt_from_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The training text is one line, of which sentencepiece would learn nothing."""
     monkeypatch.setattr(tokens, "LONGEST_LINE", 1000)
-    monkeypatch.setitem(tokens.LOSSLESS, "max_sentence_length", 4000)
+    monkeypatch.setattr(tokens.pieces, "LONGEST_LINE", 4000)
     content = text.sentences(60).splits["train"]().replace(b"\n", b"\xc3\xa9")
     contents = {"train": content, "valid": b"a", "test": b"b"}
     plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})

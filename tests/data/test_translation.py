@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError, translation
+from rmsexp.data import DataError, pieces, translation
 from rmsexp.data.codec import EOS
 from rmsexp.data.files import StoredArray
 from rmsexp.data.pairs import Pairs
@@ -85,9 +86,10 @@ def test_longer_pairs_are_cut_on_both_sides(tmp_path: Path) -> None:
     assert f"227 pairs: 225 kept, 2 empty, {longer} cut to {LIMIT} subwords;" in reports[-1]
 
 
-def test_unknown_subwords_are_counted(tmp_path: Path) -> None:
+def test_unknown_subwords_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sentencepiece ignores longer lines in training, so the letter in such a line stays unknown."""
+    monkeypatch.setattr(pieces, "LONGEST_LINE", 4192)
     pairs = phrases()
-    # sentencepiece ignores lines of more than 4,192 bytes in training, so the letter in this line stays unknown
     text = corpus(splits(train=([*pairs[0], "ж" * 3000], [*pairs[1], "die Nacht"])))
     result, reports = run(tmp_path, options(9999), text)
     assert result.counts["source_unknown"] > 0
@@ -115,6 +117,20 @@ def test_held_out_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.Monke
     for split in ("valid", "test"):
         assert rows(again.held_out[split].pairs.source) == rows(first.held_out[split].pairs.source)
         assert again.held_out[split].scored.tolist() == first.held_out[split].scored.tolist()
+
+
+def test_text_is_encoded_again_with_subwords_that_were_learnt_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of sentencepiece may learn other subwords from the same text."""
+    first, _ = run(tmp_path)
+    shutil.rmtree(tmp_path / "subwords")
+    learn = pieces.learn
+    monkeypatch.setattr(pieces, "learn", lambda lines, *rest, **ids: learn(reversed(list(lines)[40:]), *rest, **ids))
+    again, reports = run(tmp_path)
+    assert "encoding 227 training pairs (once)" in reports
+    assert again.subwords != first.subwords
+    assert again.source.decode(rows(again.held_out["test"].pairs.source)) == again.held_out["test"].sources
 
 
 def test_other_options_share_the_subwords_only(tmp_path: Path) -> None:
