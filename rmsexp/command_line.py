@@ -54,7 +54,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args([flag for word in self._words for flag in self._flags(word)], namespace)
+        flags = list[str]()
+        for before, word in zip(("", *self._words), self._words, strict=False):
+            option = self._option_string_actions.get(before)
+            is_value = option is not None and option.nargs is None  # such as the text after --prompt
+            flags += [word] if is_value else self._flags(word)
+        return super().parse_known_args(flags, namespace)
 
     def _flags(self, word: str) -> list[str]:
         """Return a word as it is, or if it is KEY=VALUE with the name of an option, that option."""

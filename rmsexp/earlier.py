@@ -128,6 +128,9 @@ class Earlier:
         status, step, run = self.status["status"], self.status["step"], self.status.get("run")
         if run not in (None, name_of(job)):
             return f"{self.folder.status_path} is of the run {run!s:.150}"
+        for path, content in ((self.folder.run_path, self.run), (self.folder.config_path, self.resolved)):
+            if content is None:
+                return self.damaged.get(path, f"{path} is missing")
         try:
             rows, problem = self.folder.read_metrics()
         except FileNotFoundError:

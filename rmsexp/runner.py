@@ -8,7 +8,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -30,6 +31,7 @@ from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.provenance import OWN_CODE
 from rmsexp.train.state import State
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
@@ -63,6 +65,7 @@ class StatusFile:
     step: int
     checkpoint: int | None
     metrics: dict[str, Any] | None
+    begun: bool = False
 
     def follow(self, state: State) -> None:
         """Set the step and the metrics to those of a state."""
@@ -142,12 +145,12 @@ def _execute(job: config.Job, around: Around) -> Outcome:
         earlier, warnings = Earlier.read(folder), list[str]()
         try:
             earlier.refuse_other_run(job)
+            earlier.refuse_other_config(job)
             if earlier.has_ended(job):
                 contradiction = earlier.contradiction(job)
                 if contradiction is None:
-                    return _already(earlier)
+                    return _already(earlier, job)
                 warnings.append(f"{contradiction}; the run continues from its last checkpoint")
-            earlier.refuse_other_config(job)
         except RefusedError as error:
             return Outcome("failed", earlier.step, str(error))
         warnings += earlier.repair()
@@ -167,11 +170,18 @@ def _is_repeated(folder: record.RunFolder, group: Group | None) -> bool:
     return process.is_restarted() if group is None else group.is_restarted
 
 
-def _already(earlier: Earlier) -> Outcome:
+def _already(earlier: Earlier, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert earlier.status is not None
-    status = earlier.status
-    return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(earlier.notices))
+    status, notices = earlier.status, earlier.notices
+    if earlier.sessions and earlier.sessions[-1].get(OWN_CODE, "") != own_code(job):
+        notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
+    return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(notices))
+
+
+def own_code(job: config.Job) -> str:
+    """Return a digest of the user's own modules that the job's config names, or ""."""
+    return provenance.own_modules(config.targets(job.resolved))
 
 
 def _run_and_report(
@@ -182,7 +192,8 @@ def _run_and_report(
 ) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
-    Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over.
+    Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over, or it had
+    ended and fails before it goes on: then the status stays as it was.
     """
     folder, before = earlier.folder, earlier.status or {}
     status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
@@ -195,15 +206,17 @@ def _run_and_report(
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
-        if written is None:
-            folder.status_path.unlink()
-        else:
-            atomic.write_atomic(folder.status_path, written)
+        _restore(folder.status_path, written)
         return Outcome("failed", status.step, str(error))
     except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder))
+        if before.get("status") in record.ENDED and not status.begun:
+            _restore(folder.status_path, written)
+            return outcome
+    if outcome.signum is None:  # an error may have come between a signal and what it would have raised
+        outcome = replace(outcome, signum=interrupt.received)
     if outcome.status in record.ENDED:
         folder.traceback_path.unlink(missing_ok=True)  # of an earlier process of the run
     try:
@@ -213,6 +226,14 @@ def _run_and_report(
     except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     return outcome
+
+
+def _restore(path: Path, content: bytes | None) -> None:
+    """Let a file have its earlier content. None: it did not exist."""
+    if content is None:
+        path.unlink()
+    else:
+        atomic.write_atomic(path, content)
 
 
 def _run(
@@ -250,6 +271,7 @@ def _run(
             display.report(f"warning: {warning}")
         contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
+        session |= {OWN_CODE: own} if (own := own_code(job)) else {}
         sessions = _sessions(earlier.sessions, session, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 
@@ -257,6 +279,7 @@ def _run(
             """Write ``run.json`` and the status, at the start and after each checkpoint."""
             status.follow(start.state)
             status.checkpoint = start.state.step
+            status.begun = True
             run_file.write()
             status.write("running")
 
@@ -358,12 +381,15 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
 
 def _message(error: Exception, folder: record.RunFolder) -> str:
     """Return the message about an error that ended a run; write an unexpected one's traceback to a file."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
     if message := memory_message(error):
         return message
     if isinstance(error, EXPECTED):
         return brief(error)
-    atomic.write_atomic(folder.traceback_path, traceback.format_exc())
+    try:
+        atomic.write_atomic(folder.traceback_path, traceback.format_exc())
+    except OSError as other:
+        return brief(f"{type(error).__name__}: {error} (the traceback cannot be written: {other.strerror})")
     return brief(f"{type(error).__name__}: {error} (traceback in {folder.traceback_path})")

@@ -170,6 +170,13 @@ def test_options_may_be_written_as_keys() -> None:
     }
 
 
+def test_the_value_of_an_option_may_look_like_a_key() -> None:
+    parser = command_line.Parser()
+    parser.add_argument("--prompt")
+    parser.add_argument("--seed", type=int, default=0)
+    assert vars(parser.parse_args(["--prompt", "seed=5", "seed=1"])) == {"prompt": "seed=5", "seed": 1}
+
+
 @pytest.mark.parametrize("words", [["--lr", "3"], ["--lr=3"], ["x=1", "--lr", "3"]])
 def test_a_value_written_as_an_option_is_answered_with_what_to_write(
     words: list[str], capsys: pytest.CaptureFixture[str]

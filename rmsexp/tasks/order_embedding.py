@@ -94,6 +94,9 @@ class OptimConfig(TensorFlowAdamConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("optim.bias_correction", self.bias_correction, CORRECTIONS)
+        if self.bias_correction == "published":  # which has 1 - beta in place of beta
+            checks.positive("optim.beta1", self.beta1)
+            checks.positive("optim.beta2", self.beta2)
 
     def optimizer(self, params: Iterable[Tensor]) -> TensorFlowAdam:
         swapped = self.bias_correction == "published"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp.atomic import move_aside, sync_folder, write_atomic
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import ReportedError, memory_message
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1
@@ -82,6 +82,8 @@ def load(
         except CheckpointError as error:
             warnings.append(str(error))
         except UNFIT as error:
+            if memory_message(error) is not None:  # the checkpoint may be intact
+                raise
             warnings.append(f"{path} does not fit the run ({_first_line(error)})")
         else:
             if warnings:
@@ -123,6 +125,8 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except Exception as error:  # damage raises many types of exceptions
+        if memory_message(error) is not None:
+            raise
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     if identity is not None and found is not None and found != identity._asdict():
         raise CheckpointError(f"{path} is of another run ({_difference(found, identity)})")

@@ -95,14 +95,16 @@ class Contention:
             self._readable = False
             yield
             return
-        yield
-        for thread, (ran, waited) in _schedstat(self._processes).items():
-            before = threads.get(thread, (0, 0))
-            self._ran += ran - before[0]
-            self._waited += waited - before[1]
-        stolen, ticks = _machine()
-        self._stolen += stolen - machine[0]
-        self._ticks += ticks - machine[1]
+        try:
+            yield
+        finally:  # the run may be interrupted inside
+            for thread, (ran, waited) in _schedstat(self._processes).items():
+                before = threads.get(thread, (0, 0))
+                self._ran += ran - before[0]
+                self._waited += waited - before[1]
+            stolen, ticks = _machine()
+            self._stolen += stolen - machine[0]
+            self._ticks += ticks - machine[1]
 
     def probe(self) -> bool:
         """Take a probe, and return whether it is a spike: something else ran at this moment.

@@ -134,6 +134,7 @@ class Trainer:
         self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
         self._pause = pause
         self._first_step, self._first_seconds, self._predictions = self.state.step, self.clock.time, 0
+        self._first_spent = self._spent()
         self._scale = stepper.scaler.get_scale()  # after the last step whose values were fetched
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
@@ -223,11 +224,12 @@ class Trainer:
         """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
 
         Raises: Diverged at the first step whose objective, or with float16 gradient, is not finite, after logging the
-        steps before it.
+        steps before it. The seconds in their row include all steps up to the present one.
         """
         if not self._recent:
             return
-        values = torch.stack([result.values for result in self._recent]).tolist()
+        with self.clock.bucket("train"):  # an interrupted run has not waited for the device yet
+            values = torch.stack([result.values for result in self._recent]).tolist()
         first = self.state.step - len(values)
         with self._interrupt.deferred():
             for step, (row, result) in enumerate(zip(values, self._recent, strict=True), first):
@@ -252,7 +254,7 @@ class Trainer:
             objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
-            rate = self.optimizer.param_groups[0]["lr"]
+            rate = self._stepper.rates(state.step - 1)["lr"]
             means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps, "predictions": int(count)}
             is_scaled = self._stepper.scaler.is_enabled()
             scaling = {"loss_scale": self._scale, "skipped_steps": state.skipped} if is_scaled else {}
@@ -261,7 +263,13 @@ class Trainer:
             state.pending = []
             seconds = self.clock.time - self._first_seconds
             done = {"steps": state.step - self._first_step, self.task.predictions: self._predictions}
-            self._display.update(row, {name: count / seconds if seconds else 0.0 for name, count in done.items()})
+            rates = {name: count / seconds if seconds else 0.0 for name, count in done.items()}
+            left = (self._spent() - self._first_spent) * (self.settings.max_steps - state.step) / max(1, done["steps"])
+            self._display.update(row, rates, left)
+
+    def _spent(self) -> float:
+        """Return the seconds of the run so far, without those of warming up, which are the same for any length."""
+        return sum(seconds for name, seconds in self.clock.seconds.items() if name != "warmup")
 
     def _evaluate(self, extents: Sequence[Extent]) -> None:
         """Evaluate the model; write a row per split and the task's files; save the model if it is the best so far."""

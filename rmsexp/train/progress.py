@@ -28,13 +28,16 @@ class ProgressDisplay:
         self._console = Console(file=sys.stderr, quiet=quiet)
         self._bar = self._show(_Bar, label, steps, self._console) if self._console.is_terminal else None
 
-    def update(self, row: Row, rates: Mapping[str, float]) -> None:
-        """Show a training row. ``rates``: numbers per second, of steps and of what else is counted, such as tokens."""
+    def update(self, row: Row, rates: Mapping[str, float], left: float) -> None:
+        """Show a training row.
+
+        ``rates``: numbers per second of training, of steps and of what else is counted, such as tokens. ``left``: the
+        seconds that the rest will take, evaluations and checkpoints included.
+        """
         step, loss = row["step"], row["loss"]
-        remaining = (self._steps - step) / rates["steps"] if rates["steps"] else 0.0
         loss_text = "not finite" if loss is None else f"{loss:.4f}"
         speed = ", ".join(f"{rate:,.{0 if rate >= 100 else 1}f} {name}/s" for name, rate in rates.items())
-        text = f"loss {loss_text}  {speed}  {duration(remaining)} left"
+        text = f"loss {loss_text}  {speed}  {duration(left)} left"
         if self._bar is not None:
             self._show(self._bar.update, step, text)
         else:

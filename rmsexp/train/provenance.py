@@ -27,6 +27,7 @@ SOURCES = (".py", ".cpp", ".h")  # suffixes of source files
 DECISIVE_PATHS = (".", *(f":/{path}" for path in ("configs", "scripts", "pyproject.toml", "constraints.txt")))
 # Keys of a session whose change may change results or times.
 DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
+OWN_CODE = "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
@@ -51,10 +52,11 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
 
     ``machine`` is one of them if the ids differ. Older records lack it.
-    ``world_size`` is the number of processes, which sessions of one process lack.
+    ``world_size`` is the number of processes, which sessions of one process lack. ``own_code`` is one of the keys, too.
     """
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
     changes += ["world_size"] * (before.get("world_size", 1) != after.get("world_size", 1))
+    changes += [OWN_CODE] * (before.get(OWN_CODE, "") != after.get(OWN_CODE, ""))
     is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]
     return changes + ["machine"] * is_other
 

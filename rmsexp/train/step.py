@@ -116,8 +116,7 @@ class Stepper:
         statistics from before the step; those of all micro-batches then update them, in order.
         """
         for group in self.optimizer.param_groups:
-            rates = self.schedule.at(step)
-            group.update(rates | {"lr": self.settings.lr * rates["lr"]})
+            group.update(self.rates(step))
         is_coupled = len(batches.weights) > 1 and isinstance(self.task, CoupledTask)
         sums = self._coupled(batches, part) if is_coupled else self._separate(step, batches, part)
         with part("update"):
@@ -129,6 +128,11 @@ class Stepper:
         values = torch.cat([sums.values, norm.reshape(1)])
         scale = self.scaler.get_scale()
         return StepResult(values, list(sums.metrics), sums.count, sums.examples, skipped, scale)
+
+    def rates(self, step: int) -> dict[str, float]:
+        """Return the learning rate, ``lr``, and what else the schedule sets at a step, counted from 0."""
+        rates = self.schedule.at(step)
+        return rates | {"lr": self.settings.lr * rates["lr"]}
 
     def _update(self) -> tuple[Tensor, bool]:
         """Update the parameters and remove the gradients; return the gradient's norm and whether this was skipped.

@@ -131,6 +131,62 @@ def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkey
     assert bench.status()["status"] == "failed"
 
 
+def test_an_unexpected_error_is_named_if_its_traceback_cannot_be_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> NoReturn:
+        (bench.folder() / "traceback.txt").mkdir()
+        raise RuntimeError("raised by the test")
+
+    at_step(monkeypatch, 3, fail)
+    done = bench()
+    assert done.status == 1
+    assert done.err.endswith("RuntimeError: raised by the test (the traceback cannot be written: Is a directory)\n")
+    assert bench.status()["status"] == "failed"
+
+
+def test_a_finished_run_that_cannot_go_on_stays_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert bench("max_steps=6", "device=cuda").status == 1
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
+
+
+def test_a_finished_run_with_another_config_is_refused(bench: Bench) -> None:
+    """As after an edit of the norm's own config."""
+    bench()
+    bench.edit(record.CONFIG, lambda content: content["norm"].update(eps=0.5))
+    done = bench()
+    assert done.status == 1
+    assert "was begun with another config (norm.eps is now 1e-06); start a new run with force=true" in done.err
+
+
+def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module, config = tmp_path / "edited_norm.py", tmp_path / "my/norm/edited.yaml"
+    module.write_text("from rmsexp.norms import RMS\nclass Edited(RMS): ...\n")
+    config.parent.mkdir(parents=True)
+    config.write_text("_target_: edited_norm.Edited\nname: edited\nimpl: eager\n")
+    words = ("--config-dir", str(tmp_path / "my"), "norm=edited")
+    assert bench(*words).status == 0
+    assert "note" not in bench(*words).out
+    module.write_text("from rmsexp.norms import RMS\nclass Edited(RMS): ...  # edited\n")
+    assert "note    the module of your own norm or task has changed since" in bench(*words).out
+    assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=6").err
+
+
+@pytest.mark.parametrize("name", [record.RUN, record.CONFIG])
+def test_a_finished_run_whose_record_is_incomplete_goes_on_from_its_checkpoint(bench: Bench, name: str) -> None:
+    bench()
+    (bench.folder() / name).unlink()
+    done = bench()
+    assert f"warning: {bench.folder() / name} is missing; the run continues from its last checkpoint" in done.err
+    assert (bench.folder() / name).is_file()
+    assert bench().out.startswith("already finished at step 4")
+
+
 # --- damaged checkpoints, a full disk
 
 

@@ -82,6 +82,14 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
 
 
+def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    not_finite_at(monkeypatch, 1)
+    at_step(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert bench("-m", "norm=rms,ln", "log_every=4", "eval_every=4", "checkpoint_every=4").status == 143
+    assert bench.status()["status"] == "diverged"
+    assert not bench.folder("ln").exists()
+
+
 # --- sweeps
 
 

@@ -132,6 +132,18 @@ def test_a_checkpoint_that_does_not_fit_counts_as_damaged(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=repr)
+def test_too_little_memory_is_no_damage(tmp_path: Path, error: Exception) -> None:
+    def use(_: object) -> None:
+        raise error
+
+    for value in (1.0, 2.0):
+        checkpoint.save(tmp_path, payload(value))
+    with pytest.raises(type(error)):
+        checkpoint.load(tmp_path, IDENTITY, use)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
+
+
 def test_the_checkpoint_of_an_older_version_is_read_with_a_warning(tmp_path: Path) -> None:
     torch.save(payload(1.0, None), tmp_path / LAST)
     read, warnings = checkpoint.load(tmp_path, IDENTITY)

@@ -158,6 +158,19 @@ def test_an_exception_inside_the_context_is_raised(proc: Path, files_exist: bool
         raise ZeroDivisionError
 
 
+def test_times_until_an_interruption_count(proc: Path) -> None:
+    write_proc(proc, {"1": (100, 100)})
+    watch = Contention(CPU)
+
+    def interrupted() -> None:
+        write_proc(proc, {"1": (1100, 110)})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), watch.watch():
+        interrupted()
+    assert watch.report()["waited"] == 0.01
+
+
 @readable
 def test_the_files_of_this_machine_can_be_read() -> None:
     watch = Contention(CPU)

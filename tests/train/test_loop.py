@@ -17,7 +17,9 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     first.clock.seconds["train"] = 1e6
     first.run()
     speeds: list[float] = []
-    display = SimpleNamespace(update=lambda _, rates: speeds.extend(rates.values()), report_evaluation=lambda _: None)
+    display = SimpleNamespace(
+        update=lambda _, rates, __: speeds.extend(rates.values()), report_evaluation=lambda _: None
+    )
     slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
     assert len(speeds) == 4  # of steps and predictions, in two rows
     assert all(speed > 0.01 for speed in speeds)
