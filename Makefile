@@ -19,6 +19,8 @@ help: ## show this list
 setup: $(STAMP) ## create .venv and install rmsexp with everything that its checks need
 
 $(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$$($(PYTHON) --version 2>&1) is too old: name Python 3.11 or newer, such as PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || { echo "creating .venv with $$($(PYTHON) --version)"; $(PYTHON) -m venv .venv; }
 	@test -x $(UV) || $(BIN)/python -m pip install --quiet uv -c constraints.txt
 	@echo "installing (half a minute the first time)"

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +268,7 @@ def main() -> int:
         report = chaos_sweep.disturb_and_report(options.faults, root, options.seed)
         seconds = time.monotonic() - start
         print(f"{seconds:.0f} s ({root})")
-        check.write({"faults": options.faults, "seconds": seconds} | asdict(report))
+        check.write({"faults": options.faults, "seconds": seconds} | report.content())
         return 1 if report.errors else 0
     rng = random.Random(options.seed)
     steps = options.steps or CHECKPOINT_EVERY * (options.kills + 10)

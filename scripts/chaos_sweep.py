@@ -66,6 +66,10 @@ class Report:
     causes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
+    def content(self) -> dict[str, Any]:
+        """Return the report for a record, as JSON can store it."""
+        return vars(self) | {"ends": {fault: dict(ends) for fault, ends in self.ends.items()}}
+
 
 @dataclass(frozen=True)
 class End:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rmsexp import kernels
-from rmsexp.norms.base import Site
+from rmsexp.norms.base import IMPLS, Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 
 
@@ -64,6 +64,8 @@ class LayerNorm(PerExampleNorm):
 class LN(PerExampleNormOptions):
     """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
 
+    impls = IMPLS
+
     def normaliser(self, site: Site) -> LayerNorm:
         shift = site.shift is not False
         return LayerNorm(site.features, self.eps, bias=shift, impl=self.impl, axes=self.axes_of(site))
@@ -72,6 +74,8 @@ class LN(PerExampleNormOptions):
 @dataclass(frozen=True, kw_only=True)
 class NonparametricLN(PerExampleNormOptions):
     """Options of LayerNorm without gain and shift. See :class:`PerExampleNormOptions`."""
+
+    impls = IMPLS
 
     def normaliser(self, site: Site) -> LayerNorm:
         return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

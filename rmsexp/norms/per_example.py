@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import EPS, IMPLS, FusedNormaliser, Norm, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Site, affine, compute_dtype
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
@@ -22,7 +22,7 @@ AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel o
 class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`, and ``kind``, the norm's number in the fused kernels.
+    A subclass defines :meth:`standardise`, and if the fused kernels compute it ``kind``, its number in them.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -33,8 +33,8 @@ class PerExampleNorm(FusedNormaliser):
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
-            ``axes=(1, 2, 3)``, and if the kernels cannot be built, for example without a C++ compiler. It can be
-            set later, too.
+            ``axes=(1, 2, 3)``, if the class has no ``kind``, and if the kernels cannot be built, for example without a
+            C++ compiler. It can be set later, too.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         initial_gain: Initial value of ``weight``.
@@ -46,7 +46,7 @@ class PerExampleNorm(FusedNormaliser):
         input that is not float32, float64, float16 or bfloat16.
     """
 
-    kind: ClassVar[int]  # a value of kernels.Kind
+    kind: ClassVar[int | None] = None  # a value of kernels.Kind
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PerExampleNorm(FusedNormaliser):
 
     @property
     def has_kernel(self) -> bool:
-        return self.axes != (1, 2, 3)
+        return self.kind is not None and self.axes != (1, 2, 3)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         """Return two factors, such as ``x`` and ``1 / rms(x)``, whose product is ``x`` normalised, before the gain.
@@ -161,6 +161,7 @@ class PerExampleNorm(FusedNormaliser):
         return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
+        assert self.kind is not None
         return kernels.Form(self.kind, n, True, self._eps(dtype))
 
     def _form(self, x: Tensor) -> kernels.Form:
@@ -230,8 +231,6 @@ class PerExampleNormOptions(Norm):
 
     eps: float = 1e-5
     axes: list[int] = field(default_factory=lambda: [2, 3])
-
-    impls = IMPLS
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import Site
+from rmsexp.norms.base import IMPLS, Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first_units
 
 ROUNDING = ("ceil", "floor")
@@ -57,7 +58,7 @@ class RMSNorm(PerExampleNorm):
     Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``; see also :class:`PerExampleNorm`.
     """
 
-    kind = kernels.Kind.RMS
+    kind: ClassVar[int] = kernels.Kind.RMS
 
     def __init__(
         self,
@@ -170,6 +171,8 @@ class RMS(PerExampleNormOptions):
     gain: bool = True
     weight_offset: bool = False
     bias: bool | None = None
+
+    impls = IMPLS
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,10 +22,10 @@ Deviation: attentive reader, initial matrices of equal shape
     why: the paper names the distributions only, and identical matrices look unintended
     effect: not measured
 Deviation: attentive reader, reported loss
-    original: -log(p + 1e-8), which is at most 18.4 (attentive-reader:codes/core/costs.py:192)
+    original: a small constant is added to p in -log p, which bounds it (attentive-reader:codes/core/costs.py:192)
     ours: -log p; the objective of training is the original's
     why: it is the cross-entropy of the model
-    effect: the loss is higher where an answer has a probability near or below 1e-8; the error is the same
+    effect: the loss is higher where an answer has a probability near zero; the error is the same
 Deviation: attentive reader, words that count as entities
     original: all that contain @entity (attentive-reader:codes/att_reader/utils.py:61-63)
     ours: @entityN only

@@ -22,6 +22,7 @@ from rmsexp.compare.tables import formats
 
 RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")
 FUSED = "with [fused norms](docs/performance.md#eager-and-fused)"
+TIMING = "docs/timing.md"
 CLEAR = "The time state of all records is clear."
 
 
@@ -110,7 +111,8 @@ def readme(evidence: Evidence) -> str:
     heading = (
         f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
         f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
-        f"(`norm.impl=eager`), interleaved, time state {states}."
+        f"(`norm.impl=eager`), [interleaved]({TIMING}#how-interleaved-timing-works), time state "
+        f"[{states}]({TIMING}#what-contended-means)."
     )
     differences = _differences(group, fused_group) if fused_group else []
     return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*differences, *_frameworks()))

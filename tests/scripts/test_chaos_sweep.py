@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -62,6 +63,13 @@ def test_a_run_that_fails_without_a_message_is_lost(
     monkeypatch.setattr(chaos_sweep, "launch", lambda *_: log.open("a").write(f"{printed}\n"))
     chaos_sweep.check(tmp_path, {SEED: {"loss": 1}}, [], log, report)
     assert (report.identical, report.errors, report.causes) == (1, errors, causes)
+
+
+def test_a_report_can_be_recorded() -> None:
+    report = chaos_sweep.Report(identical=2)
+    report.ends["SIGKILL"]["exit 0"] += 1
+    expected = {"ends": {"SIGKILL": {"exit 0": 1}}, "identical": 2, "causes": [], "errors": []}
+    assert json.loads(json.dumps(report.content())) == expected
 
 
 def test_a_run_with_another_result_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

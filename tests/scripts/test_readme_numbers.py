@@ -130,9 +130,8 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
         write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
     evidence = Evidence(tmp_path, tmp_path)
     assert "one thread of AMD EPYC (3f), norms of" in savings.readme(evidence)
-    assert "interleaved, time state clear and contended. Each value is from one process, not" in savings.readme(
-        evidence
-    )
+    found = savings.readme(evidence)
+    assert "time state [clear and contended](docs/timing.md#what-contended-means). Each value is from one" in found
     for block in (savings.timing_page, savings.fused):
         found = block(evidence)
         assert "**AMD EPYC (3f), one thread, " in found
@@ -148,7 +147,7 @@ def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Pa
     write_timing(tmp_path / "with/m", eager, setting="small")
     write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
     found = savings.readme(Evidence(tmp_path / "with", tmp_path))
-    assert "time state clear. Each value is the mean of 2 processes" in found
+    assert "time state [clear](docs/timing.md#what-contended-means). Each value is the mean of 2 processes" in found
     assert "| 20.5 % | 20.0 % (20.0 to 20.0 %) |" in found
     assert f"Fused norms: each value is from {timing_records.replication(1)}:" in found
     assert "Fused norms: the time state is contended on `cifar10`" in found
