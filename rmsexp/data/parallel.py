@@ -34,8 +34,8 @@ MULTI30K_SHA256 = {
     "test_2017_flickr.de.gz": "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee",
 }
 WMT14_TRAIN = "wmt/wmt14"  # the name in the `datasets` library; the config is de-en
-# our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
 WMT14_PAIRS = 4_508_785  # of its training split
+# our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
 WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
 REPORT_PAIRS = 500_000  # pairs between two progress reports
 LINE_ENDS = re.compile(r"[\r\n]+")

@@ -20,10 +20,6 @@ T = TypeVar("T")
 MOST = 8  # processes: with up to 150 MB each, they and the process that starts them stay below 2 GiB
 
 
-class KilledError(DataError):
-    """A process that computes parts was killed."""
-
-
 def folder_of(result: Path) -> Path:
     """Return the folder for the parts of a result that is stored in the folder ``result``, or will be."""
     return result.with_name(f".{result.name}.parts")
@@ -31,15 +27,13 @@ def folder_of(result: Path) -> Path:
 
 @contextmanager
 def removed_on_error(folder: Path) -> Iterator[None]:
-    """Remove a folder of parts if the ``with`` block raises an error that it would raise again.
+    """Remove a folder of parts if the ``with`` block raises ValueError: the options do not fit the text.
 
-    A killed process, Ctrl-C and a full disk are no such errors: then the same command goes on after the parts.
+    After other errors, such as a full disk or a killed process, the same command goes on after the parts.
     """
     try:
         yield
-    except KilledError:
-        raise
-    except (ValueError, DataError):
+    except ValueError:
         remove(folder)
         raise
 
@@ -52,7 +46,7 @@ def stored(
     They are below ``folder``, with digests: those that an earlier process stored are not computed again. With several
     processes, ``make`` and the inputs must be picklable; a few inputs are taken ahead.
 
-    Raises: KilledError if a process is killed, and whatever ``make`` raises.
+    Raises: DataError if a process is killed, and whatever ``make`` raises.
     """
     arguments = ((folder / f"{number:06}", make, item) for number, item in enumerate(inputs))
     done = starmap(_store, arguments) if processes == 1 else _in_processes(arguments, processes)
@@ -86,7 +80,7 @@ def _in_processes(arguments: Iterable[tuple], processes: int) -> Iterator[tuple[
         while pending:
             yield pending.popleft().result()
     except BrokenExecutor:
-        raise KilledError(
+        raise DataError(
             "A process that prepares data was killed; the machine may have too little memory.\n"
             "Start the command again: it goes on after the parts that are stored."
         ) from None

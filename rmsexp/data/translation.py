@@ -21,7 +21,7 @@ from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
-from rmsexp.data.parts import folder_of, processes, removed_on_error, stored
+from rmsexp.data.parts import folder_of, processes, stored
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint, learnt_digest
 
@@ -109,11 +109,9 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
         folder = cache / "translation" / key(__file__, text, options.max_length, options.overlong)
         work = folder_of(folder)
 
-        def make(folder: Path) -> None:
-            with removed_on_error(work):
-                _write(folder, corpus, (source, target), options, work, report)
-
-        train, counts = cached(folder, _read, make, report)
+        train, counts = cached(
+            folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report
+        )
         shutil.rmtree(work, ignore_errors=True)
     report(_summary(corpus, counts, options))
     places = {split: cache / "held_out" / key(__file__, text, split) for split in corpus.splits if split != "train"}
@@ -159,6 +157,7 @@ def _write(
         if len(parts) * CHUNK < pairs:
             report(f"encoded {len(parts) * CHUNK:,} of {pairs:,} pairs")
     if not counts["kept"]:
+        shutil.rmtree(work)
         raise DataError(
             f"No training pair of {corpus.name} is left: of {counts['read']:,}, {counts['empty']:,} have an empty side "
             f"and {counts['overlong']:,} are longer than data.max_length={options.max_length}.\n"
