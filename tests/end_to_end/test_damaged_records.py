@@ -257,11 +257,13 @@ def test_a_run_counts_as_finished_only_if_its_status_belongs_to_its_metrics(
     assert compare.load(runs.root / "damaged").problems == []
 
 
-def test_a_finished_run_with_a_damaged_file_is_finished_and_the_file_is_named(runs: Runs) -> None:
-    (runs.folder("damaged") / record.RUN).write_text("{}")
-    outcome = runs.execute("damaged", "max_steps=4")
-    assert (outcome.status, outcome.already) == ("finished", True)
-    assert outcome.notices == (f"{runs.folder('damaged') / record.RUN} has no digest of the data",)
+def test_the_damaged_file_of_a_finished_run_is_written_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    path = runs.folder("damaged") / record.RUN
+    path.write_text("{}")
+    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4)
+    message = f"{path} has no digest of the data; it is written again, and the damaged file is kept as"
+    assert message in capsys.readouterr().err
+    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4, already=True)
 
 
 def make_older(runs: Runs) -> None:
