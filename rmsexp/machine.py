@@ -54,6 +54,18 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(max(a, b) <= limit * min(a, b) for a, b, limit in pairs if a and b)
 
 
+def of_session(session: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the identity of what computed a session of a record, and its name for people.
+
+    They are those of the machine (:func:`identity`). On a GPU, the GPU's name is part of the identity, and the name for
+    people. In older records both are the name of the processor.
+    """
+    machine, device = session.get("machine") or {}, session.get("device")
+    if session.get("device_type", "cpu") != "cpu":
+        return (f"{machine['id']}, {device}" if machine else device), device
+    return machine.get("id") or device, machine.get("name") or device
+
+
 @cache
 def processor() -> str:
     """Return the name of the processor, for people."""

@@ -31,7 +31,6 @@ from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.provenance import OWN_CODE
 from rmsexp.train.state import State
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
@@ -174,7 +173,7 @@ def _already(earlier: Earlier, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert earlier.status is not None
     status, notices = earlier.status, earlier.notices
-    if earlier.sessions and earlier.sessions[-1].get(OWN_CODE, "") != own_code(job):
+    if earlier.sessions and earlier.sessions[-1].get(record.OWN_CODE, "") != own_code(job):
         notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
     return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(notices))
 
@@ -271,7 +270,7 @@ def _run(
             display.report(f"warning: {warning}")
         contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
-        session |= {OWN_CODE: own} if (own := own_code(job)) else {}
+        session |= {record.OWN_CODE: own} if (own := own_code(job)) else {}
         sessions = _sessions(earlier.sessions, session, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 

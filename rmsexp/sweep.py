@@ -203,17 +203,17 @@ def _print_table(records: Records, job: config.Job, console: Console) -> None:
 
 
 def _result(job: config.Job) -> dict[str, Any]:
-    """Return the status of a job's run; "failed" if the run in its folder has finished but is not, or not all of, it.
+    """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
 
     The job was then refused, and the message that says why was printed in its turn.
     """
     status, folder = _status(job), record.RunFolder(job.folder)
-    if status["status"] == "finished":
+    if status["status"] in record.ENDED:
         earlier = Earlier.read(folder)
         try:
             earlier.refuse_other_run(job)
+            earlier.refuse_other_config(job)
             if not earlier.has_ended(job):
-                earlier.refuse_other_config(job)
                 raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
         except RefusedError as error:
             return status | {"status": "failed", "error": str(error)}

@@ -6,6 +6,7 @@ changes the gradients. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D an
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -93,10 +94,11 @@ def analyse() -> Finding:
     table = measure()
     fitted = exponents(table)
     in_paper = fitted.dropna(subset="paper")
-    different = in_paper[(in_paper["exponent"] - in_paper["paper"]).abs() > TOLERANCE]
+    agrees = (in_paper["exponent"] - in_paper["paper"]).abs() <= TOLERANCE  # false also for NaN: there is no exponent
+    different = in_paper[~agrees]
     contradictions = [
         f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
-        f"delta^{row['exponent']:.3f}; in the paper by delta^{row['paper']:g}"
+        f"{_factor(row['exponent'])}; in the paper by delta^{row['paper']:g}"
         for row in different.to_dict("records")
     ]
     trained = adaptation.analyse()
@@ -105,6 +107,10 @@ def analyse() -> Finding:
         {"gradients": draw_grid(table), **trained.figures},
         contradictions=[*contradictions, *trained.contradictions],
     )
+
+
+def _factor(exponent: float) -> str:
+    return "no power of delta" if math.isnan(exponent) else f"delta^{exponent:.3f}"
 
 
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:

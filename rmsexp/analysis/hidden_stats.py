@@ -38,6 +38,7 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
     """
     outputs: dict[str, list[torch.Tensor]] = {"gates": [], "candidate": []}
     gru, rows = model.first_gru, []
+    fused, gru.fused = gru.fused, False  # one operator for all steps would not call the norms
     hooks = [
         site.norm.register_forward_hook(lambda _module, _inputs, output, store=store: store.append(output))
         for site, store in ((gru.gates_h, outputs["gates"]), (gru.candidate_h, outputs["candidate"]))
@@ -55,6 +56,7 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
             for steps in outputs.values():
                 steps.clear()
     finally:
+        gru.fused = fused
         for hook in hooks:
             hook.remove()
     vectors = pd.concat(rows)

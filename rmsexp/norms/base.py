@@ -55,7 +55,7 @@ class Site:
         maps: Whether the norm's input is feature maps.
         shift: Whether the model asks for a shift, which is a bias after the norm. None leaves the choice to the norm.
             The norm may decide otherwise: RMSNorm by its option ``bias``; non-parametric LayerNorm never has a shift.
-        then_bias: Whether the model itself adds a bias to the norm's output. Batch norm then has no shift.
+        then_bias: Whether the model itself adds a bias to the norm's output. Batch norm (``bn``) then has no shift.
         blocks: Number of equally wide blocks, such as the gates of an LSTM, that are concatenated in the features.
             The weight of each block is initialised separately.
         data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).

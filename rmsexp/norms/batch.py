@@ -321,6 +321,15 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
+def refuse_batch_statistics(norm: Norm) -> None:
+    """Check that a norm of a model that predicts tokens evaluates with running statistics. Raises: ValueError."""
+    if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
+        raise ValueError(
+            "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted, "
+            "or in a search the other hypotheses"
+        )
+
+
 @contextmanager
 def other_statistics(model: nn.Module) -> Iterator[str | None]:
     """Within this context, batch norms of the model evaluate with the statistics that their options did not choose.

@@ -10,7 +10,7 @@ Deviation: attentive reader, incomplete last validation batch
     ours: evaluated
     why: the error should be that of the whole split
     effect: at most 63 validation questions more; with BatchNorm and norm.eval=batch, the default at scale=paper, they
-        have their own statistics, or running ones if they are fewer than 8
+        have their own statistics, or in the LSTMs running ones if they are fewer than 8
 Deviation: attentive reader, questions whose answer is the unknown word
     original: the unknown word is an answer like any other (attentive-reader:codes/att_reader/model.py:538)
     ours: always counted as errors

@@ -23,7 +23,7 @@ from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm, Site
 from rmsexp.norms.base import Identity
-from rmsexp.norms.batch import BatchNormOptions
+from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import AdamWConfig
@@ -151,10 +151,7 @@ class Task:
         return self._tokens.tokeniser.size
 
     def build(self, norm: Norm) -> nn.Module:
-        if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
-            raise ValueError(
-                "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted"
-            )
+        refuse_batch_statistics(norm)
         size = self.config.model
         if size.qk_norm and isinstance(norm.normaliser(Site("attention.query", size.head_width)), Identity):
             raise ValueError(f"model.qk_norm=true has no effect: norm={norm.name} does not act on activations")

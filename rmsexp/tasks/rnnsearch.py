@@ -27,6 +27,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.norms import Norm
+from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.tasks import translation
 from rmsexp.tasks.translation import TranslationTask, real_targets
 from rmsexp.train.randomness import permutation, stream
@@ -106,6 +107,7 @@ class Task(TranslationTask):
         return len(indices)
 
     def build(self, norm: Norm) -> nn.Module:
+        refuse_batch_statistics(norm)
         options = self.config.model
         model = RNNSearch(
             norm,

@@ -42,6 +42,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.transformer import Sizes, Transformer
 from rmsexp.models.translation import Batch
 from rmsexp.norms import Norm
+from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.tasks import translation
 from rmsexp.tasks.translation import TranslationTask, real_targets
 from rmsexp.train.randomness import permutation, stream
@@ -139,6 +140,7 @@ class Task(TranslationTask):
         return 1  # as in the toolkit, whatever their number of pairs
 
     def build(self, norm: Norm) -> nn.Module:
+        refuse_batch_statistics(norm)
         return Transformer(norm, self.text.source.size, self.text.target.size, self.config.model).to(self.device)
 
     def initialise(self, model: nn.Module) -> None:

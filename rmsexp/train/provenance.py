@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rmsexp import machine, process
+from rmsexp import machine, process, record
 from rmsexp.train import memory
 from rmsexp.train.clock import now
 
@@ -27,7 +27,6 @@ SOURCES = (".py", ".cpp", ".h")  # suffixes of source files
 DECISIVE_PATHS = (".", *(f":/{path}" for path in ("configs", "scripts", "pyproject.toml", "constraints.txt")))
 # Keys of a session whose change may change results or times.
 DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
-OWN_CODE = "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
     changes += ["world_size"] * (before.get("world_size", 1) != after.get("world_size", 1))
-    changes += [OWN_CODE] * (before.get(OWN_CODE, "") != after.get(OWN_CODE, ""))
+    changes += [record.OWN_CODE] * (before.get(record.OWN_CODE, "") != after.get(record.OWN_CODE, ""))
     is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]
     return changes + ["machine"] * is_other
 

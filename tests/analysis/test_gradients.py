@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,16 @@ def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
         assert axes.get_xscale() == axes.get_yscale() == "log"
         widths = [line.get_linewidth() for line in axes.lines]
         assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an eps as large as the mean square, RMSNorm's gradients follow none."""
+    norm = gradients.norm
+    large = {"rms": {"eps": 1.0}}
+    monkeypatch.setattr(gradients, "norm", lambda series: dataclasses.replace(norm(series), **large.get(series, {})))
+    found = gradients.analyse().contradictions
+    assert any("is multiplied by no power of delta; in the paper by delta^" in line for line in found)
 
 
 @pytest.mark.usefixtures("few_steps")

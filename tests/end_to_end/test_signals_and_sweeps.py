@@ -82,6 +82,16 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
 
 
+def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
+    words = ("-m", "norm=rms,ln")
+    assert bench(*words).status == 0
+    bench.edit(record.CONFIG, lambda content: content["norm"].update(eps=0.5))
+    done = bench(*words)
+    assert done.status == 1
+    assert f"failed: {bench.folder()}: " in done.out
+    assert "was begun with another config (norm.eps is now 1e-06)" in done.out
+
+
 def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     not_finite_at(monkeypatch, 1)
     at_step(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))

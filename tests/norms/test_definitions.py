@@ -197,6 +197,7 @@ UNITS = [  # n, p, and the number of units in the statistic with ceil and floor
     (100, 0.29, 29, 29),
     (3, 0.01, 1, 1),
     (7, 1.0, 7, 7),
+    (8, 1e-10, 1, 1),
 ]
 
 

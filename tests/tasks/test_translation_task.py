@@ -227,6 +227,12 @@ def test_notes_describe_how_bleu_was_computed(text_root: Path, name: str) -> Non
     assert task.notes["decoding"] == "beam 2 on test sets, 3 on the validation set"
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_evaluation_with_statistics_of_the_batch_is_refused(text_root: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"^norm.eval=batch is not possible: .* in a search the other hypotheses$"):
+        make(text_root, name, "norm=bn", "norm.eval=batch")
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", TASKS)
 def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, norm: str) -> None:

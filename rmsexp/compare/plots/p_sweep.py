@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables.p_sweep import PARTIAL, WHOLE, compared
+from rmsexp.compare.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared
 from rmsexp.rules.quantities import Quantity
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
@@ -54,7 +54,11 @@ def _captions(table: pd.DataFrame, qualities: pd.DataFrame, time: pd.Series) -> 
     counts = [f"{few}" if few == many else f"{few} to {many}" for few, many in ((n.min(), n.max()) for n in seeds)]
     bars = BARS if max(count.max() for count in seeds) > 2 else ""
     lost = int(table["status"].isin(statistics.LOST).sum())
-    lines = [CAPTION + bars, f"seeds per mean: {counts[0]} in quality, {counts[1]} in time"]
+    impls = sorted(set(table["impl"]) - {EAGER})
+    lines = [
+        CAPTION + bars + (f"; norms: {impls[0]}" if impls else ""),
+        f"seeds per mean: {counts[0]} in quality, {counts[1]} in time",
+    ]
     return [*lines, f"runs that diverged or failed, whose quality is not drawn: {lost}"] if lost else lines
 
 

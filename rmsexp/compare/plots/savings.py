@@ -8,19 +8,22 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names
 
+INTERLEAVED = ("paired", "quotient")  # kinds of savings with an interval
+
 
 def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figure:
     """Return a figure with one row per series: our saving and, for eager norms, the paper's.
 
-    A paired saving is a filled point with its interval; an unpaired one is a hollow point. Baselines are left out, and
-    so are series without a saving. ``table``: the numbers of a :class:`rmsexp.compare.tables.savings.Table`.
+    An interleaved saving, paired or a quotient, is a filled point with its interval; an unpaired one is a hollow point.
+    Baselines are left out, and so are series without a saving. ``table``: the numbers of a
+    :class:`rmsexp.compare.tables.savings.Table`.
     """
-    rows = table[table["kind"].isin(["paired", "unpaired"])].iloc[::-1].reset_index(drop=True)
+    rows = table[table["kind"].isin([*INTERLEAVED, "unpaired"])].iloc[::-1].reset_index(drop=True)
     labels = [names.label(names.without_impl(series)) for series in rows["series"]]
     figure, axes = canvas.bars(labels, title, [*caption, _key(rows)])
     for y, row in enumerate(rows.to_dict("records")):
         colour = style.colour(names.norm_of(row["series"]))
-        if row["kind"] == "paired":
+        if row["kind"] in INTERLEAVED:
             saving, low, high = (100 * row[key] for key in ("saving", "low", "high"))
             marks.interval(axes, y, saving, low, high, colour)
         else:
@@ -35,6 +38,6 @@ def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figu
 
 
 def _key(rows: pd.DataFrame) -> str:
-    paired = (rows["kind"] == "paired").all()
-    ours = "filled: interleaved (paired), with 95 % interval" if paired else "hollow: from separate runs (unpaired)"
+    interleaved = rows["kind"].isin(INTERLEAVED).all()
+    ours = "filled: interleaved, with 95 % interval" if interleaved else "hollow: from separate runs (unpaired)"
     return ours + ("; grey: paper" if set(rows["impl"]) == {"eager"} else "")

@@ -29,8 +29,9 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
-    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one with the implementation of these runs, then one
-    from their machine, then the one with the highest rank and most of the norms.
+    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one of a setting without other options than these
+    runs, then one with their implementation, then one from their machine, then the one with the highest rank and most
+    of the norms.
 
     A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
     series are of the model without this option.
@@ -45,10 +46,12 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     if not choices:
         return None
     impls, machines = set(runs["impl"]), set(runs["machine"])
+    options = {option for setting in runs["setting"] for option in setting.split("+")}
 
     def preference(choice: Comparison) -> tuple[object, ...]:
         first, (*quality, started) = choice.rows.iloc[0], comparable.rank(choice.pooled)
-        return first["impl"] in impls, first["machine"] in machines, *quality, len(choice.rows), started
+        same_options = set(first["setting"].split("+")) <= options
+        return same_options, first["impl"] in impls, first["machine"] in machines, *quality, len(choice.rows), started
 
     best = max(choices, key=preference)
     ratios = dict(zip(best.rows["series"].map(names.without_impl), best.rows["ratio"], strict=True))
@@ -57,6 +60,7 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
     remarks = [] if first["machine"] in machines else ["not the machine of the runs"]
+    remarks += [] if set(first["setting"].split("+")) <= options else ["not the setting of the runs"]
     is_clear = (best.rows["time_state"] == "clear").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]

@@ -38,6 +38,7 @@ class Result(NamedTuple):
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
         data: the digest of its data.
+        own: for each of its sessions, the digest of the user's own modules, or "".
     """
 
     status: str
@@ -45,6 +46,7 @@ class Result(NamedTuple):
     test: float = math.nan
     code: frozenset[str] = frozenset()
     data: str = ""
+    own: frozenset[str] = frozenset()
 
     @property
     def ended(self) -> bool:
@@ -89,9 +91,10 @@ class Campaign(CampaignFile):
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(_code(session) for session in run["sessions"])
+        own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
         data = run["dataset"]["digest"]
         if status != "finished" or job.stage == "pilot":
-            return Result(status, code=code, data=data)
+            return Result(status, code=code, data=data, own=own)
         rows, problem = files.read_metrics()
         if problem:
             raise ValueError(problem)
@@ -99,11 +102,11 @@ class Campaign(CampaignFile):
         of_validation, of_test = _values(rows, steps, self.tuned_by), _values(rows, steps, self.score)
         needed = of_test if job.stage == "final" else of_validation
         if len(needed) < len(steps):
-            return Result("incomplete", code=code, data=data)
+            return Result("incomplete", code=code, data=data, own=own)
         if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
-            return Result("diverged", code=code, data=data)
+            return Result("diverged", code=code, data=data, own=own)
         test = _score(of_test, self.score) if job.stage == "final" else math.nan
-        return Result("finished", _score(of_validation, self.tuned_by), test, code, data)
+        return Result("finished", _score(of_validation, self.tuned_by), test, code, data, own)
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -183,6 +186,9 @@ class Campaign(CampaignFile):
             )
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
+        for norm in self.norms:
+            if len({own for _, result in of_stage(results, "final", norm) for own in result.own}) > 1:
+                lines.append(f"the module of {norm} changed between its final runs")
         data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
         if len(data) > 1:
             listed = ", ".join(sorted(digest[:SHORT] for digest in data))
@@ -215,8 +221,12 @@ class State(NamedTuple):
     remarks: list[str]
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
-        """Return the jobs of a stage and norm, with their results."""
-        return [(job, result) for job, result in self.results.items() if (job.stage, job.norm) == (stage, norm)]
+        return of_stage(self.results, stage, norm)
+
+
+def of_stage(results: Results, stage: str, norm: str) -> list[tuple[Job, Result]]:
+    """Return the jobs of a stage and norm, with their results."""
+    return [(job, result) for job, result in results.items() if (job.stage, job.norm) == (stage, norm)]
 
 
 def states(root: Path, problems: list[str]) -> list[State]:

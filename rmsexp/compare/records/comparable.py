@@ -241,7 +241,7 @@ def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, bool, str]:
 def _reason(record: Row, chosen: pd.DataFrame) -> str:
     if record["folder"] in set(chosen["folder"]):
         return ""
-    if record["code"] != chosen["code"].iloc[0]:
+    if record["code"] is None or record["code"] != chosen["code"].iloc[0]:  # two of unknown code may differ
         return OTHER_CODE
     if record["rounds"] < FEWEST_ROUNDS:
         return f"fewer than {FEWEST_ROUNDS} rounds"

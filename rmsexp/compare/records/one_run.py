@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.json
 from numpy.typing import NDArray
 
-from rmsexp import readers, record
+from rmsexp import machine, readers, record
 from rmsexp.compare.records.names import norm_of, precision_of
 from rmsexp.compare.records.time_states import run_state
 from rmsexp.rules import quantities, score
@@ -146,7 +146,7 @@ def _machine(session: Mapping[str, Any]) -> str | None:
 
     Times of runs with different numbers of processes are thus never compared.
     """
-    identity, processes = (session.get("machine") or {}).get("id") or session.get("device"), session.get("world_size")
+    identity, processes = machine.of_session(session)[0], session.get("world_size")
     return f"{identity}, {processes} processes" if processes else identity
 
 

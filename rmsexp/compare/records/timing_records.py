@@ -23,6 +23,7 @@ from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
 from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
+from rmsexp.machine import of_session
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -112,16 +113,17 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         raise ValueError("no process has measured")
     sessions = [process["session"] for process in processes]
     session = sessions[0]
-    machine = session.get("machine", {})
+    machine_id, processor = of_session(session)
+    known = session.get("machine")
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
         "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
         "steps_per_block": min(process["steps_per_block"] for process in processes),
         "at_once": max(len(process["seconds"]) for process in processes),
         "device": session["device"],
-        "machine": machine.get("id", session["device"]),
-        "processor": machine.get("name", session["device"]),
-        "speed": {"id": machine["id"], **(median_probe(sessions) or {})} if machine else {},
+        "machine": machine_id,
+        "processor": processor,
+        "speed": {"id": machine_id, **(median_probe(sessions) or {})} if known else {},
         "threads": session["threads"],
         "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],

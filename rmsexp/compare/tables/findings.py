@@ -22,11 +22,14 @@ def figure_1(records: Records) -> list[str]:
     The first gives the training losses of all norms after as many steps as the baseline was trained, and after as much
     time; the second describes the method. The baseline is LN or, if every run with LN is missing, diverged or failed,
     the model without norm. It is compared only with runs of the same implementation. Times are compared only if
-    they are clear and of the same device, number of threads and version of torch; otherwise the sentence says why not.
+    they are clear and of the same machine, number of threads, version of torch and code; otherwise the sentence says
+    why not.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
-    baseline = next((series for series in (BASELINE, SECOND) if series in set(runs["series"])), None)
+    known = sorted(set(runs["series"]))  # "ln" precedes "ln+impl=fused"
+    of_norms = (series for norm in (BASELINE, SECOND) for series in known if names.without_impl(series) == norm)
+    baseline = next(of_norms, None)
     baseline_runs = runs[runs["series"] == baseline]
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
     if baseline is None or others.empty:
@@ -94,7 +97,7 @@ def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame) -> str:
 
 
 def _name(series: str) -> str:
-    return "the model without norm" if series == "none" else names.label(series)
+    return "the model without norm" if names.without_impl(series) == "none" else names.label(series)
 
 
 def _value_at(runs: pd.DataFrame, smoothed: dict[str, Curve], x: str, position: float, y: str) -> float:
@@ -126,8 +129,9 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
         "baseline's steps",
         "times are of separate runs (unpaired)",
     ]
-    if baseline == SECOND:
-        reason = "diverged, failed or was not started" if BASELINE in set(records.runs["series"]) else "is missing"
+    if names.without_impl(baseline) == SECOND:
+        begun = BASELINE in set(map(names.without_impl, records.runs["series"]))
+        reason = "diverged, failed or was not started" if begun else "is missing"
         remarks.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
     missing = names.in_order(records.runs.loc[~records.runs["series"].isin(used["series"]), "series"])
     if missing:

@@ -15,7 +15,8 @@ from rmsexp.readers import read_yaml
 from rmsexp.rules.quantities import Quantity
 
 PARTIAL, WHOLE = "prms", "rms"
-IDENTITY = ["series", "p", "seed"]
+EAGER = "eager"
+IDENTITY = ["series", "impl", "p", "seed"]
 TIME = ["seconds_per_1k_steps", "time_state", "status"]
 
 
@@ -30,14 +31,19 @@ def compared(records: Records) -> list[Quantity]:
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
 
-    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Columns:
-    ``IDENTITY``, of which p is a fraction; the name of each quantity that is :func:`compared`, which is its unscaled
-    value at the common step or, if the runs get one, their score, and NaN for runs that diverged or failed; and
-    ``TIME``, of which the seconds are the median over the run.
+    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Of runs with eager
+    and with fused norms, those are taken that are more, or else the eager ones. Columns: ``IDENTITY``, of which
+    ``series`` is without the implementation and p is a fraction; the name of each quantity that is :func:`compared`,
+    which is its unscaled value at the common step or, if the runs get one, their score, and NaN for runs that diverged
+    or failed; and ``TIME``, of which the seconds are the median over the run.
     """
     records = records.select(task, setting)
-    runs = records.runs[[_differs_in_p_alone(series) for series in records.runs["series"]]]
-    table = runs[["folder", "series", "seed", "time_state", "status"]].set_index("folder")
+    changed = {"series": records.runs["series"].map(names.without_impl), "impl": records.runs["impl"].fillna("unknown")}
+    plain = records.runs.assign(**changed)
+    runs = plain[[_differs_in_p_alone(series) for series in plain["series"]]]
+    counts = runs["impl"].value_counts()
+    runs = runs[runs["impl"] == min(counts.index, key=lambda impl: (-counts[impl], impl), default=None)]
+    table = runs[["folder", "series", "impl", "seed", "time_state", "status"]].set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
     step = statistics.common_step(records)
     shown = compared(records)
@@ -72,11 +78,11 @@ def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
-    for (_, series), runs in table.groupby(["p", "series"]):
+    for (_, series, impl), runs in table.groupby(["p", "series", "impl"]):
         seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
         rows.append(
             {
-                "norm": names.label(names.norm_of(str(series))),
+                "norm": f"{names.label(names.norm_of(str(series)))}{'' if impl == EAGER else f' ({impl})'}",
                 "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
                 "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),

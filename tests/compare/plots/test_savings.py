@@ -33,6 +33,15 @@ def test_paired_savings_are_filled_and_stand_beside_the_papers(tmp_path: Path) -
     assert list(paper.get_xdata()) == pytest.approx([20.5])
 
 
+def test_savings_of_norms_that_were_timed_beside_another_reference_are_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    groups = [["none", "ln", "rms"], ["none", "bn", "wn"]]
+    write_timing(tmp_path, {"none": 1.0, "ln": 1.3, "rms": 1.2, "bn": 1.4, "wn": 1.1}, groups=groups * 2)
+    axes = drawn(tmp_path, 0)
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert set(shown) == {"no norm", "RMSNorm", "BatchNorm", "WeightNorm"}
+
+
 def test_unpaired_savings_are_hollow(tmp_path: Path) -> None:
     for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
         write_run(tmp_path, series, seconds_per_step=seconds)

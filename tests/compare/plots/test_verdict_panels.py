@@ -141,6 +141,21 @@ def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
     assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * expected}, rel=1e-3)
 
 
+def test_times_of_other_settings_come_last_and_are_named_as_such(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    newer = {"session": {"code": "newer"}}
+    write_record(tmp_path, {"ln": 1.0, "rms": 0.5}, task="cifar10", setting="small+batch_size=8", number=1, **newer)
+    found = []
+    for number in range(2):
+        if number:
+            write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
+        (state,) = campaigns.states(tmp_path, [])
+        timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+        assert timed is not None
+        found.append((round(timed.seconds["rms"], 3), "not the setting of the runs" in timed.source))
+    assert found == [(0.025, True), (0.045, False)]
+
+
 def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", session={"device": "Intel"})

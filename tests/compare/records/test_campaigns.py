@@ -211,6 +211,16 @@ def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
     assert campaign.results(tmp_path)[campaign.jobs[0]].status == "finished"
 
 
+def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    job = next(job for job in campaign.jobs if (job.stage, job.norm) == ("final", "rms"))
+    path = tmp_path / job.folder / record.RUN
+    run = json.loads(path.read_text())
+    run["sessions"][0][record.OWN_CODE] = "0123"
+    atomic.write_json(path, run)
+    assert campaign.remarks(campaign.results(tmp_path)) == ["the module of rms changed between its final runs"]
+
+
 def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     job = next(job for job in campaign.jobs if job.stage == "final")

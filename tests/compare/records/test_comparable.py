@@ -65,6 +65,17 @@ def test_times_of_different_clocks_are_not_in_one_table(tmp_path: Path, session:
     assert comparable.clock(newer) != comparable.clock(older)
 
 
+def test_a_gpu_and_the_processor_of_its_machine_are_told_apart(tmp_path: Path) -> None:
+    machine = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session=machine)
+    on_gpu = machine | {"device": "NVIDIA H100", "device_type": "cuda"}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.5}, number=1, session=on_gpu)
+    newer, older = compared(tmp_path)
+    assert (ratios(newer)["rms"], ratios(older)["rms"]) == (0.5, 0.8)
+    assert "NVIDIA H100 (3f, NVIDIA H100), torch" in comparable.clock(newer)
+    assert "AMD EPYC (3f), torch" in comparable.clock(older)
+
+
 def test_machines_of_one_name_are_told_apart_by_their_identity(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"machine": {"id": "3f", "name": "AMD EPYC"}})
     assert "AMD EPYC (3f), torch 2.15.0, one process, not replicated" in comparable.clock(only(tmp_path))

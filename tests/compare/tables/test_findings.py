@@ -34,6 +34,14 @@ def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
     assert "unpaired" in method
 
 
+def test_fused_norms_are_compared_where_there_are_no_eager_ones(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln+impl=fused", 0.02, 0.2)
+    write_losses(tmp_path, "rms+impl=fused", 0.02, 0.05)
+    sentence, _ = findings.figure_1(setting(tmp_path))
+    assert sentence.startswith("When LayerNorm impl=fused reaches training loss 6.100")
+    assert "RMSNorm impl=fused is at 6.100 after the same steps" in sentence
+
+
 @pytest.mark.parametrize(
     ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
 )
