@@ -208,11 +208,14 @@ def _states(record: pd.DataFrame, impls: Sequence[str]) -> list[str]:
 def _time_state(group: Group, impls: Sequence[str]) -> str:
     """Return the time state of what was timed with these implementations, and what follows where it is not clear."""
     all_states = {task: _states(record, impls) for task, record in group.records.items()}
-    states = {task: [state for state in found if state != "clear"] for task, found in all_states.items()}
-    doubtful = [f"{' and '.join(found)} on `{task}`" for task, found in states.items() if found]
+    doubtful: dict[str, list[str]] = {}
+    for task, found in all_states.items():
+        if states := " and ".join(state for state in found if state != "clear"):
+            doubtful.setdefault(states, []).append(task)
     if not doubtful:
         return CLEAR
-    return f"The time state is {listed(doubtful)}, where other work may have slowed the steps."
+    each = listed(f"{states} on {tasks(names)}" for states, names in doubtful.items())
+    return f"The time state is {each}, where other work may have slowed the steps."
 
 
 def _range(counts: pd.Series) -> str:
