@@ -23,7 +23,7 @@ def readme(evidence: Evidence) -> str:
         f"At {scales}; where a cell is empty, the campaign makes no such claim.",
         f"[Differences, intervals and margins]({WHOLE}).",
     )
-    return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence)]))
+    return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence, brief=True)]))
 
 
 def whole(evidence: Evidence) -> str:
@@ -53,8 +53,11 @@ def _outcomes(decided: list[State]) -> str:
     return table(rows) if rows else ""
 
 
-def _remarks(evidence: Evidence) -> list[str]:
-    """Return the remarks on decided campaigns, and which others there are, in a sentence each."""
+def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
+    """Return the remarks on decided campaigns, and which others there are, in a sentence each.
+
+    With ``brief``, the others are named only; otherwise it is said which have begun, and what is left.
+    """
     if not evidence.campaigns:
         return [NONE]
     remarks = [
@@ -62,8 +65,11 @@ def _remarks(evidence: Evidence) -> list[str]:
     ]
     if any(map(verdicts.for_chosen_rates_only, verdicts.table(_decided(evidence)).to_dict("records"))):
         remarks.append(f"† {verdicts.CHOSEN_RATES}.")
-    running = [f"`{state.campaign.name}` ({state.undecided})" for state in evidence.campaigns if state.undecided]
+    left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]
+    running = [f"{name} ({what})" for name, what in left.items()]
     lists = {"Not decided yet": running, "Not begun": waiting}
+    if brief:
+        lists = {"Not decided yet": sorted([*left, *waiting])}
     return [*remarks, *(f"{what}: {listed(names)}." for what, names in lists.items() if names)]
