@@ -107,9 +107,8 @@ class RMSNorm(PerExampleNorm):
 
     def k(self, n: int) -> int:
         """Return how many of ``n`` units enter the statistic."""
-        if self.k_rounding == "ceil":
-            return max(1, (n * self._numerator + self._denominator - 1) // self._denominator)
-        return min(n, max(1, n * self._numerator // self._denominator))
+        rest = self._denominator - 1 if self.k_rounding == "ceil" else 0
+        return min(n, max(1, (n * self._numerator + rest) // self._denominator))
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         return kernels.Form(self.kind, self.k(n), self.eps_inside, self._eps(dtype))
