@@ -159,7 +159,8 @@ def _content(path: Path, key: str) -> tuple[dict[str, Numbers], pd.Categorical]:
         header, values = json.loads(stored["header"].tobytes()), stored["values"]
         if header["key"] != key:
             raise ValueError("it has changed")
-        splits = pd.Categorical.from_codes(stored["splits"], header["splits"])
+        categories = pd.Index(header["splits"], dtype=str)  # an empty list alone would be of another type
+        splits = pd.Categorical.from_codes(stored["splits"], categories)
     return dict(zip(header["columns"], values, strict=True)), splits
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.records import make_row, write_run
+from pandas.api.types import union_categoricals
 
 from rmsexp import record
 from rmsexp.command_line import ReportedError
@@ -82,6 +83,16 @@ def test_records_are_the_same_with_the_store(runs: Path, read_again: list[Path])
         assert_equal(found.select("cifar10", "demo"), expected.select("cifar10", "demo"))
         assert len(read_again) == 5, f"reading {times}"
     assert len(files()) == 5
+
+
+def test_splits_of_a_run_without_rows_can_be_joined_with_those_of_others(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path, series) for series in ("ln", "rms")]
+    (folders[1] / record.METRICS).write_text("")
+    record.RunFolder(folders[1]).write_status("finished", 400)
+    for _ in range(2):  # the second time from the store
+        splits = [splits for _, splits in store.metrics([store.read(folder) for folder in folders])]
+        assert list(union_categoricals(splits)) == list(splits[0])
+        assert len(splits[1]) == 0
 
 
 def test_without_runs_the_frames_are_empty(tmp_path: Path) -> None:
