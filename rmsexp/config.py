@@ -394,11 +394,6 @@ def differences(resolved: dict[str, Any], base: dict[str, Any]) -> dict[str, Any
     return {key: flat.get(key) for key in keys}
 
 
-def targets(resolved: Mapping[str, Any]) -> list[Any]:
-    """Return the classes that a config names, such as "rmsexp.norms.RMS"."""
-    return [value for key, value in flatten(resolved).items() if key.endswith("_target_")]
-
-
 def digest(resolved: Mapping[str, Any]) -> str:
     """Return a digest of the values of a run's identity, the same for two configs without :func:`differences`."""
     return hashlib.sha256(json.dumps(_whole(identity(resolved)), sort_keys=True, default=str).encode()).hexdigest()

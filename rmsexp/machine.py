@@ -55,10 +55,10 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def of_session(session: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the identity of what computed a session of a record, and its name for people.
+    """Return the identity of the hardware on which a session of a record ran, and a readable name.
 
-    They are those of the machine (:func:`identity`). On a GPU, the GPU's name is part of the identity, and the name for
-    people. In older records both are the name of the processor.
+    On a CPU, these are the ``id`` and ``name`` of the machine (:func:`identity`), or in older records the processor's
+    name twice. On a GPU, the name is the GPU's, and the identity consists of the machine's ``id`` and this name.
     """
     machine, device = session.get("machine") or {}, session.get("device")
     if session.get("device_type", "cpu") != "cpu":

@@ -57,7 +57,11 @@ class Outcome:
 
 @dataclass
 class StatusFile:
-    """Writes ``status.json``. The fields are the arguments of :meth:`rmsexp.record.RunFolder.write_status`."""
+    """Writes ``status.json``.
+
+    ``begun``: whether this process has written the run's record, ``run.json``. The other fields are the arguments of
+    :meth:`rmsexp.record.RunFolder.write_status`.
+    """
 
     folder: record.RunFolder
     run: str
@@ -173,14 +177,10 @@ def _already(earlier: Earlier, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert earlier.status is not None
     status, notices = earlier.status, earlier.notices
-    if earlier.sessions and earlier.sessions[-1].get(record.OWN_CODE, "") != own_code(job):
+    now = provenance.own_modules(job.resolved)
+    if earlier.sessions and earlier.sessions[-1].get(record.OWN_CODE, "") != now:
         notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
     return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(notices))
-
-
-def own_code(job: config.Job) -> str:
-    """Return a digest of the user's own modules that the job's config names, or ""."""
-    return provenance.own_modules(config.targets(job.resolved))
 
 
 def _run_and_report(
@@ -214,7 +214,7 @@ def _run_and_report(
         if before.get("status") in record.ENDED and not status.begun:
             _restore(folder.status_path, written)
             return outcome
-    if outcome.signum is None:  # an error may have come between a signal and what it would have raised
+    if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
         outcome = replace(outcome, signum=interrupt.received)
     if outcome.status in record.ENDED:
         folder.traceback_path.unlink(missing_ok=True)  # of an earlier process of the run
@@ -228,7 +228,7 @@ def _run_and_report(
 
 
 def _restore(path: Path, content: bytes | None) -> None:
-    """Let a file have its earlier content. None: it did not exist."""
+    """Write the earlier content of a file back. None: delete the file, which did not exist."""
     if content is None:
         path.unlink()
     else:
@@ -270,7 +270,7 @@ def _run(
             display.report(f"warning: {warning}")
         contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
-        session |= {record.OWN_CODE: own} if (own := own_code(job)) else {}
+        session |= {record.OWN_CODE: own} if (own := provenance.own_modules(job.resolved)) else {}
         sessions = _sessions(earlier.sessions, session, display.report)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 

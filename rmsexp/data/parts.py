@@ -20,7 +20,7 @@ T = TypeVar("T")
 MOST = 8  # processes: with up to 150 MB each, they and the process that starts them stay below 2 GiB
 
 
-def folder_of(result: Path) -> Path:
+def parts_folder(result: Path) -> Path:
     """Return the folder for the parts of a result that is stored in the folder ``result``, or will be."""
     return result.with_name(f".{result.name}.parts")
 

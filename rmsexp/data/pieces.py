@@ -63,7 +63,7 @@ def _release_freed_memory() -> None:
 def digest(processor: Any) -> str:
     """Return a digest of the pieces of a model, with their ids and scores.
 
-    The model itself also has the number of threads that learnt it, which is another on another machine.
+    The model file also has the number of threads with which it was learnt, which differs between machines.
     """
     content = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from rmsexp import checks
 from rmsexp.data import DataError, Report, cache, merges, moses, parts, pieces
@@ -63,9 +64,9 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
-    learn, load, digest = KINDS[options.kind]
+    kind = KINDS[options.kind]
     folder = root / "subwords" / fingerprint(corpus, options)
-    work = parts.folder_of(folder)
+    work = parts.parts_folder(folder)
 
     def make(folder: Path) -> None:
         pairs = sum(1 for _ in corpus.splits["train"]())
@@ -76,10 +77,10 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
                 "Replace the files."
             )
         with parts.removed_on_error(work):
-            learn(corpus, pairs, options, work, folder, report)
-        (folder / LEARNT).write_text(digest(folder))
+            kind.learn(corpus, pairs, options, work, folder, report)
+        (folder / LEARNT).write_text(kind.digest(folder))
 
-    found = cache.cached(folder, lambda folder: load(folder, corpus), make, report)
+    found = cache.cached(folder, lambda folder: kind.load(folder, corpus), make, report)
     shutil.rmtree(work, ignore_errors=True)
     return found
 
@@ -139,8 +140,15 @@ def _sentencepiece_digest(folder: Path) -> str:
     return pieces.digest(pieces.load((folder / "model").read_bytes()))
 
 
-# data.subwords -> functions that learn and store subwords, make the codecs of source and target, and return a digest
-KINDS: dict[str, tuple[Callable[..., None], Callable[[Path, Corpus], tuple[Codec, Codec]], Callable[[Path], str]]] = {
-    "sentencepiece": (_learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
-    "moses_bpe": (_learn_moses_bpe, _load_moses_bpe, moses.digest),
+class Kind(NamedTuple):
+    """How subwords of a kind are learnt and stored in a folder, read from it as codecs, and told apart by a digest."""
+
+    learn: Callable[..., None]
+    load: Callable[[Path, Corpus], tuple[Codec, Codec]]
+    digest: Callable[[Path], str]
+
+
+KINDS = {
+    "sentencepiece": Kind(_learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
+    "moses_bpe": Kind(_learn_moses_bpe, _load_moses_bpe, moses.digest),
 }

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, pieces
 from rmsexp.data.cache import cached, key, storing
-from rmsexp.data.parts import folder_of, processes, removed_on_error, stored
+from rmsexp.data.parts import parts_folder, processes, removed_on_error, stored
 from rmsexp.data.text import SPLITS, PlainText
 
 KINDS = ("bytes", "sentencepiece")
@@ -126,7 +126,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         tokeniser = Bytes()
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
     folder = root / "tokens" / key(__file__, key(pieces.__file__), text.digest, vocabulary)
-    work = folder_of(folder)
+    work = parts_folder(folder)
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}

@@ -21,7 +21,7 @@ from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
-from rmsexp.data.parts import folder_of, processes, stored
+from rmsexp.data.parts import parts_folder, processes, stored
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint, learnt_digest
 
@@ -107,7 +107,7 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
         subwords = learnt_digest(corpus, options, cache)  # other packages may learn others from the same text
         text = key(__file__, fingerprint(corpus, options), subwords)
         folder = cache / "translation" / key(__file__, text, options.max_length, options.overlong)
-        work = folder_of(folder)
+        work = parts_folder(folder)
 
         train, counts = cached(
             folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report

@@ -14,7 +14,7 @@ import torch
 from rmsexp import tasks
 from rmsexp.compare.records.comparable import FEWEST_ROUNDS
 from rmsexp.compare.records.ratios import Interval, paired_ratio
-from rmsexp.config import Job, digest, targets
+from rmsexp.config import Job, digest
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import TimingConfig
@@ -123,7 +123,7 @@ def workload(job: Job) -> str:
     Timings of one version of the package's code (:func:`rmsexp.train.provenance.code`) with the same workload may be
     pooled.
     """
-    own = provenance.own_modules(targets(job.resolved))
+    own = provenance.own_modules(job.resolved)
     return hashlib.sha256(f"{digest(job.resolved)} {own}".encode()).hexdigest()[:16]
 
 

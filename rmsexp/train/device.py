@@ -28,7 +28,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if name == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not cfg.deterministic
-        torch.backends.cudnn.allow_tf32 = False  # precision=float32 shall mean it, for convolutions as for matrices
+        torch.backends.cudnn.allow_tf32 = False  # no TF32: float32 as in matrix products
         # Only warn: PyTorch lists max_pool2d's backward as nondeterministic, also for windows that do not overlap.
         torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

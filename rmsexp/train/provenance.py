@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from rmsexp import machine, process, record
+from rmsexp.schema import flatten
 from rmsexp.train import memory
 from rmsexp.train.clock import now
 
@@ -69,12 +70,13 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def own_modules(targets: Iterable[object]) -> str:
-    """Return a digest of the sources of the user's own modules that these paths of classes name, or "".
+def own_modules(resolved: Mapping[str, Any]) -> str:
+    """Return a digest of the sources of the user's own modules whose classes a config names, or "".
 
-    The modules of this package are left out. ``targets``: paths such as "my_norm.MyNorm".
+    The modules of this package are left out.
     """
-    modules = {str(target).rpartition(".")[0] for target in targets}
+    classes = [str(value) for key, value in flatten(resolved).items() if key.endswith("_target_")]
+    modules = {name.rpartition(".")[0] for name in classes}  # of "my_norm.MyNorm", "my_norm"
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     own = {name: Path(file) for name, file in files.items() if file and not Path(file).is_relative_to(PACKAGE)}
     digest = hashlib.sha256()

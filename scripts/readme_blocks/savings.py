@@ -95,15 +95,17 @@ def _paper(task: str, norm: str) -> str:
 
 
 def readme(evidence: Evidence) -> str:
-    """The time that RMSNorm saves, eager and, if known, fused: the first group."""
+    """A table of the time that RMSNorm saves with eager and, if they were timed, fused norms: the first group."""
     group = groups(evidence)[0]
     fused_group = _fused_group(evidence, group)
+    fused_records = fused_group.records if fused_group else {}
+    fused = {task: _saving(_fused_ratio(record)) for task, record in fused_records.items()}
     rows = [
         {
             "task": f"`{task}`",
             "RMSNorm saves": _saving(ratio(record, "rms")),
             "in the paper": _paper(task, "rms"),
-            **({FUSED: _fused_saving(fused_group, task)} if fused_group else {}),
+            **({FUSED: fused.get(task, formats.NO_VALUE)} if fused else {}),
         }
         for task, record in group.records.items()
     ]
@@ -119,17 +121,13 @@ def readme(evidence: Evidence) -> str:
 
 
 def _fused_group(evidence: Evidence, group: Group) -> Group | None:
-    """Return the group of fused norms with the clock of a group. The records of a task may be others.
+    """Return the group of fused norms that were timed on the machine and with the threads of a group.
 
-    A group has the records that are best for the norms that it is about.
+    Its records may be others: each group has the records in which its own norms were timed best.
     """
     clock = (group.place, group.machine, group.threads)
     found = groups(evidence, needed=RMS_FUSED_AND_EAGER[0])
     return next((other for other in found if (other.place, other.machine, other.threads) == clock), None)
-
-
-def _fused_saving(fused_group: Group, task: str) -> str:
-    return _saving(_fused_ratio(fused_group.records[task]) if task in fused_group.records else None)
 
 
 def _differences(group: Group, fused_group: Group) -> list[str]:

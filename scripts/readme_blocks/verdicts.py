@@ -54,9 +54,9 @@ def _outcomes(decided: list[State]) -> str:
 
 
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
-    """Return the remarks on decided campaigns, and which others there are, in a sentence each.
+    """Return remarks on the decided campaigns, and which campaigns are not decided, one sentence each.
 
-    With ``brief``, the others are named only; otherwise it is said which have begun, and what is left.
+    With ``brief``, undecided campaigns are only named; otherwise it is said which have begun and what is left.
     """
     if not evidence.campaigns:
         return [NONE]

@@ -200,9 +200,9 @@ def test_the_digest_of_own_modules_follows_their_sources(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, path.stem, raising=False)
     importlib.import_module(path.stem)
-    targets = ["rmsexp.norms.RMS", f"{path.stem}.Own"]
-    before = provenance.own_modules(targets)
-    assert provenance.own_modules(reversed(targets)) == before
+    built_in, own = {"_target_": "rmsexp.norms.RMS"}, {"_target_": f"{path.stem}.Own"}
+    before = provenance.own_modules({"task": built_in, "norm": own})
+    assert provenance.own_modules({"norm": own, "other": built_in}) == before
     path.write_text("class Own: faster = True")
-    assert provenance.own_modules(targets) != before
-    assert provenance.own_modules(targets[:1]) == provenance.own_modules([None]) == ""
+    assert provenance.own_modules({"task": built_in, "norm": own}) != before
+    assert provenance.own_modules({"norm": built_in}) == provenance.own_modules({"_target_": None}) == ""

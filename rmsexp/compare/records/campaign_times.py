@@ -48,10 +48,13 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     impls, machines = set(runs["impl"]), set(runs["machine"])
     options = {option for setting in runs["setting"] for option in setting.split("+")}
 
+    def has_other_options(choice: Comparison) -> bool:
+        return not set(choice.rows["setting"].iloc[0].split("+")) <= options
+
     def preference(choice: Comparison) -> tuple[object, ...]:
         first, (*quality, started) = choice.rows.iloc[0], comparable.rank(choice.pooled)
-        same_options = set(first["setting"].split("+")) <= options
-        return same_options, first["impl"] in impls, first["machine"] in machines, *quality, len(choice.rows), started
+        of_runs = not has_other_options(choice), first["impl"] in impls, first["machine"] in machines
+        return *of_runs, *quality, len(choice.rows), started
 
     best = max(choices, key=preference)
     ratios = dict(zip(best.rows["series"].map(names.without_impl), best.rows["ratio"], strict=True))
@@ -60,7 +63,7 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
     remarks = [] if first["machine"] in machines else ["not the machine of the runs"]
-    remarks += [] if set(first["setting"].split("+")) <= options else ["not the setting of the runs"]
+    remarks += ["not the setting of the runs"] if has_other_options(best) else []
     is_clear = (best.rows["time_state"] == "clear").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]

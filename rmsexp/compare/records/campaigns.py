@@ -188,7 +188,7 @@ class Campaign(CampaignFile):
             lines.append("its final runs were made with uncommitted changes")
         for norm in self.norms:
             if len({own for _, result in of_stage(results, "final", norm) for own in result.own}) > 1:
-                lines.append(f"the module of {norm} changed between its final runs")
+                lines.append(f"the Python module of {norm} changed between its final runs")
         data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
         if len(data) > 1:
             listed = ", ".join(sorted(digest[:SHORT] for digest in data))

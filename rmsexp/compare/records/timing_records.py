@@ -114,7 +114,6 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
     sessions = [process["session"] for process in processes]
     session = sessions[0]
     machine_id, processor = of_session(session)
-    known = session.get("machine")
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
         "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
@@ -123,7 +122,7 @@ def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
         "device": session["device"],
         "machine": machine_id,
         "processor": processor,
-        "speed": {"id": machine_id, **(median_probe(sessions) or {})} if known else {},
+        "speed": {"id": machine_id, **(median_probe(sessions) or {})} if session.get("machine") else {},
         "threads": session["threads"],
         "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],

@@ -31,11 +31,11 @@ def compared(records: Records) -> list[Quantity]:
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
 
-    Norms of which an option other than p was changed are left out, and so are runs with unknown p. Of runs with eager
-    and with fused norms, those are taken that are more, or else the eager ones. Columns: ``IDENTITY``, of which
-    ``series`` is without the implementation and p is a fraction; the name of each quantity that is :func:`compared`,
-    which is its unscaled value at the common step or, if the runs get one, their score, and NaN for runs that diverged
-    or failed; and ``TIME``, of which the seconds are the median over the run.
+    Norms of which an option other than p was changed are left out, and so are runs with unknown p. If there are runs
+    with eager and with fused norms, the table has those that are more, or with equal numbers the eager ones. Columns:
+    ``IDENTITY``, of which ``series`` is without the implementation and p is a fraction; the name of each quantity that
+    is :func:`compared`, which is its unscaled value at the common step or, if the runs get one, their score, and NaN
+    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run.
     """
     records = records.select(task, setting)
     changed = {"series": records.runs["series"].map(names.without_impl), "impl": records.runs["impl"].fillna("unknown")}
@@ -78,11 +78,12 @@ def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
-    for (_, series, impl), runs in table.groupby(["p", "series", "impl"]):
+    impl = "" if set(table["impl"]) <= {EAGER} else f" ({table['impl'].iloc[0]})"
+    for (_, series), runs in table.groupby(["p", "series"]):
         seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
         rows.append(
             {
-                "norm": f"{names.label(names.norm_of(str(series)))}{'' if impl == EAGER else f' ({impl})'}",
+                "norm": f"{names.label(names.norm_of(str(series)))}{impl}",
                 "p": f"{runs['p'].iloc[0] * 100:.4g} %",
                 "seeds": str(len(runs)),
                 "diverged or failed": str(int(runs["status"].isin(statistics.LOST).sum())),

@@ -218,7 +218,7 @@ def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> No
     run = json.loads(path.read_text())
     run["sessions"][0][record.OWN_CODE] = "0123"
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results(tmp_path)) == ["the module of rms changed between its final runs"]
+    assert campaign.remarks(campaign.results(tmp_path)) == ["the Python module of rms changed between its final runs"]
 
 
 def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
