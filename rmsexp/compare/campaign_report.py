@@ -65,6 +65,7 @@ def write(
         images={title: folder / f"{FILES[title]}.png" for title in figures},
         captions=captions,
         notes=_notes(states, table, times, tuning),
+        settings={state.campaign.root / PurePosixPath(job.setting) for state in states for job in state.campaign.jobs},
     )
 
 

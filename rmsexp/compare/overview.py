@@ -44,7 +44,8 @@ def write(
     saved = {impl: savings_by_task.rows(timings, impl) for impl in SAVINGS}
     savings = _draw_savings(saved, folder)
     numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
-    first = answer.answer(reports, numbers, saved["eager"])
+    others = [report for report in reports if campaigns is None or report.path not in campaigns.settings]
+    first = answer.answer(others, numbers, saved["eager"])
     paper = _draw_paper_curves(reports, folder)
     latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
     texts = {

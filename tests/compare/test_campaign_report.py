@@ -53,6 +53,16 @@ def test_verdicts_come_first(reported: Path) -> None:
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 
 
+def test_the_first_view_has_campaigns_and_the_settings_of_other_runs(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    for series in ("ln+impl=fused", "rms+impl=fused"):
+        write_run(tmp_path, series, setting="medium")
+    report.run(tmp_path, None, None)
+    first = (tmp_path / "report/report.md").read_text().split("## Verdicts")[0]
+    rows = [line.split(" | ")[1] for line in first.splitlines() if line.startswith("| cifar10")]
+    assert [row.split(",")[0] for row in rows] == ["campaign quality_cifar10", "medium"]
+
+
 def test_tables_as_csv(reported: Path) -> None:
     verdicts, rates = (pd.read_csv(reported / f"report/{name}.csv") for name in ("verdicts", "rates"))
     assert len(verdicts) == 7

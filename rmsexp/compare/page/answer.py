@@ -43,7 +43,7 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.
     """Return the first view.
 
     Args:
-        reports: the reports of the settings.
+        reports: the reports of the settings that are not those of campaigns.
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.compare.plots.savings_by_task.rows`).
     """
@@ -83,9 +83,9 @@ def _outcome(row: dict[Any, Any]) -> str:
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the row of a setting that has both norms, in a list; an empty list for others."""
+    """Return a row for each implementation of which a setting has both norms."""
     tests = report.tests
-    found = tests[tests["series"] == NORM].to_dict("records") if len(tests) else []
+    found = tests[tests["series"].map(names.without_impl) == NORM].to_dict("records") if len(tests) else []
     data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"
     rows = []
     for row in found:
@@ -96,7 +96,8 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
-        what = {"task": report.task, "runs": f"{report.setting}, {data}"}
+        norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
+        what = {"task": report.task, "runs": f"{report.setting}, {data}{norms}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
         rows.append(
             what | {QUALITY: quality, TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE}

@@ -44,6 +44,11 @@ class SettingReport:
     tests: pd.DataFrame = field(default_factory=pd.DataFrame)
     summary: pd.DataFrame = field(default_factory=pd.DataFrame)
 
+    @property
+    def path(self) -> Path:
+        """The folder of the setting."""
+        return Path(self.root, self.task, self.setting)
+
 
 @dataclass(frozen=True)
 class CampaignReport:
@@ -59,6 +64,7 @@ class CampaignReport:
         images: paths of PNG files of the figures, by title.
         captions: the captions of the figures, by title.
         notes: remarks, as lines of text.
+        settings: the folders of the settings of their runs.
     """
 
     questions: list[str]
@@ -70,3 +76,4 @@ class CampaignReport:
     images: dict[str, Path]
     captions: dict[str, str]
     notes: list[str]
+    settings: set[Path]

@@ -23,9 +23,10 @@ BARS = f"; bars: {statistics.CONFIDENCE:.0%} t-interval of the mean, from three 
 def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
     """Return a figure with a panel per quantity and one with the seconds per 1k steps, all against p.
 
-    Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
-    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals.
-    The caption has the numbers of seeds. ``table``: the :func:`rmsexp.compare.tables.p_sweep.table` of ``records``.
+    Each point is a run. Times that are not clear, or of another clock than most, are hollow points and excluded from
+    means. A line joins the means of pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on,
+    means have 95 % t-intervals. The caption has the numbers of seeds. ``table``: the
+    :func:`rmsexp.compare.tables.p_sweep.table` of ``records``.
     """
     shown = compared(records)
     qualities = pd.DataFrame({quantity.name: table[quantity.name] * quantity.factor for quantity in shown})

@@ -3,8 +3,9 @@
 A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
 were changed. In each panel, a series has a line per seed, a line of the mean over seeds and, from three seeds on, a
 band: the 95 % t-interval of the mean. The mean leaves out runs that diverged or failed and, against time, runs whose
-time is not clear, and it ends where fewer than half of the others go on, so a legend counts the seeds of each panel
-(:func:`seeds`). A spike does not set the range of the axis (:mod:`rmsexp.compare.plots.ranges`).
+time is not clear or of another clock than most (:func:`rmsexp.compare.records.speed.states_on_one_clock`). It ends
+where fewer than half of the others go on, so a legend counts the seeds of each panel (:func:`seeds`). A spike does not
+set the range of the axis (:mod:`rmsexp.compare.plots.ranges`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Limits(NamedTuple):
 class Seed(NamedTuple):
     """The thinned curve of one run, whose seed is ``number``.
 
-    ``time_excluded``: whether x is time, and the time of the run is not clear.
+    ``time_excluded``: whether x is time, and the time of the run is not clear or of another clock than most.
     """
 
     number: int
@@ -63,7 +64,7 @@ class Curve(NamedTuple):
             are NaN below three seeds and for curves of the paper.
         averaged: the number of seeds in the mean, at most; 0 for a curve of the paper.
         at_end: the number of seeds in the mean where it ends.
-        time_excluded: whether x is time, and the mean includes runs whose time is not clear, for lack of others.
+        time_excluded: whether x is time, and the mean includes runs whose time is excluded, for lack of others.
         from_paper: whether ``mean`` is a curve of the paper.
     """
 
@@ -232,6 +233,7 @@ def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits
     ``points``: the points of each run by its folder; other runs are left out. ``timed``: whether x is time.
     """
     runs = runs[runs["folder"].isin(list(points))]
+    runs = runs.assign(time_state=speed.states_on_one_clock(runs))
     time_excluded = (runs["time_state"] != "clear") & timed
     result = []
     for series in names.in_order(runs["series"]):

@@ -217,7 +217,8 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
         if len(mean):
             x = mean["x"] * timed.seconds[norm] / divisor
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
-            marks.append(Marks(norm, names.label(norm), "line", x.tolist(), mean["mean"].tolist(), *band))
+            label = " ".join([names.label(norm), *(f"({left})" for left in _left_out(state, norm))])
+            marks.append(Marks(norm, label, "line", x.tolist(), mean["mean"].tolist(), *band))
     y_range = padded([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
     title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP_Y))
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
@@ -234,6 +235,12 @@ def _interim(state: State, records: Records, norm: str) -> pd.DataFrame:
         return pd.DataFrame(columns=["x", "mean", "low", "high"])
     mean = curves.mean_curve(list(points.values()))
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in ("mean", "low", "high")})
+
+
+def _left_out(state: State, norm: str) -> list[str]:
+    """Return how many of the final seeds that ended are in the mean if it leaves some out, such as "7 of 8 seeds"."""
+    statuses = [result.status for _, result in state.jobs("final", norm) if result.ended]
+    return formats.of_seeds(statuses.count("finished"), len(statuses))
 
 
 def _folder(state: State, job: Job) -> str:

@@ -7,7 +7,7 @@ import textwrap
 import pandas as pd
 
 from rmsexp import config
-from rmsexp.compare.records import names, quantities, statistics
+from rmsexp.compare.records import names, quantities, speed, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.rules import score
 
@@ -26,6 +26,7 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     runs, step = records.runs, statistics.common_step(records)
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
+    timed = runs.assign(time_state=speed.states_on_one_clock(runs))
     lines = [
         _data(runs),
         _machine(runs),
@@ -42,8 +43,8 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
         ),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
-            "time excluded from savings (dashed)",
-            runs[times & (runs["time_state"] != "clear")],
+            "time excluded from savings and means (dashed)",
+            timed[times & (timed["time_state"] != "clear")],
             "{time_state}",
         ),
         _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
@@ -62,7 +63,8 @@ def brief(records: Records) -> list[str]:
 def warnings(records: Records) -> list[str]:
     """Return a few words for each reason for caution; the notes have the details."""
     runs = records.runs
-    states = runs["time_state"][runs["time_state"] != "clear"].value_counts().sort_index()
+    states = speed.states_on_one_clock(runs)
+    states = states[states != "clear"].value_counts().sort_index()
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
     short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
     columns = ("impl", "device", "threads", "precision", "torch", "dataset")

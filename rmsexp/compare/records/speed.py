@@ -99,6 +99,25 @@ def impl_of(runs: pd.DataFrame) -> str:
     return next(iter(runs["impl"].dropna()), "unknown")
 
 
+def states_on_one_clock(runs: pd.DataFrame) -> pd.Series:
+    """Return the time state of each run of a setting; for a clear run of another clock, how its clock differs.
+
+    Times of separate runs are averaged only if they have one clock: the ``CLOCK`` with clear runs of the most series,
+    and of those the one with the most clear runs. A clear run of another clock gets, for example, the state
+    "different machine, code".
+    """
+    states = runs["time_state"].astype(object)
+    clear = runs[states == "clear"]
+    clocks = clear[list(CLOCK)].astype(str).agg(tuple, axis=1) if len(clear) else pd.Series(dtype=object)
+    if clocks.nunique() > 1:
+        counts = clear["series"].groupby(clocks).agg(["nunique", "size"])
+        main = max(counts.index, key=lambda clock: (*counts.loc[[clock]].iloc[0], clock))
+        for run, clock in clocks[clocks != main].items():
+            differ = [name for name, own, usual in zip(CLOCK.values(), clock, main, strict=True) if own != usual]
+            states[run] = f"different {', '.join(differ)}"
+    return states
+
+
 def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
     """Return the fraction of LN's time per step that a series saves, with a note; NaN if it cannot be computed.
 

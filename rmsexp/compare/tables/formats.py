@@ -40,10 +40,20 @@ def quality(value: float, metric: str, interval: float = math.nan, remarks: Sequ
     return f"{text} {unit}".rstrip()
 
 
-def two_decimals(value: float, metric: str) -> str:
-    """Return a metric with two decimals and its unit, such as "9.51 %", or ``NO_VALUE`` for NaN."""
+def two_decimals(value: float, metric: str, remarks: Sequence[str] = ()) -> str:
+    """Return a metric with two decimals and its unit, and remarks in parentheses, or ``NO_VALUE`` for NaN.
+
+    Example: "9.51 % (2 of 3 seeds)".
+    """
     factor, unit = scale_and_unit(metric)
-    return NO_VALUE if math.isnan(value) else f"{value * factor:.2f} {unit}".rstrip()
+    if math.isnan(value):
+        return NO_VALUE
+    return " ".join(filter(None, [f"{value * factor:.2f}", unit, f"({', '.join(remarks)})" if remarks else ""]))
+
+
+def of_seeds(averaged: int, seeds: int) -> list[str]:
+    """Return the remark on a mean that leaves seeds out, such as "2 of 3 seeds", in a list; else an empty list."""
+    return [f"{averaged} of {seeds} seeds"] if averaged < seeds else []
 
 
 def signed(value: float, metric: str) -> str:

@@ -49,6 +49,7 @@ class Value(NamedTuple):
         number: their number.
         saving, low, high: the fraction of LayerNorm's time that is saved, and its interval; NaN for other quantities.
         remark: what stands in the cell in place of NaN.
+        left_out: what stands behind a mean that leaves seeds out, in a list.
     """
 
     mean: float = math.nan
@@ -58,6 +59,7 @@ class Value(NamedTuple):
     low: float = math.nan
     high: float = math.nan
     remark: str = formats.NO_VALUE
+    left_out: Sequence[str] = ()
 
 
 def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
@@ -126,7 +128,8 @@ def _metric(found: Found, series: str, column: Column) -> Value:
     values = of_all.reindex(runs["folder"])
     mean, sd, _ = statistics.estimate(values.to_numpy(float))
     remark = "diverged" if (runs["status"] == "diverged").any() else formats.NO_VALUE
-    return Value(mean, sd, int(values.notna().sum()), remark=remark)
+    number = int(values.notna().sum())
+    return Value(mean, sd, number, remark=remark, left_out=formats.of_seeds(number, len(runs)))
 
 
 def _time(found: Found, series: str, column: Column) -> Value:
@@ -170,7 +173,7 @@ def _number(item: Item, group: Group, norm: str, metric: str, data: str) -> dict
 
 
 def _text(found: Value, column: Column, norm: str) -> str:
-    """Return a cell, such as "22.6", "22.6 ± 0.3" or "501 ± 11.8 (24.7 %)"."""
+    """Return a cell, such as "22.6", "22.6 ± 0.3 (2 of 3 seeds)" or "501 ± 11.8 (24.7 %)"."""
     if math.isnan(found.mean):
         return found.remark
     if column.quantity == TIME:
@@ -180,7 +183,8 @@ def _text(found: Value, column: Column, norm: str) -> str:
         return f"{found.mean:.4g}{spread}{saved}"
     factor = names.scale_and_unit(column.metric)[0]
     spread = "" if math.isnan(found.sd) else f" ± {found.sd * factor:.{column.decimals}f}"
-    return f"{found.mean * factor:.{column.decimals}f}{spread}"
+    left_out = "".join(f" ({remark})" for remark in found.left_out)
+    return f"{found.mean * factor:.{column.decimals}f}{spread}{left_out}"
 
 
 def sources(scale: str, parts: Sequence[Part]) -> list[str]:

@@ -35,7 +35,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     with eager and with fused norms, the table has those that are more, or with equal numbers the eager ones. Columns:
     ``IDENTITY``, of which ``series`` is without the implementation and p is a fraction; the name of each quantity that
     is :func:`compared`, which is its unscaled value at the common step or, if the runs get one, their score, and NaN
-    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run.
+    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run, and the state is
+    that of :func:`rmsexp.compare.records.speed.states_on_one_clock`.
     """
     records = records.select(task, setting)
     changed = {"series": records.runs["series"].map(names.without_impl), "impl": records.runs["impl"].fillna("unknown")}
@@ -43,6 +44,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     runs = plain[[_differs_in_p_alone(series) for series in plain["series"]]]
     counts = runs["impl"].value_counts()
     runs = runs[runs["impl"] == min(counts.index, key=lambda impl: (-counts[impl], impl), default=None)]
+    runs = runs.assign(time_state=speed.states_on_one_clock(runs))
     table = runs[["folder", "series", "impl", "seed", "time_state", "status"]].set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
     step = statistics.common_step(records)
@@ -73,8 +75,8 @@ def _p(folder: Path, series: str) -> float:
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """Return one row per p and norm as text: means over seeds, with 95 % t-intervals from three seeds on.
 
-    Quality is of the runs that neither diverged nor failed, times are of those that are clear. A mean that leaves runs
-    out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
+    Quality is of the runs that neither diverged nor failed, times are of those that are clear and of one clock. A mean
+    that leaves runs out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
@@ -97,5 +99,4 @@ def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
 def _mean(values: pd.Series) -> str:
     """Return the mean, half of its 95 % t-interval and the number of seeds if some have no value."""
     mean, _, interval = statistics.estimate(values.to_numpy(float))
-    left_out = [f"{values.count()} of {len(values)} seeds"] if values.hasnans else []
-    return formats.quality(mean, "", interval, left_out)
+    return formats.quality(mean, "", interval, formats.of_seeds(int(values.count()), len(values)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from rmsexp.compare import paper
@@ -11,7 +13,8 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats
 
 PAPER = "paper, its own setting"
-COLUMNS = ["series", "final", "best", "paper", "final_difference", "best_difference"]
+MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
+COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -20,7 +23,8 @@ def table(records: Records) -> pd.DataFrame:
     Columns ``COLUMNS``, then ``table``, ``framework``, ``data``, ``note`` of the paper's number. Metrics that are shown
     in percent are fractions.
     ``final``, ``best``: our means over seeds at the common step and at the best evaluation on the selection split; NaN
-    if all runs diverged or failed. ``paper``: the paper's number. Differences are ours minus the paper's; they are NaN
+    if all runs diverged or failed. ``…_n``: the number of runs in the mean, which neither diverged nor failed, of
+    ``seeds`` runs. ``paper``: the paper's number. Differences are ours minus the paper's; they are NaN
     if the data are not the same.
     """
     target = statistics.target(records)
@@ -28,7 +32,7 @@ def table(records: Records) -> pd.DataFrame:
     split = matching.split_of(published, target.split)
     evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
-    rows = pd.concat(parts) if parts else pd.DataFrame(columns=["series", "final", "best", *published.columns])
+    rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
     same = matching.is_same_data(rows, records.runs["dataset"].dropna().unique())
     for name in ("final", "best"):
         rows[f"{name}_difference"] = (rows[name] - rows["paper"]).where(same)
@@ -38,7 +42,7 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _means(records: Records, split: str) -> pd.DataFrame:
-    """Return the means over seeds on a split: columns ``series``, ``norm``, ``final``, ``best``.
+    """Return the means over seeds on a split: columns ``MEANS`` and ``norm``.
 
     ``norm``: the series without its implementation, as the paper's numbers name it.
     """
@@ -47,7 +51,11 @@ def _means(records: Records, split: str) -> pd.DataFrame:
         "final": statistics.final_metric(records, step, split),
         "best": statistics.best_metric(records, step, split),
     }
-    means = runs.assign(**values).groupby("series", as_index=False)[["final", "best"]].mean()
+    by_series = runs.assign(**values).groupby("series")
+    parts = {"seeds": by_series.size()}
+    for name in values:
+        parts |= {name: by_series[name].mean(), f"{name}_n": by_series[name].count()}
+    means = pd.DataFrame(parts).reset_index()
     return means.assign(norm=means["series"].map(names.without_impl).str.lower())
 
 
@@ -59,9 +67,9 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         {
             "norm": names.label(row["series"]),
             PAPER: formats.two_decimals(row["paper"], target.metric),
-            last: formats.two_decimals(row["final"], target.metric),
+            last: _mean(row, "final", target.metric),
             f"{last} minus paper{points}": formats.difference(row["final_difference"], target.metric, "+.2f"),
-            f"best on {target.selection}": formats.two_decimals(row["best"], target.metric),
+            f"best on {target.selection}": _mean(row, "best", target.metric),
             f"best minus paper{points}": formats.difference(row["best_difference"], target.metric, "+.2f"),
             "source": "; ".join(filter(None, (row["table"], row["framework"], row["data"]))),
         }
@@ -70,3 +78,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     cells = pd.DataFrame(rows)
     differences = [name for name in cells if "minus paper" in str(name)]
     return cells.drop(columns=differences) if table["final_difference"].isna().all() else cells
+
+
+def _mean(row: dict[Any, Any], name: str, metric: str) -> str:
+    return formats.two_decimals(row[name], metric, formats.of_seeds(row[f"{name}_n"], row["seeds"]))

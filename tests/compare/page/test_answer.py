@@ -70,6 +70,15 @@ def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> N
     assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
 
 
+def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
+    for series in ("ln", "rms", "ln+impl=fused", "rms+impl=fused"):
+        write_run(tmp_path, series)
+    found = report(tmp_path)
+    found = replace(found, tests=seed_tests.table(found.records))
+    table = answer.answer([found], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table
+    assert table["runs"].tolist() == ["demo, built-in data", "demo, built-in data, impl=fused"]
+
+
 def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
     not_worse = EQUAL | {"claim": "RMSNorm is not worse than LayerNorm", "test": "noninferiority"}
     Campaign(claims=(EQUAL, BETTER, not_worse)).write(tmp_path)

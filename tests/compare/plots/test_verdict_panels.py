@@ -102,6 +102,17 @@ def test_quality_at_equal_time(root: Path, states: list[campaigns.State]) -> Non
     assert all(len(entry.low) == len(entry.x) == 20 for entry in panel.marks)
 
 
+def test_quality_at_equal_time_counts_the_seeds_that_diverged(tmp_path: Path) -> None:
+    Campaign(diverged={("none", 1)}).write(tmp_path)
+    write_timing(tmp_path, "cifar10")
+    (state,), records = campaigns.states(tmp_path, []), load(tmp_path)
+    found = campaign_times.timed(state, records, timing_records.load(tmp_path))
+    assert found is not None
+    (panel,) = verdict_panels.equal_time([state], records, {str(state.campaign.path): found})
+    seeds = len(state.jobs("final", "none"))
+    assert {entry.label for entry in panel.marks} == {"LayerNorm", "RMSNorm", f"no norm ({seeds - 1} of {seeds} seeds)"}
+
+
 @pytest.mark.parametrize(
     ("changes", "found"),
     [({}, True), ({"scale": "paper"}, False), ({"kind": "layers"}, False), ({"series": []}, False)],

@@ -9,6 +9,7 @@ import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
+from rmsexp.compare import load
 from rmsexp.compare.records import speed
 from rmsexp.compare.tables import summary as summary_table
 
@@ -70,6 +71,31 @@ def test_savings_need_a_reference_of_the_same_machine_threads_and_code(tmp_path:
     if ln:
         write_run(tmp_path, "ln", sessions=[ln])
     assert summary(tmp_path).loc["rms", "saving_note"] == reason
+
+
+def test_times_are_averaged_over_the_clock_of_most_series(tmp_path: Path) -> None:
+    sessions = {
+        "a": CLEAR,
+        "b": CLEAR | {"device": "B", "code": "other"},
+        "waiting": CLEAR | {"contention": {"state": "contended"}},
+    }
+    for series, seed, clock in (
+        ("ln", 0, "a"),
+        ("ln", 1, "b"),
+        ("ln", 2, "b"),
+        ("rms", 0, "a"),
+        ("bn", 0, "waiting"),
+    ):
+        write_run(tmp_path, series, seed, sessions=[sessions[clock]])
+    runs = load(tmp_path).runs
+    states = speed.states_on_one_clock(runs).groupby([runs["series"], runs["seed"]]).first()
+    assert states.to_dict() == {
+        ("bn", 0): "contended",
+        ("ln", 0): "clear",
+        ("ln", 1): "different machine, code",
+        ("ln", 2): "different machine, code",
+        ("rms", 0): "clear",
+    }
 
 
 def test_a_time_says_what_differs_from_the_times_of_other_series(tmp_path: Path) -> None:

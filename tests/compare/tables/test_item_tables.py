@@ -71,6 +71,12 @@ def test_numbers_have_what_the_text_leaves_out(tmp_path: Path) -> None:
     assert (error["number"], error["here_sd"] > 0, math.isnan(error["saving"])) == (2, True, True)
 
 
+def test_a_mean_says_how_many_seeds_it_leaves_out(tmp_path: Path) -> None:
+    for seed, status in enumerate(["finished", "diverged", "finished"]):
+        write_run(tmp_path, "rms", seed, status=status)
+    assert cells(item_tables.sheet(ITEM, [part(tmp_path)]), "RMSNorm")[0].endswith(" (2 of 3 seeds)")
+
+
 def test_notes_name_what_is_behind_the_values(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     write_run(tmp_path, "ln", 1)

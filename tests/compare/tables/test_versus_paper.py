@@ -29,6 +29,15 @@ def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
     assert text["last minus paper (points)"] == "+1.51"
 
 
+def test_a_mean_says_how_many_seeds_it_leaves_out(tmp_path: Path) -> None:
+    for seed, status in enumerate(["finished", "diverged", "finished"]):
+        write_errors(tmp_path, "ln", seed, [0.9, 0.10, 0.12], dataset=CIFAR10, status=status)
+    table = versus_paper.table(setting(tmp_path))
+    assert table[["seeds", "final_n", "best_n"]].to_numpy().tolist() == [[3, 2, 2]]
+    text = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
+    assert (text["last"], text["best on test"]) == ("12.00 % (2 of 3 seeds)", "10.00 % (2 of 3 seeds)")
+
+
 def test_numbers_on_other_data_are_shown_without_differences(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.11])  # on built-in data
     table = versus_paper.table(setting(tmp_path))
