@@ -83,7 +83,9 @@ def _outcome(row: dict[Any, Any]) -> str:
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row for each implementation of which a setting has both norms."""
+    """Return a row for each implementation of which a setting has both norms; none for runs that were for tuning."""
+    if report.records.runs["evaluation"].eq("validation").any():
+        return []
     tests = report.tests
     found = tests[tests["series"].map(names.without_impl) == NORM].to_dict("records") if len(tests) else []
     data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"

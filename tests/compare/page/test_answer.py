@@ -77,6 +77,8 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
     found = replace(found, tests=seed_tests.table(found.records))
     table = answer.answer([found], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table
     assert table["runs"].tolist() == ["demo, built-in data", "demo, built-in data, impl=fused"]
+    tuning = replace(found, records=replace(found.records, runs=found.records.runs.assign(evaluation="validation")))
+    assert answer.answer([tuning], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table.empty
 
 
 def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
