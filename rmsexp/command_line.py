@@ -187,7 +187,7 @@ def command(module: str, *words: str) -> str:
 
 def path_word(key: str, path: str | Path) -> str:
     """Return the word ``key=path``, with quotes if Hydra would not take all characters of the path as they are."""
-    if re.fullmatch(r"[\w./~-]+", str(path)):
+    if re.fullmatch(r"[\w./~-]+", str(path), re.ASCII):
         return f"{key}={path}"
     quoted = str(path).replace("'", r"\'")
     return f"{key}='{quoted}'"

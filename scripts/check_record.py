@@ -21,7 +21,6 @@ import torch
 from rmsexp import atomic
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
-from rmsexp.record import FEWEST_PROBES
 from rmsexp.train import provenance, quiet
 from rmsexp.train.contention import Contention
 from rmsexp.train.probe import probe
@@ -53,20 +52,16 @@ class Check:
         """
         self._contention = self._contention or Contention(self._device, processes=processes)
         with measuring(report):
-            self.probe(FEWEST_PROBES // 2)
+            self._contention.probe_at_an_edge()
             with self._contention.watch():
                 yield
-            self.probe(FEWEST_PROBES // 2)
+            self._contention.probe_at_an_edge()
 
-    def probe(self, number: int = 1) -> None:
-        """Take probes inside :meth:`measuring` (rmsexp/train/probe.py).
-
-        One before them does not count, because a core that wakes up is slow at first.
-        """
+    def probe(self) -> None:
+        """Take a probe inside :meth:`measuring` (rmsexp/train/probe.py), after one that does not count."""
         assert self._contention is not None
         probe().take()
-        for _ in range(number):
-            self._contention.probe()
+        self._contention.probe()
 
     def write(self, results: Mapping[str, Any], dirty: bool = False) -> Path | None:
         """Write the record to a new folder, report its path, and return the path; None without a folder of results.
@@ -106,15 +101,17 @@ class Parts:
     """
 
     def __init__(self, name: str, results: Path, planned: Sequence[Mapping[str, Any]]) -> None:
-        self._name, self._results, self._planned = name, results, planned
+        self._planned, self._check = planned, Check(name, results)
         self._lines = results.expanduser() / "checks" / f"{name}.jsonl"
         self._lines.parent.mkdir(parents=True, exist_ok=True)
         texts = self._lines.read_text().splitlines() if self._lines.exists() else []
         self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        here = {"code": provenance.code(), "machine": quiet.machine_id()}
-        expected = [{**part, **here} for part in planned[: len(texts)]]
-        if [{key: part.get(key) for key in (*planned[0], *here)} for part in self.done] != expected:
+        self._here = {"code": provenance.code(), "machine": quiet.machine_id()}
+        expected = [{**part, **self._here} for part in planned[: len(texts)]]
+        if [{key: part.get(key) for key in (*planned[0], *self._here)} for part in self.done] != expected:
             sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
+        if provenance.git()["dirty"]:
+            report("the code has uncommitted changes, and the record will say so")
 
     @property
     def left(self) -> range:
@@ -122,14 +119,20 @@ class Parts:
         return range(len(self.done), len(self._planned))
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """Keep what the next part has found, which includes ``code``, ``dirty`` and the id of the ``machine``."""
+        """Keep what the next part has found, which includes ``code``, ``dirty`` and the id of the ``machine``.
+
+        Raises: SystemExit, without keeping it, if code or machine are not those of the first part.
+        """
+        if differ := [name for name, value in self._here.items() if found[name] != value]:
+            kept = f"{self._lines} has the {len(self.done)} parts before it"
+            sys.exit(f"the {' and the '.join(differ)} changed during the check; {kept}, and goes on with what they had")
         self.done.append({**self._planned[len(self.done)], **found})
         with self._lines.open("a") as file:
             file.write(json.dumps(self.done[-1]) + "\n")
 
     def write(self, results: Mapping[str, Any]) -> None:
         """Write the record of the check, whose tree counts as changed if that of any part was; remove the lines."""
-        Check(self._name, self._results).write(results, any(part["dirty"] for part in self.done))
+        self._check.write(results, any(part["dirty"] for part in self.done))
         self._lines.unlink()
 
 

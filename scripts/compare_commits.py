@@ -6,8 +6,9 @@ BEFORE and AFTER are commits, which are checked out in temporary folders; after 
 of ``python -m rmsexp``. There are three contestants, each a process with its own model: BEFORE and AFTER with these
 overrides, and AFTER with norm.impl=fused. The first two are labelled "eager", the default of norm.impl. In each round,
 the contestants take the same block of steps, one after another in random order; the first step of a block does not
-count. Prints the median milliseconds per step (with 10 % and 90 % quantiles) and the speed-up over BEFORE, paired by
-round, with 95 % intervals. They are also written to a record (check_record.py).
+count. All use the CPU, unless an override names another device. Prints the median milliseconds per step (with 10 % and
+90 % quantiles) and the speed-up over BEFORE, paired by round, with 95 % intervals. They are also written to a record
+(check_record.py).
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 import check_record
 import numpy as np
+import torch
 
 from rmsexp import config
 from rmsexp.compare.records.ratios import paired_ratio
@@ -32,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 # Runs in both checkouts, so it uses only what older commits have, too. They may lack train.device and tasks.make.
 WORKER = """
 import sys, time
+import torch
 from importlib import import_module
 from rmsexp import config
 from rmsexp.train.step import Settings, Stepper
@@ -47,14 +50,17 @@ task.prepare(lambda text: None)
 model = task.build(job.norm)
 task.initialise(model)
 stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
 print("ready", flush=True)
 for line in sys.stdin:
     first, count = map(int, line.split())
     batches = [task.batches(step) for step in range(first, first + count + 1)]
     stepper.take(first, batches[0])
+    wait()
     start = time.perf_counter()
     for step, batch in enumerate(batches[1:], first + 1):
         stepper.take(step, batch)
+    wait()
     print((time.perf_counter() - start) / count, flush=True)
 """
 WARMUP_STEPS = 3
@@ -90,20 +96,33 @@ def main() -> None:
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
-    check = check_record.Check("compare_commits", arguments.results)
+    overrides = with_device([config.expand_home(word) for word in arguments.overrides])
+    job = config.job(overrides)
+    check = check_record.Check("compare_commits", arguments.results, device_of(job))
     with checkouts(arguments.before, arguments.after) as (before, after):
         variants = {
             "before, eager": (before, []),
             "after, eager": (after, []),
             "after, fused": (after, ["norm.impl=fused"]),
         }
-        contestants = [start(name, *variant, arguments.overrides) for name, variant in variants.items()]
+        contestants = [start(name, *variant, overrides) for name, variant in variants.items()]
         seconds = measure(contestants, arguments.rounds, arguments.steps, check)
     print_table(seconds, "before, eager")
-    job = config.job([config.expand_home(word) for word in arguments.overrides])
     commits = {name: git("rev-parse", getattr(arguments, name)) for name in ("before", "after")}
     identity = {"task": job.config.task, "setting": job.setting, "series": job.series, "threads": job.config.threads}
     check.write(commits | identity | {"steps_per_block": arguments.steps, "seconds": seconds})
+
+
+def with_device(overrides: list[str]) -> list[str]:
+    """Return the overrides, with ``device=cpu`` before them unless one of them names a device."""
+    named = any(word.lstrip("+").startswith("device=") for word in overrides)
+    return overrides if named else ["device=cpu", *overrides]
+
+
+def device_of(job: config.Job) -> torch.device:
+    """Return the device on which the contestants train; ``device=auto`` is CUDA where there is a GPU."""
+    is_cuda = job.config.device == "cuda" or (job.config.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if is_cuda else "cpu")
 
 
 def git(*words: str) -> str:
@@ -170,7 +189,7 @@ def start(name: str, checkout: Path, more: list[str], overrides: list[str]) -> C
     """Start the process of a contestant in its checkout, with the overrides and then ``more``."""
     # passive: the threads of an idle contestant must not spin while another contestant is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-c", WORKER, *map(os.path.expanduser, overrides), *more]
+    command = [sys.executable, "-c", WORKER, *overrides, *more]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, env=environment, cwd=checkout, stdin=pipe, stdout=pipe, text=True)
     return Contestant(name, process)

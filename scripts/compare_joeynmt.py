@@ -10,8 +10,8 @@ weights, JoeyNMT with those of its best validation BLEU. JoeyNMT's configs are i
 scripts/joeynmt/worker.py. rmsexp has fused RMSNorm; JoeyNMT's GRUs have no norm, its Transformer has LayerNorm.
 
 Each finished measurement is a record (check_record.py), joeynmt_speed0, joeynmt_bleu0, …; the same command does those
-that are not there yet. It takes an hour and three quarters: some minutes per model for the speeds, and twice --minutes
-for each of two models.
+that are not there yet. A record with other --threads, --steps or --minutes is another measurement. All take an hour and
+three quarters: some minutes per model for the speeds, and twice --minutes for each of two models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from rmsexp.compare.records.load import number
 from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.machine_lock import measuring
 from rmsexp.readers import read_json
+from rmsexp.train import provenance
 
 HERE = Path(__file__).parent
 FILES = {"train": "train", "valid": "val", "test": "test_2016_flickr"}  # our names of the files, and Multi30k's
@@ -71,10 +72,10 @@ def main() -> None:
         write_texts(Path(config.job(list(options.overrides)).config.data.root).expanduser(), joeynmt.folder)
         joeynmt.run("prepare")
         for model in options.models:
-            if not done(options.results, "joeynmt_speed", model):
+            if not is_done(options.results, "joeynmt_speed", speed_identity(model, options)):
                 compare_speed(model, joeynmt, options)
         for model in (model for model in options.models if model in TRANSLATED):
-            if not done(options.results, "joeynmt_bleu", model):
+            if not is_done(options.results, "joeynmt_bleu", translation_identity(model, options)):
                 compare_translations(model, joeynmt, options)
 
 
@@ -112,10 +113,37 @@ def write_texts(root: Path, folder: Path) -> None:
             (folder / f"{ours}.{language}").write_bytes(gzip.decompress(source.read_bytes()))
 
 
-def done(results: Path, name: str, model: str) -> bool:
-    """Return whether a record of this check and model is there."""
-    paths = results.expanduser().glob(f"checks/{name}*/{check_record.FILE}")
-    return any(read_json(path)["results"]["model"] == model for path in paths)
+def speed_identity(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what tells the record of a speed from those of other commands."""
+    return {"model": model, "threads": options.threads, "steps": options.steps}
+
+
+def translation_identity(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what tells the record of translations from those of other commands."""
+    return {"model": model, "threads": options.threads, "minutes": options.minutes}
+
+
+def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
+    """Return whether a record of this check has this identity, and print its path."""
+    for path in sorted(results.expanduser().glob(f"checks/{name}*/{check_record.FILE}")):
+        stored = read_json(path)["results"]
+        if all(stored.get(key) == value for key, value in identity.items()):
+            print(f"already there: {path}", flush=True)
+            return True
+    return False
+
+
+class Children:
+    """The sessions of the processes of this package that a check starts. ``dirty``: whether any had changed code."""
+
+    def __init__(self) -> None:
+        self.dirty = False
+
+    def add(self, session: Mapping[str, Any]) -> None:
+        """Take account of a session. Raises: SystemExit if its code is not that of this process."""
+        if session["code"] != provenance.code():
+            raise SystemExit("the code of rmsexp changed during the check, so it has no record; start it again")
+        self.dirty |= bool(session["git"]["dirty"])
 
 
 def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> None:
@@ -124,10 +152,12 @@ def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> 
     speeds: dict[str, list[float]] = {"rmsexp": [], "joeynmt": []}
     versions: dict[str, str] = {}
     states: list[str] = []  # of the rounds of rmsexp, whose processes see whether other work slowed them
+    children = Children()
     for round_number in range(options.rounds):
         for name in order.sample(list(speeds), 2):
             if name == "rmsexp":
                 session, found = our_speed(model, options)
+                children.add(session)
                 states.append(time_state(session))
             else:
                 with measuring(check_record.report):
@@ -136,8 +166,8 @@ def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> 
             speeds[name].append(sum(found["tokens"]) / sum(found["seconds"]))
         shown = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in speeds.items())
         print(f"{model} {round_number + 1}/{options.rounds}: {shown} target tokens per second", flush=True)
-    identity = {"model": model, "threads": options.threads, "versions": versions, "steps": options.steps}
-    check.write(identity | speeds | {"time_states": states})
+    found = {"versions": versions, **speeds, "time_states": states}
+    check.write(speed_identity(model, options) | found, children.dirty)
 
 
 def our_speed(model: str, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -155,29 +185,53 @@ def overrides(model: str, options: argparse.Namespace) -> list[str]:
 
 
 def compare_translations(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> None:
-    """Train both for the same time, and write the BLEU of their translations of the test set to a record."""
-    check = check_record.Check("joeynmt_bleu", options.results)
-    seconds = our_speed(model, options)[1]["seconds"]
+    """Train both for the same time, and write the BLEU of their translations of the test set to a record.
+
+    There is no record if JoeyNMT fails or is interrupted; then a line says what is lost.
+    """
+    check, children = check_record.Check("joeynmt_bleu", options.results), Children()
+    session, found = our_speed(model, options)
+    children.add(session)
+    seconds = found["seconds"]
     steps = max(1, round(60 * options.minutes / (sum(seconds) / len(seconds))))
     with measuring(check_record.report):
-        ours = our_translations(model, steps, options)
-        theirs = joeynmt.run("train", model, f"--minutes={options.minutes}")
+        sessions, ours = our_translations(model, steps, options)
+        for session in sessions:
+            children.add(session)
+        print(f"{model}: BLEU {ours['bleu']:.1f} after {ours['minutes']:.1f} minutes; JoeyNMT trains now", flush=True)
+        try:
+            theirs = joeynmt.run("train", model, f"--minutes={options.minutes}")
+        except BaseException:
+            check_record.report(
+                f"{model}: JoeyNMT did not end, so there is no record, and rmsexp will train again, too"
+            )
+            raise
     print(f"{model}: BLEU {ours['bleu']:.1f}, JoeyNMT {theirs['bleu']:.1f}", flush=True)
-    check.write({"model": model, "threads": options.threads, "rmsexp": ours, "joeynmt": theirs})
+    check.write(translation_identity(model, options) | {"rmsexp": ours, "joeynmt": theirs}, children.dirty)
 
 
-def our_translations(model: str, steps: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train for some steps; return BLEU of the translations, minutes of training, their time state, and the steps."""
+def our_translations(
+    model: str, steps: int, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Train for some steps, and translate.
+
+    Returns: the sessions of the run; BLEU of the translations, minutes of training, their time state, and the steps.
+    """
     with tempfile.TemporaryDirectory() as folder:
         words = [f"max_steps={steps}", f"schedule.steps={steps}", f"eval_every={steps}", f"checkpoint_every={steps}"]
         last_line([sys.executable, "-m", "rmsexp", *overrides(model, options), *words, f"results={folder}"])
         (path,) = Path(folder).glob(f"*/*/*/*/{record.METRICS}")
         rows = record.RunFolder(path.parent).read_metrics()[0]
-        state = run_state(read_json(path.parent / record.RUN)["sessions"])
+        sessions = read_json(path.parent / record.RUN)["sessions"]
     last = next(row for row in reversed(rows) if row["split"] == "test")
     seconds_in = last["seconds"]
     minutes = sum(seconds_in[bucket] for bucket in record.TIMED) / 60
-    return {"bleu": number(last["bleu"]), "minutes": minutes, "time_state": state, "steps": steps}
+    return sessions, {
+        "bleu": number(last["bleu"]),
+        "minutes": minutes,
+        "time_state": run_state(sessions),
+        "steps": steps,
+    }
 
 
 if __name__ == "__main__":

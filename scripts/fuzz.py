@@ -59,6 +59,13 @@ def readers() -> tuple[Reader, ...]:
     return runs.READERS + datasets.READERS + derived.READERS + commands.READERS
 
 
+def choose(name: str | None) -> list[Reader]:
+    """Return the reader with this name, or else those whose names contain it; without a name, all readers."""
+    known = readers()
+    exact = [reader for reader in known if reader.name == name]
+    return exact or [reader for reader in known if not name or name in reader.name]
+
+
 def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: Path) -> list[Tally]:
     """Give inputs to each reader until all have had their share of ``seconds``, or ``inputs`` each.
 
@@ -127,16 +134,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--inputs", type=int, default=10**9, help="number of inputs per reader, fewer for slow ones (no limit)"
     )
-    parser.add_argument("--reader", metavar="NAME", help="use only the readers whose names contain NAME")
+    parser.add_argument("--reader", metavar="NAME", help="use only this reader, or those whose names contain NAME")
     parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
     parser.add_argument("--number", type=int, help="read only this input, and show what happens")
     parser.add_argument("--out", type=Path, help="folder for the inputs that are findings (default: a new one)")
     parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
     options = parser.parse_args(argv)
-    chosen = [reader for reader in readers() if not options.reader or options.reader in reader.name]
+    chosen = choose(options.reader)
     if not chosen:
         parser.error(f"no reader {options.reader}; readers: {', '.join(reader.name for reader in readers())}")
     if options.number is not None:
+        if len(chosen) > 1:
+            parser.error(f"--number is of one reader; choose one with --reader: {', '.join(r.name for r in chosen)}")
         workers.show(chosen[0], options.seed, options.number)
         return 0
     check = None

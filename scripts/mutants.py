@@ -7,8 +7,9 @@ its option ``--junitxml``. The seed determines which faults are drawn from the a
 in a temporary worktree of HEAD. Then the tests that executed the changed line run, quickest first, until one fails or
 60 seconds have passed. With ``--suite``, the whole suite runs if these tests detect nothing.
 
-Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ and
-Triton kernels are tested with all tests of these kernels.
+Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ are
+tested with all tests of the files ``CPP_TESTS`` that use no interpreter, and faults in Triton kernels with those of
+``TRITON_TESTS`` and with the tests in tests/kernels that run their file in the interpreter.
 
 Prints two lines per fault and writes all faults as JSON to ``--output``. Repeated with the same output file, the
 command plants only the faults that were not detected before.
@@ -52,6 +53,11 @@ AREAS = {
 }
 # kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
+# the files whose tests run C++ kernels, and those whose tests are about Triton kernels
+CPP_TESTS = re.compile(r".*tests/(kernels/test_(?!build|triton)\w+|norms/test_pointwise)\.py")
+TRITON_TESTS = re.compile(r".*tests/kernels/test_triton\w*\.py")
+# the name, in other files of tests/kernels, of the test that runs its file once more, in Triton's interpreter
+INTERPRETED = re.compile(r".*tests/kernels/test_\w+\.py::test_under_the_interpreter")
 # functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 
@@ -183,11 +189,19 @@ class Tests:
         }
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Return the names of the tests to run, quickest first."""
+        """Return the names of the tests to run, quickest first.
+
+        Those of C++ and Triton kernels, which coverage does not measure, follow from the names of the tests.
+        """
         if mutant.file.endswith(".cpp"):
-            tests = [test for test in self._seconds if re.search("kernels.*(norms|recurrences)", test.split("::")[0])]
-        elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:  # not measured by coverage
-            tests = [test for test in self._seconds if "triton" in test.split("::")[0]]
+            tests = [test for test in self._seconds if CPP_TESTS.fullmatch(test.split("::")[0])]
+            tests = [test for test in tests if not INTERPRETED.fullmatch(test)]
+        elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:
+            tests = [
+                test
+                for test in self._seconds
+                if TRITON_TESTS.fullmatch(test.split("::")[0]) or INTERPRETED.fullmatch(test)
+            ]
         else:
             contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
             tests = self._names(contexts.get(mutant.line, [])) or self._around(mutant, contexts)

@@ -144,19 +144,26 @@ def describe(run: dict[str, Any]) -> str:
 
 
 def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Print and return, for each kind, the numbers of all and of marked runs, and their time relative to quiet runs."""
-    quiet_seconds = statistics.median(run["train_seconds"] for run in runs if run["kind"] == "quiet")
+    """Print and return, for each kind, the numbers of all and of marked runs, and their time relative to quiet runs.
+
+    This time is None without quiet runs. Kinds without runs are left out.
+    """
+    by_kind = {kind: [run for run in runs if run["kind"] == kind] for kind in KINDS}
+    seconds = {kind: [run["train_seconds"] for run in chosen] for kind, chosen in by_kind.items()}
     summary = {}
-    for kind in KINDS:
-        chosen = [run for run in runs if run["kind"] == kind]
+    for kind, chosen in by_kind.items():
+        if not chosen:
+            continue
         marked = sum(run["contention"]["state"] == "contended" for run in chosen)
-        slowdown = statistics.median(run["train_seconds"] for run in chosen) / quiet_seconds
+        alone = seconds["quiet"]
+        slowdown = statistics.median(seconds[kind]) / statistics.median(alone) if alone else None
         verdict = ""
         if kind in TARGETS:
             low, high = TARGETS[kind]
             verdict = ", as it should be" if low <= marked / len(chosen) <= high else ", NOT as it should be"
-        print(f"{kind:10} {marked} of {len(chosen)} marked as contended{verdict}; steps take x{slowdown:.2f} (median)")
-        summary[kind] = {"runs": len(chosen), "marked": marked, "slowdown": round(slowdown, 3)}
+        relative = "" if slowdown is None else f"; steps take x{slowdown:.2f} (median)"
+        print(f"{kind:10} {marked} of {len(chosen)} marked as contended{verdict}{relative}")
+        summary[kind] = {"runs": len(chosen), "marked": marked, "slowdown": slowdown and round(slowdown, 3)}
     return summary
 
 

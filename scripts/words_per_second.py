@@ -18,7 +18,7 @@ import torch
 from rmsexp import config
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
-from rmsexp.train.step import WARMUP_STEPS
+from rmsexp.train.step import WARMUP_STEPS, synchronise
 
 
 def main() -> None:
@@ -37,6 +37,7 @@ def main() -> None:
             start = time.perf_counter()
             batches = stepper.task.batches(step)
             tokens.append(int(stepper.take(step, batches).predictions))
+            synchronise(device)
             seconds.append(time.perf_counter() - start)
     tokens, seconds = tokens[WARMUP_STEPS:], seconds[WARMUP_STEPS:]
     low, median, high = np.quantile(np.divide(tokens, seconds), [0.1, 0.5, 0.9])

@@ -89,11 +89,10 @@ def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def fused_kernels() -> None:
-    """Load the fused kernels, or skip the test where they cannot be built."""
-    from helpers.interpreter import load_kernels
+    """Load the fused kernels, or skip the test where there is no C++ compiler."""
+    from helpers.interpreter import need_kernels
 
-    if not load_kernels():
-        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+    need_kernels()
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--on", type=_address, metavar="ray[=ADDRESS]", help="do the runs as tasks of a cluster of Ray")
     parser.add_argument("--of", type=_count, default=1, help=argparse.SUPPRESS)  # of how many workers this is one
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.plan and (arguments.on is not None or arguments.jobs > 1):
+        parser.error("--plan does no runs, so --jobs and --on do not go with it")
     if arguments.on is not None and arguments.jobs > 1:
         parser.error("--jobs does not go with --on ray, which does as many runs at a time as the cluster has cores for")
     return arguments
@@ -92,17 +94,18 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     """Be a worker; conclude if it is the only one that this command started. Return the exit status."""
     worker = _worker(goal, arguments)
     signum = worker.work()
-    for timing in [] if worker.failed else goal.timings():
+    failed = len(worker.failed) + len(worker.failed_elsewhere)
+    for timing in [] if failed else goal.timings():
         if signum is None:
             signum = timing.measure(worker.report, _command(arguments))
     if signum is not None:
         print("saved; repeat the command to continue")
         return 128 + signum
-    if worker.failed:
-        print(f"{len(worker.failed)} runs failed; repeat the command to try them again", file=sys.stderr)
+    if failed:
+        print(f"{failed} run{'s' if failed > 1 else ''} failed; repeat the command to try them again", file=sys.stderr)
     if arguments.of == 1:
         goal.conclude()
-    return int(bool(worker.failed))
+    return int(failed > 0)
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:

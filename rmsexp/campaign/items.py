@@ -134,7 +134,7 @@ class Items:
     def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
         overrides = {"threads": 1} | flatten(group.runs) | flatten(item.content.at.get(self.scale, {}))
         typed = {word.partition("=")[0] for word in self.words}
-        own = [f"{key}={as_word(value)}" for key, value in overrides.items() if key not in typed]
+        own = [as_word(key, value) for key, value in overrides.items() if key not in typed]
         words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
         try:
             return Run(str(_job(words, self.config_dir).folder.relative_to(self.results)), words)

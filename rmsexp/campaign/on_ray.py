@@ -12,17 +12,17 @@ import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rmsexp import config, lock, machine_lock, process, runner
+from rmsexp import config, file_lock, lock, machine_lock, process, runner
+from rmsexp.campaign import registration
 from rmsexp.campaign.worker import POLL_SECONDS, Worker
 from rmsexp.command_line import ReportedError
-from rmsexp.train import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,8 @@ class RayWorker(Worker):
 
         Raises: ReportedError if Ray is not installed, the cluster cannot be reached, or a run may not begin.
         """
+        if warning := file_lock.host_only(self.runs.results):
+            self.report(warning)
         with self._marked(), _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
             while self._signum is None and (left := self._left()):
                 self._submit(ray, [job for job in left if job not in self._tasks.values()])
@@ -70,6 +72,9 @@ class RayWorker(Worker):
                 ray.cancel(task)  # as Ctrl-C: the task saves its run
             ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=SAVING_SECONDS) if self._tasks else None
         return self._signum
+
+    def _begun(self) -> Collection[Any]:
+        return self._tasks.values()
 
     @property
     def _token(self) -> Path:
@@ -100,7 +105,7 @@ class RayWorker(Worker):
                 self._fail(job, f"no node of the cluster has {needed}; add such a node, or set threads or device")
                 continue
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": RETRIES}
-            code, where = provenance.code(), str(Path.cwd())
+            code, where = registration.code(), str(Path.cwd())
             arguments = run.overrides, self.config_dir, where, str(self._token), code, at_once
             task = ray.remote(_do).options(**options).remote(*arguments)
             self._tasks[task] = job
@@ -126,13 +131,15 @@ def _at_once(nodes: Sequence[Mapping[str, Any]], cpus: int, gpus: int) -> int:
     return int(max(map(min, counts), default=0))
 
 
-def _do(overrides: Sequence[str], config_dir: str | None, where: str, token: str, code: str, at_once: int) -> Done:
+def _do(
+    overrides: Sequence[str], config_dir: str | None, where: str, token: str, code: dict[str, str], at_once: int
+) -> Done:
     """Do a run; in a task of Ray.
 
     Args:
         where: the folder that relative paths start from, and that modules are imported from.
         token: a file in the folder of results, which all nodes must share.
-        code: the digest of the code that the process has that submitted the task.
+        code: commit and digest of the code that the process has that submitted the task (:func:`.registration.code`).
         at_once: how many such tasks a node can do at the same time.
 
     Raises: RuntimeError if this node has other code, or not the folder of results.
@@ -142,7 +149,7 @@ def _do(overrides: Sequence[str], config_dir: str | None, where: str, token: str
         os.chdir(where)
     if where not in sys.path:  # as "python -m" does, for modules of a user's own norms
         sys.path.insert(0, where)
-    if provenance.code() != code:
+    if registration.code() != code:
         raise RuntimeError(f"{node} has another version of rmsexp; install the same one on all nodes")
     if not Path(token).exists():  # the run would be recorded where nobody looks for it
         raise RuntimeError(f"{node} does not have the folder {Path(token).parent}; all nodes must share it")

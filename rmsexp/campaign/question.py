@@ -19,6 +19,7 @@ from yaml import YAMLError
 from rmsexp import classes, config
 from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
+from rmsexp.command_line import path_word
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score, selection
 from rmsexp.rules.claims import EQUIVALENCE, Claim
@@ -143,7 +144,10 @@ class Question:
         timing = self.content.timing
         jobs = [self.job("final", norm, None, timing.seed) for norm in timing.norms]
         config.check_one_setting("timing.norms", jobs)
-        return {job.series: job for job in jobs}
+        by_series = {job.series: job for job in jobs}
+        if len(by_series) < len(jobs):
+            raise config.ConfigError(f"timing.norms={','.join(timing.norms)} has a norm twice; leave one out")
+        return by_series
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:
         """Return the folder of a run below the results."""
@@ -209,7 +213,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
     content = _content(stored, own)
-    runs = {key: f"{key}={as_word(value)}" for key, value in config.flatten(content.runs).items()}
+    runs = {key: as_word(key, value) for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
     question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir)
@@ -240,9 +244,11 @@ def _floats(values: Any) -> Any:
     return [float(value) if type(value) is int else value for value in values] if isinstance(values, list) else values
 
 
-def as_word(value: Any) -> str:
-    """Return a value of a config as it is written on a command line."""
-    return json.dumps(value) if value is None or isinstance(value, bool | list) else str(value)
+def as_word(key: str, value: Any) -> str:
+    """Return a key of a config and its value as they are written on a command line."""
+    if isinstance(value, str):
+        return path_word(key, config.expanded(value) if value.startswith("~") else value)
+    return f"{key}={json.dumps(value) if value is None or isinstance(value, bool | list) else value}"
 
 
 def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
@@ -259,7 +265,11 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
         first, *others = content.norms
         shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
         stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
-    return tuple(_claim(content, claim, f"claims[{number}]") for number, claim in enumerate(stored))
+    claims = tuple(_claim(content, claim, f"claims[{number}]") for number, claim in enumerate(stored))
+    claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
+    if idle := [norm for norm in content.norms if norm not in claimed]:
+        raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
+    return claims
 
 
 def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:

@@ -5,21 +5,23 @@ Final runs of a campaign come from one commit. Rules that change afterwards are 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic
+from rmsexp import atomic, config
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Registered
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import ReportedError, path_word
 from rmsexp.readers import read_json
 from rmsexp.train import clock, provenance
 
 FILE = "registered.json"
 KEYS = ("digest", "commit", "date")
 NO_GIT = "code "  # in place of a commit, before a digest of the files
+NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 
 
 class OtherCommitError(ReportedError):
@@ -27,8 +29,16 @@ class OtherCommitError(ReportedError):
 
 
 def code() -> dict[str, str]:
-    """Return the commit of this code and a digest of its files. The commit ends with "+" if there are changes."""
-    git, files = provenance.git(), provenance.code()
+    """Return the commit of this code and a digest of its files. The commit ends with "+" if there are changes.
+
+    The files are those of the package and the configs of runs, such as recipes.
+    """
+    git, digest = provenance.git(), hashlib.sha256(provenance.code().encode())
+    for path in sorted(config.CONFIGS.rglob("*.yaml")):
+        place = path.relative_to(config.CONFIGS)
+        if place.parts[0] not in NOT_OF_RUNS:
+            digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
+    files = digest.hexdigest()[:16]
     commit = f"{git['commit']}{'+' if git['dirty'] else ''}" if git["commit"] else f"{NO_GIT}{files}"
     return {"commit": commit, "code": files}
 
@@ -68,16 +78,19 @@ def register(question: Question, own: dict[str, str]) -> None:
     if commit != own["commit"].removesuffix("+"):
         of_git = not any(name.startswith(NO_GIT) for name in (commit, own["commit"]))
         remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
+        # relative paths would be others there
+        words = [path_word("results", question.results.absolute())]
+        words += [f"--config-dir {Path(question.config_dir).absolute()}"] if question.config_dir is not None else []
         raise OtherCommitError(
             f"the final runs of {question.name} come from {'commit ' * of_git}{commit}, and this is {own['commit']}; "
-            f"all must come from one: {remedy} the command there"
+            f"all must come from one: {remedy} the command there with {' '.join(words)}"
         )
     if stored.get("code", own["code"]) != own["code"]:
         changed = stored["commit"].endswith("+")
         remedy = "restore the uncommitted changes that there were" if changed else "git stash the changes"
         raise OtherCommitError(
-            f"the files of the package have changed since the first final run of {question.name}; all final runs must "
-            f"come from the same code: {remedy}, or begin anew in another results folder"
+            f"the files of the package or its configs have changed since the first final run of {question.name}; all "
+            f"final runs must come from the same code: {remedy}, or begin anew in another results folder"
         )
 
 

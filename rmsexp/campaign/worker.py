@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,21 +51,22 @@ class Worker:
     """Does runs.
 
     ``n_jobs``: the number of workers that share this machine's cores. ``report``: gets lines about the progress.
-    ``failed``: the runs that failed since this worker began, here or elsewhere, with their messages. They are not tried
-    again.
+    ``failed``: the runs that failed here since this worker began, with their messages; ``failed_elsewhere``: those that
+    failed meanwhile in other workers. They are not tried again.
     """
 
     runs: Runs
     n_jobs: int
     report: Callable[[str], None]
     failed: dict[Any, str] = field(default_factory=dict)
+    failed_elsewhere: set[Any] = field(default_factory=set)
     _before: dict[Any, dict[str, Any] | None] = field(default_factory=dict)  # of each run: _failure when first seen
 
     def work(self) -> int | None:
         """Do runs until all have ended or failed. Return the number of the signal that stopped this worker, or None.
 
         A run that another worker has locked is left to it. If no other is left, wait until one ends or is free again.
-        The worker also returns if several runs failed for the same reason.
+        The worker also returns if several runs failed here for the same reason.
 
         Raises: ReportedError if a run may not begin.
         """
@@ -97,12 +98,17 @@ class Worker:
     def _left(self) -> list[Any]:
         """Return the runs that have neither ended nor failed since this worker first saw them."""
         left = [job for job in self.runs.left() if job not in self.failed]
+        own = self._begun()
         for job in left:
             status = self._failure(job)
             before = self._before.setdefault(job, status)
-            if status is not None and status != before:  # another worker has tried it
-                self.failed[job] = str(status["error"])
-        return [job for job in left if job not in self.failed]
+            if status is not None and status != before and job not in own:  # another worker has tried it
+                self.failed_elsewhere.add(job)
+        return [job for job in left if job not in self.failed_elsewhere]
+
+    def _begun(self) -> Collection[Any]:
+        """Return the runs that this worker has begun and whose end it has not noted yet."""
+        return ()
 
     def _one_of(self, jobs: Sequence[Any], pause: machine_lock.Pause) -> runner.Outcome | None:
         """Do the first of the runs that is not locked, and return its outcome; None if all are locked."""

@@ -39,6 +39,8 @@ def start(count: int, argv: Sequence[str]) -> int:
                 worker.start()
         started = [worker for worker in workers if worker.pid is not None]
         for worker in started:
+            if stopped:  # also the one that was being started when the signal came
+                worker.terminate()
             worker.join()
     statuses = [worker.exitcode or 0 for worker in started]
     for number, status in enumerate(statuses, 1):

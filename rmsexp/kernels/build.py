@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -68,13 +69,11 @@ def load() -> bool:
 
 def _library() -> Path:
     """Return the path of an intact library, building it if there is none. Raises: BuildError or OSError if it fails."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        raise BuildError("no C++ compiler found; install g++ or set CXX")
-    command = [compiler, *FLAGS.split(), *_definitions()]
+    compiler = _compiler()
+    command = [*compiler, *FLAGS.split(), *_definitions()]
     sources = sorted(SOURCES.glob("*.cpp"))
     content = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
-    settings = [*command, torch.__version__, _output([compiler, "--version"]), _processor()]
+    settings = [*command, torch.__version__, _output([*compiler, "--version"]), _processor()]
     key = hashlib.sha256(b"\0".join([*content, *(text.encode() for text in settings)])).hexdigest()[:16]
     folder = cache_folder(CACHE, key)
     library = folder / "rmsexp.so"
@@ -84,9 +83,27 @@ def _library() -> Path:
         wait_for_lock(lock)
         if not _is_intact(library):
             _print("building the fused kernels (once; a minute or two)")
-            _compile(command, sources, library)
+            _compile(compiler, command, sources, library)
             _print(f"built the fused kernels: {library}")
     return library
+
+
+def _compiler() -> list[str]:
+    """Return the words of the command that calls the compiler: those in CXX, such as "ccache g++", or c++ or g++.
+
+    clang++ is called only if CXX says so: a library that it builds may need another OpenMP library than torch's.
+
+    Raises: BuildError if the program is not found.
+    """
+    try:
+        words = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise BuildError(f"CXX is not a command: {error}") from None
+    program = shutil.which(words[0]) if words else shutil.which("c++") or shutil.which("g++")
+    if program is None:
+        cause = f"CXX names {words[0]}, which is not found" if words else "no C++ compiler found"
+        raise BuildError(f"{cause}; install g++ or set CXX")
+    return [program, *words[1:]]
 
 
 def _is_intact(library: Path) -> bool:
@@ -105,8 +122,8 @@ def _digest_path(library: Path) -> Path:
     return library.with_name(f"{library.name}.sha256")
 
 
-def _compile(command: list[str], sources: list[Path], library: Path) -> None:
-    """Compile the sources, link them, and store the library's digest. Raises: BuildError.
+def _compile(compiler: list[str], command: list[str], sources: list[Path], library: Path) -> None:
+    """Compile the sources by ``command``, link them, and store the library's digest. Raises: BuildError.
 
     The library is linked in another folder and moved to its path when it is complete and on the disk.
     """
@@ -127,7 +144,7 @@ def _compile(command: list[str], sources: list[Path], library: Path) -> None:
         libraries = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]
         # link torch's own OpenMP library: a second one in the process would start threads that compete with torch's
         openmp = next((str(path) for path in torch_library.glob("libgomp*")), "-fopenmp")
-        _run([[command[0], "-shared", "-o", str(linked), *objects, *libraries, openmp]])
+        _run([[*compiler, "-shared", "-o", str(linked), *objects, *libraries, openmp]])
         linked.chmod(0o700)
         with linked.open("rb") as file:
             os.fsync(file.fileno())

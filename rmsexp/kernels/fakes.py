@@ -44,13 +44,19 @@ def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
     It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
     whether ``x`` is feature maps.
     """
-    return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
+    return torch.empty_like(x) if is_readable(x, maps) else _contiguous_like(x)
+
+
+def _contiguous_like(x: Tensor) -> Tensor:
+    """Return an uninitialised, contiguous tensor with the shape of ``x``."""
+    return x.new_empty(x.shape)
 
 
 def _normalise_forward(
     x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, kind: int, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = x.shape[0] * x.shape[1] if maps else math.prod(x.shape[:-1])
+    vectors = x.shape[:2] if maps else x.shape[:-1]
+    rows = math.prod(vectors) if maps or x.shape[-1] else 0  # the kernels skip vectors without elements
     return (
         _empty_like(x, maps),
         x.new_empty(rows if kind == Kind.LAYER else 0, dtype=wide(x)),
@@ -140,7 +146,7 @@ def _gru_backward(dout: Tensor, x: Tensor, weight: Tensor, biased: bool, affine:
     return [
         _empty_like(x),
         dout.new_empty(dout.shape[0], dout.shape[2]),
-        *map(torch.empty_like, (weight, bias, affine)),
+        *map(_contiguous_like, (weight, bias, affine)),
     ]
 
 
@@ -160,7 +166,7 @@ def _lstm_backward(
     dout: Tensor, x: Tensor, weight: Tensor, affine: Tensor, cell_affine: Tensor, *_: object
 ) -> list[Tensor]:
     states = [dout.new_empty(dout.shape[0], dout.shape[2]) for _ in range(2)]
-    return [_empty_like(x), *states, *map(torch.empty_like, (weight, affine, cell_affine))]
+    return [_empty_like(x), *states, *map(_contiguous_like, (weight, affine, cell_affine))]
 
 
 def _decoder_forward(x: Tensor, s0: Tensor, keys: Tensor, values: Tensor, *_: object) -> list[Tensor]:
@@ -205,8 +211,8 @@ def _decoder_backward(
     *_: object,
 ) -> list[Tensor]:
     state, bias = dstates.new_empty(dstates.shape[0], dstates.shape[2]), x.new_empty(x.shape[-1] if biased else 0)
-    inputs = (x, state, keys, values, w_first, w_between, bias, w_context, score)
-    return [_empty_like(tensor) for tensor in (*inputs, affine_first, affine_second, affine_query)]
+    others = (state, keys, values, w_first, w_between, bias, w_context, score)
+    return [_empty_like(x), *map(_contiguous_like, (*others, affine_first, affine_second, affine_query))]
 
 
 FAKES: dict[str, Callable[..., Any]] = {

@@ -21,7 +21,7 @@ class Form(NamedTuple):
     """A norm as the kernels take it: its ``kind``, a value of :class:`Kind`, and the options of its statistic.
 
     The first ``k`` units enter the statistic; for ``Kind.LAYER``, k is the number of all units. ``eps`` is added under
-    the root if ``inside`` is true, otherwise to the root.
+    the root if ``inside`` is true, otherwise to the root; for ``Kind.LAYER``, ``inside`` must be true.
     """
 
     kind: int

@@ -14,6 +14,7 @@ All functions raise ValueError for tensors whose shapes, dtypes or devices do no
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def gru(
         eps: The eps of these norms.
         reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
     """
-    initial, mask = _broadcast(x, mask, h0)
+    initial, mask = _broadcast(x, mask, h0=h0)
     tensors = _wide(x, initial, weight, bias, affine)
     states: Tensor = _GRU.apply(*tensors, mask, reverse, form, eps)
     return _narrow(states, x)
@@ -81,7 +82,7 @@ def lstm(
 
     For the other arguments see :func:`gru`.
     """
-    *initial, mask = _broadcast(x, mask, h0, c0)
+    *initial, mask = _broadcast(x, mask, h0=h0, c0=c0)
     tensors = _wide(x, *initial, weight, affine, cell_affine)
     states: Tensor = _LSTM.apply(*tensors, mask, reverse, form, eps)
     return _narrow(states, x)
@@ -139,9 +140,19 @@ def decoder(
     return _narrow(states, x), _narrow(contexts, x)
 
 
-def _broadcast(x: Tensor, mask: Optional, *states: Tensor) -> tuple[Optional, ...]:
-    """Return the states, broadcast to the batch size of ``x``, and last the mask, broadcast to batch and time."""
-    return *(state.expand(len(x), -1) for state in states), None if mask is None else mask.expand(x.shape[:2])
+def _broadcast(x: Tensor, mask: Optional, **states: Tensor) -> tuple[Optional, ...]:
+    """Return the states and last the mask, each broadcast from a batch of one to the batch size of ``x``.
+
+    Raises: ValueError, which names the argument, if a shape does not fit to that of ``x``.
+    """
+    batch = x.shape[0]
+    for name, state in states.items():
+        if state.dim() != 2 or state.shape[0] not in (1, batch):
+            raise ValueError(f"expected {name} of shape ({batch}, units) or (1, units), got {tuple(state.shape)}")
+    if mask is not None and (mask.shape[1:] != x.shape[1:2] or mask.shape[0] not in (1, batch)):
+        expected = f"({batch}, time) or (1, time), with the time of x, {tuple(x.shape)}"
+        raise ValueError(f"expected mask of shape {expected}; got {tuple(mask.shape)}")
+    return *(state.expand(batch, -1) for state in states.values()), None if mask is None else mask.expand(x.shape[:2])
 
 
 def _wide(*tensors: Optional) -> tuple[Optional, ...]:
@@ -154,7 +165,9 @@ def _wide(*tensors: Optional) -> tuple[Optional, ...]:
 
 def _narrow(result: Tensor, x: Tensor) -> Tensor:
     """Return the result in the dtype of ``x``, except under autocast, where the result is returned unchanged."""
-    return result if torch.is_autocast_enabled(x.device.type) else result.to(x.dtype)
+    device = x.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return result if autocast else result.to(x.dtype)
 
 
 def _refuse_second_derivative() -> None:
@@ -162,8 +175,13 @@ def _refuse_second_derivative() -> None:
         raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
 
 
-def _without_autocast(device: torch.device) -> torch.autocast:
-    """Return a context in which the operators' matrix products keep the dtype of their inputs."""
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which the operators' matrix products keep the dtype of their inputs.
+
+    The device "meta" has no autocast.
+    """
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 

@@ -97,7 +97,9 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
     timer = InterleavedTimer(list(case.layers.values()), lambda _: NO_BATCHES, device, seed=0)
     with torch.set_grad_enabled(case.passes != FORWARD):
         timer.warm_up()
+        timer.contention.probe_at_an_edge()  # a case may have too few rounds, each with a probe, to show a state
         rounds = _rounds(timer, budget)
+        timer.contention.probe_at_an_edge()
         ran = {
             name: operators(partial(case.layers[name].take, 0, NO_BATCHES), device)
             for name in TORCHS & case.layers.keys()

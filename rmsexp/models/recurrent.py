@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,11 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         super().__init__()
         self.hidden_size = hidden_size
         self.fused = norm.effective_impl == "fused" and norm.fuses_recurrences
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied layer, whose operator may not be loaded, or not be available, in this process."""
+        super().__setstate__(state)
+        self.fused = self.fused and kernels.load()
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, initial: State | None = None, *, reverse: bool = False

@@ -27,7 +27,7 @@ Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -203,6 +203,11 @@ class FusedNormaliser(Normaliser):
         checks.choice("impl", impl, IMPLS)
         self._impl = impl
         self.fuses_leaky_relu = impl == "fused" and self.has_kernel and kernels.load()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied layer, whose kernels may not be loaded, or not be available, in this process."""
+        super().__setstate__(state)
+        self.impl = self._impl
 
 
 class Identity(Normaliser):

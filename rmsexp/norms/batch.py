@@ -227,7 +227,7 @@ class BatchNorm(Normaliser):
             self._grow(span.stop)
         size = math.prod([x.shape[axis] for axis in axes])  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
-            sizes = [size] * len(span or range(1))
+            sizes = [size] * (1 if span is None else len(span))
         else:  # tolist() waits for a GPU, but the sizes tell which of the operations below can be skipped
             sizes = mask.sum(axes).reshape(-1).tolist()
         least = 1 if span is None else self.options.min_examples
@@ -267,7 +267,7 @@ class BatchNorm(Normaliser):
             unbiased: For each time step, the ratio of unbiased to biased variance.
             enough: For each time step, whether it has enough examples. The others are not updated.
         """
-        steps, dtype = span or range(1), compute_dtype(self.running_mean.dtype)
+        steps, dtype = range(1) if span is None else span, compute_dtype(self.running_mean.dtype)
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
         weight: float | Tensor = self.options.momentum
         factor: float | Tensor = unbiased[0]

@@ -22,7 +22,8 @@ AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel o
 class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`, and if the fused kernels compute it ``kind``, its number in them.
+    A subclass defines :meth:`standardise`, and if the fused kernels compute it ``kind``, its number in them. A subclass
+    that defines :meth:`standardise` alone does not inherit ``kind``: it has no kernel.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -47,6 +48,11 @@ class PerExampleNorm(FusedNormaliser):
     """
 
     kind: ClassVar[int | None] = None  # a value of kernels.Kind
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "standardise" in vars(cls) and "kind" not in vars(cls):
+            cls.kind = None
 
     def __init__(
         self,
@@ -127,9 +133,9 @@ class PerExampleNorm(FusedNormaliser):
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ``x + addend`` and the norm of this sum, with ``impl="fused"`` from one operator.
 
-        Hooks of the forward pass get the norm's input and output, so that with a hook the sum is computed first.
+        Hooks get the norm's input and output, or their gradients, so that with a hook the sum is computed first.
         """
-        hooked = self._forward_pre_hooks or self._forward_hooks
+        hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
         if addend is None or hooked or not self._fuses_addition(x, addend):
             return super().add(x, addend, mask)
         self.check_input(x)
@@ -161,8 +167,13 @@ class PerExampleNorm(FusedNormaliser):
         return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        assert self.kind is not None
-        return kernels.Form(self.kind, n, True, self._eps(dtype))
+        return kernels.Form(self._kind(), n, True, self._eps(dtype))
+
+    def _kind(self) -> int:
+        """Return ``kind``. Raises: NotImplementedError if there is none."""
+        if self.kind is None:
+            raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use impl=eager")
+        return self.kind
 
     def _form(self, x: Tensor) -> kernels.Form:
         """Return the form for this input."""
@@ -226,7 +237,8 @@ class PerExampleNormOptions(Norm):
         axes: The normalised axes of feature maps: [2, 3] for one statistic per channel of an example, [1, 2, 3] for one
             per example. Other input is normalised over its last axis.
 
-    Raises: ValueError for an ``eps`` that is negative or not finite, and for other ``axes``.
+    Raises: ValueError for an ``eps`` that is negative or not finite, for other ``axes``, and for [1, 2, 3] with
+        ``impl="fused"``.
     """
 
     eps: float = 1e-5
@@ -237,6 +249,8 @@ class PerExampleNormOptions(Norm):
         checks.at_least("norm.eps", self.eps, 0)
         if tuple(self.axes) not in AXES:
             raise ValueError(f"norm.axes must be [2,3] (per channel) or [1,2,3] (per example), got {list(self.axes)}")
+        if tuple(self.axes) == (1, 2, 3) and self.impl == "fused":  # records would name an implementation not used
+            raise ValueError("norm.axes=[1,2,3] has no fused kernel; use norm.impl=eager")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
         """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,7 +45,8 @@ class RMSNorm(PerExampleNorm):
         eps: Added to the mean of the squares, at least 0. None uses the machine epsilon of the dtype in which the norm
             computes, as ``torch.nn.RMSNorm`` does.
         elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``.
+        bias: Whether there is a shift, ``bias``. It is given by its name: the next argument of ``torch.nn.RMSNorm`` is
+            ``device``.
         p: Share of the units that enter the mean, in (0, 1]. It can be set later, too.
         eps_inside: True adds ``eps`` inside the root. False computes ``x / (rms + eps)``, as the authors' PyTorch class
             does.
@@ -59,15 +59,15 @@ class RMSNorm(PerExampleNorm):
     Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``; see also :class:`PerExampleNorm`.
     """
 
-    kind: ClassVar[int] = kernels.Kind.RMS
+    kind = kernels.Kind.RMS
 
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
-        bias: bool = False,
         *,
+        bias: bool = False,
         p: float = 1.0,
         eps_inside: bool = True,
         k_rounding: str = "ceil",
@@ -111,7 +111,7 @@ class RMSNorm(PerExampleNorm):
         return min(n, max(1, (n * self._numerator + rest) // self._denominator))
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        return kernels.Form(self.kind, self.k(n), self.eps_inside, self._eps(dtype))
+        return kernels.Form(self._kind(), self.k(n), self.eps_inside, self._eps(dtype))
 
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""

@@ -44,13 +44,13 @@ def _machine() -> tuple[int, int]:
 
 
 def _gpu_shared(own: Set[int]) -> bool | None:
-    """Return whether a process that is not in ``own`` computes on a GPU of this machine; None if that is unknown.
+    """Return whether a process that is not in ``own`` computes on a GPU of these processes; None if that is unknown.
 
-    The processes ``own`` compute on a GPU. If nvidia-smi does not list them, as in a container, the answer is None.
+    If nvidia-smi does not list the processes ``own``, as in a container, the answer is None.
     """
     try:
         answer = subprocess.run(
-            ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
+            ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"],
             capture_output=True,
             text=True,
             timeout=10,
@@ -58,8 +58,11 @@ def _gpu_shared(own: Set[int]) -> bool | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    pids = {int(word) for word in answer.split() if word.isdigit()}
-    return pids > own if pids >= own else None
+    rows = [(int(pid), gpu) for pid, _, gpu in (line.partition(", ") for line in answer.splitlines()) if pid.isdigit()]
+    if not own <= {pid for pid, _ in rows}:
+        return None
+    gpus = {gpu for pid, gpu in rows if pid in own}
+    return any(gpu in gpus and pid not in own for pid, gpu in rows)
 
 
 class Contention:
@@ -120,13 +123,24 @@ class Contention:
         self._spikes += spike
         return spike
 
+    def probe_at_an_edge(self) -> None:
+        """Take half of the fewest probes that show a state, at the beginning or the end of the work.
+
+        One before them does not count, because a core that wakes up is slow at first.
+        """
+        if not self._on_gpu:
+            probe().take()
+        for _ in range(FEWEST_PROBES // 2):
+            self.probe()
+
     def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``based_on``.
+        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``shared``, ``based_on``.
 
         The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. It is unknown, too,
         if nothing but the probes could show contention and they are fewer than ``FEWEST_PROBES``. ``probes``: see
-        :meth:`_probe_report`. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi
-        whether another process uses a GPU now.
+        :meth:`_probe_report`. ``shared``: whether other runs were done at the same time, or another process used the
+        GPU. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi whether another
+        process uses the run's GPU now.
         """
         if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared(self.own_pids)
@@ -134,11 +148,13 @@ class Contention:
         slowdown = probes["slowdown"] if probes else None
         evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]
         if not self._readable or not self._ran or self._gpu_shared is None:
-            return {"state": "unknown", "waited": None, "steal": None, "probes": probes, "based_on": []}
+            unknown = {"state": "unknown", "waited": None, "steal": None, "probes": probes}
+            return unknown | {"shared": self._shared, "based_on": []}
         # rounded before they are compared with the limits, so that reports, which read them, decide the same
         waited = round(self._waited / self._ran, 4)
         steal = round(self._stolen / self._ticks, 4) if self._ticks else 0.0
-        contended = self._shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT or self._gpu_shared
+        shared = self._shared or self._gpu_shared
+        contended = shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT
         if slowdown:
             contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
         too_few = probes is not None and probes["reference"] is not None and slowdown is None
@@ -147,6 +163,7 @@ class Contention:
             "waited": waited,
             "steal": steal,
             "probes": probes,
+            "shared": shared,
             "based_on": evidence,
         }
 

@@ -374,9 +374,10 @@ def timing_power(evidence: Evidence) -> str:
         }
         widths = [trial["high"] - trial["low"] for trial in trials]
         processes = Counter(len(trial["estimates"]) for trial in trials).most_common(1)[0][0]
+        of_slowed = f"With a model that idles for {100 * trials[0]['share']:g} % of each step's time it"
         return sentences(
-            f"With equal models the interval contained the ratio 1 in {texts['equal']}. With a model that idles for "
-            f"{100 * trials[0]['share']:g} % of each step's time it lay above 1 in {texts['slowed']}.",
+            f"With equal models the interval contained the ratio 1 in {texts['equal']}." if "equal" in texts else "",
+            f"{of_slowed} lay above 1 in {texts['slowed']}." if "slowed" in texts else "",
             f"A trial has {plural(processes, 'process')} of its own, which share {trials[0]['budget']:g} s. The median "
             f"width of the intervals was {np.median(widths):.3f}. Time states of the trials: "
             f"{counted([trial['time_state'] for trial in trials])}.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,16 +34,21 @@ class Runs(NamedTuple):
     metrics: pd.DataFrame
     target: tuple[str, str, str]
 
-    def values(self, series: str, metric: str, split: str) -> list[float]:
-        """Return a metric, in the displayed unit, at the last step of each seed; none without such runs."""
-        found = []
+    def values(self, series: str, metric: str, split: str) -> dict[int, float]:
+        """Return by seed a metric, in the displayed unit, at the last step; none for a seed without such a run."""
+        found = {}
         for run in self.runs[self.runs["series"] == series].sort_values("seed").to_dict("records"):
             rows = self.evaluations(run["folder"], split)
             if rows.empty:  # the run diverged before its first evaluation
                 continue
             last = rows[rows["step"] == rows["step"].max()]
-            found.append(names.scale_and_unit(metric)[0] * float(last[metric].iloc[0]))
+            found[int(run["seed"])] = names.scale_and_unit(metric)[0] * float(last[metric].iloc[0])
         return found
+
+    def differences(self, first: str, second: str, metric: str, split: str) -> list[float]:
+        """Return by how much two series differ at the seeds that both have."""
+        values, others = self.values(first, metric, split), self.values(second, metric, split)
+        return [value - others[seed] for seed, value in values.items() if seed in others]
 
     def evaluations(self, folder: str, split: str) -> pd.DataFrame:
         return self.metrics[(self.metrics["folder"] == folder) & (self.metrics["split"] == split)]
@@ -74,9 +79,13 @@ def _digits(metric: str) -> int:
     return 3 if metric in names.FINE else 1
 
 
-def _mean(values: Sequence[float], metric: str, digits: int = 1) -> str:
+def _mean(values: Mapping[int, float], metric: str, digits: int = 1) -> str:
     unit = names.scale_and_unit(metric)[1]
-    return f"{np.mean(values):.{digits}f} {unit}".rstrip() if values else formats.NO_VALUE
+    return f"{_average(values):.{digits}f} {unit}".rstrip() if values else formats.NO_VALUE
+
+
+def _average(values: Mapping[int, float]) -> float:
+    return float(np.mean([*values.values()]))
 
 
 def overview(evidence: Evidence) -> str:
@@ -108,22 +117,27 @@ def overview(evidence: Evidence) -> str:
     )
 
 
-def _each(values: Sequence[float], metric: str) -> str:
+def _each(values: Mapping[int, float], metric: str) -> str:
     """Return the value of each seed: a mean of two seeds would hide how far they differ."""
+    if not values:
+        return formats.NO_VALUE
     unit, digits = names.scale_and_unit(metric)[1], _digits(metric)
-    return f"{', '.join(f'{value:.{digits}f}' for value in values)} {unit}".rstrip() if values else formats.NO_VALUE
+    return f"{', '.join(f'{value:.{digits}f}' for value in values.values())} {unit}".rstrip()
 
 
 def _pair(found: dict[str, Runs], first: str, second: str) -> str:
-    """Return by how much two norms differ on each task."""
+    """Return by how much two norms differ on each task where both have a value of the same seed; "" if on none."""
     differences = []
     for task, runs in found.items():
         split, metric, _ = runs.target
-        pairs = np.subtract(runs.values(first, metric, split), runs.values(second, metric, split))
+        pairs = runs.differences(first, second, metric, split)
+        if not pairs:
+            continue
         unit = "points of " if names.scale_and_unit(metric)[1] == "%" else ""
         quantity = f"{unit}{split} {names.metric_label(metric)}{_interval(pairs)}"
         differences.append(f"{np.mean(pairs):+.{_digits(metric)}f} {quantity} on `{task}`")
-    return f"In these runs {names.label(first)} minus {names.label(second)} is {listed(differences)}."
+    pair = f"{names.label(first)} minus {names.label(second)}"
+    return f"In these runs {pair} is {listed(differences)}." if differences else ""
 
 
 def _recalls_of_prms(runs: Runs | None) -> str:
@@ -131,14 +145,17 @@ def _recalls_of_prms(runs: Runs | None) -> str:
     if runs is None:
         return ""
     kinds = [(f"{kind}_recall", split) for kind in ("image", "caption") for split in ("valid", "test")]
-    better = sum(np.mean(runs.values("prms", *kind)) > np.mean(runs.values("rms", *kind)) for kind in kinds)
+    differences = [found for kind in kinds if (found := runs.differences("prms", "rms", *kind))]
+    if not differences:
+        return ""
+    better = sum(np.mean(found) > 0 for found in differences)
     return (
-        f"Of the {len(kinds)} mean recalls of `order_embedding` (of images and of captions, on validation and test "
-        f"data), pRMSNorm has the higher one in {better}."
+        f"Of the {len(differences)} mean recalls of `order_embedding` (of images and of captions, on validation and "
+        f"test data), pRMSNorm has the higher one in {better}."
     )
 
 
-def _interval(values: np.ndarray) -> str:
+def _interval(values: Sequence[float]) -> str:
     """Return the 95 % t-interval of a mean of two or more values, such as " (± 31)"."""
     if len(values) < 2:
         return ""
@@ -160,7 +177,7 @@ def cifar10(evidence: Evidence, setting: str = "small") -> str:
             errors = runs.evaluations(folder, split)
             best = errors.loc[errors[metric].idxmin()]
             lowest.append(f"{100 * best[metric]:.2f} % (step {best['step']:.0f})")
-        last = [f"{value:.2f} %" for value in runs.values(norm, metric, split)]
+        last = [f"{value:.2f} %" for value in runs.values(norm, metric, split).values()]
         rows.append({"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last)})
         rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest)}
     seeds = f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}."
@@ -221,14 +238,16 @@ def language_model(evidence: Evidence) -> str:
     )
 
 
-def _mean_and_range(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else formats.NO_VALUE
+def _mean_and_range(values: Mapping[int, float]) -> str:
+    if not values:
+        return formats.NO_VALUE
+    return f"{_average(values):.4f} ({min(values.values()):.4f} to {max(values.values()):.4f})"
 
 
 def _error(runs: Runs, series: str) -> str:
     text = _mean(runs.values(series, "error", "valid"), "error", 2)
-    batch = [100 * value for value in runs.values(series, "error_batch", "valid")] if series[:2] == "bn" else []
-    return f"{text} ({np.mean(batch):.2f} % with batch statistics)" if batch else text
+    batch = runs.values(series, "error_batch", "valid") if series[:2] == "bn" else {}
+    return f"{text} ({100 * _average(batch):.2f} % with batch statistics)" if batch else text
 
 
 def _recalls(runs: Runs, series: str, kind: str) -> str:
@@ -236,7 +255,7 @@ def _recalls(runs: Runs, series: str, kind: str) -> str:
     if not recalls[0]:
         return ""
     rank = runs.values(series, f"{kind}_mean_rank", "test")
-    return f"{', '.join(f'{np.mean(values):.1f}' for values in recalls)} ({np.mean(rank):.0f})"
+    return f"{', '.join(f'{_average(values):.1f}' for values in recalls)} ({_average(rank):.0f})"
 
 
 def _notes(runs: Runs, *keys: str) -> list[str]:

@@ -63,7 +63,7 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not asked.is_left()
     atomic.write_json(path, content | {"processes": content["processes"][:5]})  # the budget was spent, or Ctrl-C
     assert asked.is_left()
-    assert timed(tmp_path, "timing.norms=[ln,rms,none]", "norms=[ln,rms,none]").is_left()
+    assert timed(tmp_path, "timing.norms=[ln,rms,none]").is_left()
 
 
 def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,12 @@ from helpers.campaign_runs import RUNS, ask, write_file
 from helpers.stopping import in_training
 
 from rmsexp import lock, record
-from rmsexp.campaign import on_ray
+from rmsexp.campaign import on_ray, registration
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.on_ray import Done, RayWorker
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.command_line import ReportedError
 from rmsexp.runner import Outcome
-from rmsexp.train import provenance
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -96,6 +95,8 @@ def test_without_ray_a_line_says_how_to_install_it(
     [
         (["--on", "slurm"], "argument --on: 'slurm' is neither ray nor ray=ADDRESS"),
         (["--on", "ray", "--jobs", "2"], "--jobs does not go with --on ray"),
+        (["--plan", "--jobs", "2"], "--plan does no runs, so --jobs and --on do not go with it"),
+        (["--plan", "--on", "ray"], "--plan does no runs, so --jobs and --on do not go with it"),
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +108,9 @@ def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[
 @pytest.fixture
 def worker(tmp_path: Path, quick_folders: None) -> RayWorker:  # noqa: ARG001
     return RayWorker(CampaignRuns(ask(tmp_path)), 1, [].append)
+
+
+HERE = {"commit": "here", "code": "digest"}
 
 
 class Failure(Exception):
@@ -186,18 +190,18 @@ def test_a_task_waits_for_the_process_that_did_its_run_before(monkeypatch: pytes
 
 
 def test_a_node_with_other_code_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(provenance, "code", lambda: "here")
+    monkeypatch.setattr(registration, "code", lambda: HERE)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match="has another version of rmsexp; install the same one on all nodes"):
-        on_ray._do([], None, str(tmp_path), "token", "there", 1)
+        on_ray._do([], None, str(tmp_path), "token", {"commit": "there", "code": "digest"}, 1)
 
 
 def test_a_node_without_the_folder_of_results_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The run would be recorded where nobody looks for it, and done again and again."""
-    monkeypatch.setattr(provenance, "code", lambda: "here")
+    monkeypatch.setattr(registration, "code", lambda: HERE)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match=r"does not have the folder .*elsewhere; all nodes must share it"):
-        on_ray._do([], None, str(tmp_path), str(tmp_path / "elsewhere" / "token"), "here", 1)
+        on_ray._do([], None, str(tmp_path), str(tmp_path / "elsewhere" / "token"), HERE, 1)
 
 
 def test_nodes_recognise_the_folder_of_results(worker: RayWorker) -> None:

@@ -85,6 +85,8 @@ def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
         ([], {"claims": [{"claim": "x", "test": "equivalence", "a": "rms"}]}, "claims[0] has no b"),
         ([], {"claims": [EQUAL | {"margin": None}]}, "needs a margin, because its test is equivalence"),
         ([], {"claims": ["rms equals ln"]}, "claims must be a list of claims, each with claim, test, a and b"),
+        (["norms=[ln,rms,none]"], {}, "norms: no claim is about none; leave it out, or add a claim about it"),
+        (["timing.norms=[rms,ln,rms]"], {}, "timing.norms=rms,ln,rms has a norm twice; leave one out"),
         (["claims=[]"], {}, "claims can be changed in its file only"),
         ([], {"claims": None}, "no claims, so margin= is needed: the largest difference of the score that does not"),
         (["margin=2"], {}, "margin= has no effect, because the file has claims with margins of their own"),
@@ -121,9 +123,15 @@ def test_mistakes_are_reported_in_a_line(
     assert "\n" not in str(caught.value)
 
 
+def test_paths_in_a_file_are_those_of_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/m\u00fcller (a)")
+    asked = ask(tmp_path, runs=RUNS | {"data.root": "~/data, all"})
+    assert asked.recipe.config.data.root == "/home/m\u00fcller (a)/data, all"
+
+
 def test_two_names_of_one_norm(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"norms: ln and ln\+eps=1e-5 are the same norm; leave one out"):
-        ask(tmp_path, "norms=[ln,ln+eps=1e-5,rms]")
+        ask(tmp_path, "norms=[ln,ln+eps=1e-5]", claims=[EQUAL | {"a": "ln+eps=1e-5"}])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask
 
+from rmsexp import config
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.registration import OtherCommitError
@@ -59,9 +60,10 @@ def test_timing_may_change(tmp_path: Path) -> None:
     [
         (
             {"commit": "decade"},
-            "come from commit c0ffee1234567, and this is decade; all must come from one: git worktree",
+            r"come from commit c0ffee1234567, and this is decade; all must come from one: git worktree add "
+            r"\.\./rmsexp-c0ffee1 c0ffee1234567, and repeat the command there with results=/.*/results --config-dir /",
         ),
-        ({"code": "another"}, "the files of the package have changed since the first final run of tiny"),
+        ({"code": "another"}, "the files of the package or its configs have changed since the first final run of tiny"),
     ],
 )
 def test_other_code_is_refused(other: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -88,3 +90,15 @@ def test_this_code_has_a_commit_and_a_digest() -> None:
     own = registration.code()
     assert len(own["code"]) == 16
     assert own["commit"]
+
+
+def test_a_recipe_is_part_of_the_code_and_a_campaign_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONFIGS", tmp_path)
+    digests = []
+    for place in ("recipe/cifar10/medium.yaml", "campaign/mine.yaml", "norm/rms.yaml"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_text("{}")
+        digests.append(registration.code()["code"])
+    assert digests[0] == digests[1] != digests[2]
+    (tmp_path / "recipe/cifar10/medium.yaml").write_text("schedule: {steps: 7}")
+    assert registration.code()["code"] not in digests

@@ -174,7 +174,7 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     assert worker.failed == {first: message}
     assert [line for line in simulation.lines if message in line] == [f"failed: {first.folder}: {message}"]
     assert other._left() == []
-    assert other.failed == {first: message}
+    assert (other.failed, other.failed_elsewhere) == ({}, {first})
     simulation.behaviour.clear()
     again = simulation.worker()
     assert again.work() is None
@@ -208,6 +208,24 @@ def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:
     assert worker.work() is None
     assert simulation.tried == [first, second, third]
     assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: no data; set data.root"
+
+
+def test_failures_of_other_workers_do_not_stop_a_worker(simulation: Simulation) -> None:
+    """The data may be missing on their machine."""
+    first, second, third, *others = simulation.planned()
+    worker = simulation.worker()
+
+    def work(job: Job) -> Outcome:
+        for other in (second, third):
+            folder = record.RunFolder(simulation.asked.results / other.folder)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.write_status("failed", 0, "no data; set data.root")
+        return simulation.finish(job)
+
+    simulation.behaviour[first] = work
+    assert worker.work() is None
+    assert (worker.failed, worker.failed_elsewhere) == ({}, {second, third})
+    assert simulation.tried == [first, *others]
 
 
 @pytest.mark.parametrize("stage", ["tune", "final"])
@@ -265,7 +283,7 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (status, err) == (0, "")
     assert "not decided yet" in out
     status, out, err = result(fail)
-    assert (status, err) == (1, "1 runs failed; repeat the command to try them again\n")
+    assert (status, err) == (1, "1 run failed; repeat the command to try them again\n")
     status, out, err = result(lambda _: signal.SIGINT)
     assert (status, out) == (130, "saved; repeat the command to continue\n")
     with pytest.raises(SystemExit, match="143"):  # between two runs

@@ -134,6 +134,14 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             raise AssertionError(f"no parser for {words}")
 
 
+def test_commands_are_read_from_blocks_of_both_labels(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`make a`\n```sh\nmake b    # why\n```\n```bash\ncd x\nmake c\n```\n```python\nmake(0)\nmake d\n```\n"
+    )
+    assert sorted(documents.commands(page)) == ["make a", "make b", "make c"]
+
+
 def test_documents_have_commands_of_each_kind() -> None:
     starts = {re.split(r"[ .]", command.removeprefix("python -m "))[0] for command in COMMANDS}
     assert {"rmsexp", "make", "python"} <= starts

@@ -36,6 +36,7 @@ class Campaign:
         seeds: the number of final seeds; ``needed`` that is written, None for a campaign before its first look.
         gone: (norm, final seed) of runs that were not done.
         diverged: (norm, final seed) of runs that diverged.
+        setting: the scale of all runs, and the options that they share.
         changes: keys of ``campaign.json`` that are replaced.
     """
 
@@ -52,6 +53,7 @@ class Campaign:
     gone: set[tuple[str, int]] = field(default_factory=set)
     diverged: set[tuple[str, int]] = field(default_factory=set)
     commits: Sequence[str] = ("abc",)
+    setting: str = "small"
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, root: Path) -> Path:
@@ -105,7 +107,7 @@ class Campaign:
 
     def _job(self, stage: str, norm: str, rate: float, seed: int) -> dict[str, Any]:
         evaluation = "scored" if stage == "final" else "validation"
-        setting = f"small+evaluation={evaluation}+optim.lr={rate:g}"
+        setting = f"{self.setting}+evaluation={evaluation}+optim.lr={rate:g}"
         folder = f"{self.task}/{setting}/{norm}/seed{seed}"
         return {"stage": stage, "norm": norm, "rate": rate, "seed": seed, "folder": folder}
 

@@ -55,8 +55,11 @@ def anchors(path: Path) -> set[str]:
 
 
 def commands(path: Path) -> Iterator[str]:
-    """Yield the project's commands (see ``COMMAND``) in fenced ``sh`` blocks and code spans, without their comments."""
-    lines = [line for block in blocks(path, "sh") for line in block.splitlines()]
+    """Yield the project's commands (see ``COMMAND``) in fenced blocks and code spans, without their comments.
+
+    The blocks are those labelled ``sh`` or ``bash``.
+    """
+    lines = [line for label in ("sh", "bash") for block in blocks(path, label) for line in block.splitlines()]
     for line in [*lines, *SPAN.findall(prose(path))]:
         command = re.sub(r"\s+# .*", "", line).strip()
         if COMMAND.match(command):

@@ -6,9 +6,12 @@ A separate process does so, because Triton chooses between interpreter and compi
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from rmsexp import kernels
 
@@ -24,6 +27,18 @@ def load_kernels() -> bool:
 
         triton.register("CPU")
     return True
+
+
+def need_kernels() -> None:
+    """Load the kernels; skip the test where there is no C++ compiler, and fail it if they do not build or load.
+
+    Compilers are those of rmsexp/kernels/build.py. One that CXX names should be there.
+    """
+    if load_kernels():
+        return
+    if not (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")):
+        pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
+    pytest.fail("the fused kernels do not build or load; see the message above")
 
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

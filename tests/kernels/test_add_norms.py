@@ -406,3 +406,15 @@ def test_hooks_get_the_input_and_the_output_of_the_norm() -> None:
     for handle in handles:
         handle.remove()
     assert runs_one_operator(layer, x, addend)
+
+
+@pytest.mark.parametrize("kind", ["register_full_backward_pre_hook", "register_full_backward_hook"])
+def test_backward_hooks_get_the_gradients_of_the_norm(kind: str) -> None:
+    layer, x, addend, seen = make("rms", 10), draw(4, 10).requires_grad_(), draw(4, 10, seed=2), list[Tensor]()
+    handle = getattr(layer, kind)(lambda _, *gradients: seen.append(gradients[-1][0]))
+    total, y = layer.add(x, addend)
+    dtotal, dy = draw(4, 10, seed=7), draw(4, 10, seed=8)
+    torch.autograd.backward([total, y], [dtotal, dy])
+    torch.testing.assert_close(seen, [dy])
+    handle.remove()
+    assert runs_one_operator(layer, x, addend)

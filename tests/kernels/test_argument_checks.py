@@ -261,7 +261,7 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
             else {"kind": Kind.RMS}
         )
         call(name, {**arguments, **rms, "k": n})
-        wrong: list[Arguments] = [{**rms, "k": 0}, {**rms, "k": n + 1}, {"kind": 9}]
+        wrong: list[Arguments] = [{**rms, "k": 0}, {**rms, "k": n + 1}, {"kind": 9}, {"inside": False}]
         wrong += [{"slope": 0.0}, {"slope": 1.5}] if "slope" in arguments else []
     elif name.startswith("pointwise"):
         wrong = [{"function": "sin"}, {"slope": 0.0}, {"slope": 1.5}]
@@ -269,13 +269,24 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
         form = arguments["form"]
         rms = [Kind.RMS, *form[1:]]
         forms = [[9, *form[1:]], form[:-1], [*form, 1], [Kind.LAYER, form[1] - 1, *form[2:]]]
+        forms += [[*form[:-1], 0]]  # the eps of layer norm is inside the root
         for place in range(1, len(form) - 1):
             forms += [[*rms[:place], k, *rms[place + 1 :]] for k in (0, form[place] + 1)]
         call(name, {**arguments, "form": rms})
         wrong = [{"form": other} for other in forms]
+        wrong += [{"query_form": [Kind.LAYER, C, 0]}] if "query_form" in arguments else []
     for change in wrong:
         with pytest.raises(ValueError, match=r"norm|slope|unpack|function"):
             call(name, {**arguments, **change})
+
+
+@pytest.mark.parametrize(("kind", "inside"), [(9, True), (Kind.LAYER, False)])
+@pytest.mark.parametrize("name", ["normalise", "add_normalise"])
+def test_elementary_operations_refuse_these_forms_too(name: str, kind: int, inside: bool) -> None:
+    arguments = {**(norm_forward(rows(), maps=False, k=5) if name == "normalise" else add_norm_forward())}
+    x, *others = {**arguments, "kind": kind, "inside": inside}.values()
+    with pytest.raises(ValueError, match="norm"):
+        torch.func.jvp(lambda x: operator(name)(x, *others), (x,), (x,))
 
 
 # --- layers

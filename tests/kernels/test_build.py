@@ -167,6 +167,50 @@ def test_without_cuda_triton_is_not_imported(loaded: list[Path], monkeypatch: py
     assert loaded
 
 
+# --- the compiler
+
+
+def test_cxx_may_be_a_command_of_several_words(
+    compiler: Compiler, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CXX may be "ccache g++", or a compiler with options; the words after the first come first in every call."""
+    monkeypatch.setenv("CXX", f"'{compiler.path}' g++ -m64")
+    assert load_uncached()
+    assert loaded
+    for version in (True, False):
+        assert all(call[:2] == ["g++", "-m64"] for call in compiler.calls(version=version))
+
+
+@pytest.mark.usefixtures("loaded", "compiler")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("g+++", "CXX names g+++, which is not found; install g++ or set CXX"),
+        ("no-ccache g++", "CXX names no-ccache, which is not found; install g++ or set CXX"),
+        ("'g++", "CXX is not a command: No closing quotation"),
+    ],
+)
+def test_a_compiler_in_cxx_that_is_not_found_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    monkeypatch.setenv("CXX", command)
+    assert not load_uncached()
+    assert capsys.readouterr().err == NOTICE.format(message) + "\n"
+
+
+@pytest.mark.parametrize("name", ["c++", "g++", "clang++"])
+def test_without_cxx_the_compiler_is_that_of_the_system_or_gcc(
+    compiler: Compiler, loaded: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = compiler.path.parent / "programs"
+    folder.mkdir()
+    (folder / name).symlink_to(compiler.path)
+    monkeypatch.setenv("CXX", "")
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda program: which(program, path=str(folder)))
+    assert load_uncached() == bool(loaded) == (name != "clang++")
+
+
 # --- damaged libraries, and libraries that others can change
 
 

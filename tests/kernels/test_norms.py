@@ -147,6 +147,17 @@ def test_maps_over_all_channels(name: str) -> None:
     assert_agree(pair(name, 3, axes=(1, 2, 3)), draw(2, 3, 5, 4))
 
 
+@pytest.mark.parametrize("memory", ["rows", *FORMATS])
+def test_kind_none_leaves_the_values_as_they_are(memory: str) -> None:
+    x, options = rows_or_maps(memory, torch.float64)
+    gain, shift, form = draw(x.shape[1], seed=1), draw(x.shape[1], seed=2), kernels.Form(kernels.Kind.NONE, 3)
+    leaves, by_call = [tensor.requires_grad_() for tensor in (x, gain, shift)], []
+    wide = [vector.view(-1, 1, 1) if options else vector for vector in (gain, shift)]
+    for y in (kernels.normalise(*leaves, form, maps=bool(options)), torch.addcmul(wide[1], x, wide[0])):
+        by_call.append([y, *torch.autograd.grad(y, leaves, draw(*x.shape, seed=7))])
+    close(*by_call)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_eps_of_the_type(dtype: torch.dtype) -> None:
     tiny = 1e-3 if dtype is torch.float32 else 1e-7  # so that the machine epsilon matters
@@ -423,6 +434,18 @@ def test_operators_pass_opcheck(operand: str) -> None:
     _, mean, scale = ops.normalise_forward(x, gain, gain, *options)
     dy = draw(*x.shape, seed=7)
     torch.library.opcheck(ops.normalise_backward.default, (dy, x, gain, mean, scale, gain, *options))
+
+
+@pytest.mark.parametrize("kind", [kernels.Kind.RMS, kernels.Kind.LAYER])
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5)])
+def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
+    x, form, ops = draw(*shape), (kind, 5, True, EPS), torch.ops.rmsexp
+    gain = draw(shape[1], seed=1)
+    for operator, arguments in (
+        (ops.normalise_forward, (x, gain, gain, False, *form)),
+        (ops.add_normalise_forward, (x, x, gain, gain, *form)),
+    ):
+        torch.library.opcheck(operator.default, arguments, test_utils="test_faketensor")
 
 
 @pytest.fixture

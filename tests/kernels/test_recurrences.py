@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers.interpreter import run_python
 from helpers.sites import draw, fill
 from helpers.tasks import Main, task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
@@ -218,6 +221,45 @@ def test_sequences_without_positions(unit: str, masked: bool, reverse: bool) -> 
 
 
 @units
+@pytest.mark.parametrize("masked", [False, True])
+def test_on_the_meta_device(unit: str, masked: bool) -> None:
+    _, fused = pair_of(unit, "ln", torch.float32)
+    x, mask = draw(BATCH, TIME, E).float().to("meta").requires_grad_(), MASK.to("meta") if masked else None
+    states = fused.to("meta")(x, mask)
+    assert (states.shape, states.dtype, states.device.type) == ((BATCH, TIME, H), torch.float32, "meta")
+    (gradient,) = torch.autograd.grad(states, x, torch.empty_like(states))
+    assert gradient.shape == x.shape
+
+
+AGAIN = """
+import pickle, sys, torch
+for layer, x, y in pickle.load(open(sys.argv[1], "rb")):
+    assert torch.equal(layer(x), y)
+print("done")
+"""
+
+
+def test_pickled_layers_compute_the_same_in_a_new_process(tmp_path: Path) -> None:
+    layers = [(fill(norms.RMSNorm(H, impl="fused")), draw(BATCH, H))]
+    layers += [(pair_of(unit, "rms")[1], draw(BATCH, TIME, E)) for unit in UNITS]
+    (tmp_path / "layers").write_bytes(pickle.dumps([(layer, x, layer(x).detach()) for layer, x in layers]))
+    process = run_python("-c", AGAIN, str(tmp_path / "layers"), OMP_NUM_THREADS="1")
+    assert process.stdout == "done\n", process.stderr
+
+
+@units
+def test_pickled_layers_are_eager_where_there_are_no_kernels(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, fused = pair_of(unit, "rms")
+    pickled, copied, x = pickle.dumps(fused), copy.deepcopy(fused), draw(BATCH, TIME, E)
+    assert copied.fused
+    monkeypatch.setattr(kernels, "load", lambda: False)
+    again = pickle.loads(pickled)
+    assert not again.fused
+    assert not again.gates_h.norm.fuses_leaky_relu
+    assert torch.equal(again(x), eager(x))
+
+
+@units
 @directions
 def test_threads(unit: str, reverse: bool) -> None:
     """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers."""
@@ -352,6 +394,55 @@ def test_layouts_of_every_operand(operator: str, place: int) -> None:
     close(by_layout[1], by_layout[0])
 
 
+WRONG: dict[
+    str, tuple[int, Callable[[Tensor], Tensor]]
+] = {  # place of an initial state, or -1 for the mask; the change
+    "h0 of another batch": (1, lambda h0: torch.cat([h0, h0[:1]])),
+    "h0 without a batch": (1, lambda h0: h0[0]),
+    "c0 of another batch": (2, lambda c0: torch.cat([c0, c0[:1]])),
+    "mask of another batch": (-1, lambda mask: torch.cat([mask, mask[:1]])),
+    "mask of another time": (-1, lambda mask: torch.cat([mask, mask[:, :1]], 1)),
+    "mask of one step": (-1, lambda mask: mask[:, :1]),
+    "mask without a batch": (-1, lambda mask: mask[0]),
+    "mask with another axis": (-1, lambda mask: mask.unsqueeze(-1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "wrong"),
+    [*(("lstm", wrong) for wrong in WRONG), *(("gru", wrong) for wrong in WRONG if wrong[0] != "c")],
+)
+def test_states_and_masks_that_do_not_fit(operator: str, wrong: str) -> None:
+    place, change = WRONG[wrong]
+    _, tensors = OPERATORS[operator]("ln")
+    function, form = getattr(kernels, operator), step_form("ln", {"gru": 2, "lstm": 4}[operator] * N, N)
+    operands = [*tensors, SHORT]
+    operands[place] = change(operands[place])
+    with pytest.raises(ValueError, match=f"expected {wrong[:2] if place > 0 else 'mask'} of shape"):
+        function(*operands, form, 1e-2, reverse=False)
+
+
+@pytest.mark.parametrize("operator", ["gru", "lstm"])
+def test_a_state_and_a_mask_of_one_row_are_those_of_every_row(operator: str) -> None:
+    _, tensors = OPERATORS[operator]("ln")
+    function, form = getattr(kernels, operator), step_form("ln", {"gru": 2, "lstm": 4}[operator] * N, N)
+    states = {"gru": 1, "lstm": 2}[operator]
+    x, initial, others = tensors[0], [state[:1] for state in tensors[1 : 1 + states]], tensors[1 + states :]
+    by_size = [
+        function(
+            x,
+            *(state.expand(rows, -1) for state in initial),
+            *others,
+            SHORT[1:].expand(rows, -1),
+            form,
+            1e-2,
+            reverse=False,
+        )
+        for rows in (1, B)
+    ]
+    assert torch.equal(*by_size)
+
+
 def test_operators_pass_opcheck() -> None:
     """opcheck tests schemas, autograd registration, and the shapes and strides of fake results.
 
@@ -364,16 +455,23 @@ def test_operators_pass_opcheck() -> None:
     check(ops.gru_forward.default, (x, h0, weight, bias, affine, *options))
     saved = ops.gru_forward(x, h0, weight, bias, affine, *options)
     dout = draw(B, T, N)
-    check(ops.gru_backward.default, (dout, x, weight, True, affine, *options, saved))
+    for each in (weight, transposed_in_memory(weight)):
+        check(ops.gru_backward.default, (dout, x, each, True, affine, *options, saved))
 
     x, h0, c0, weight, *affines = (tensor.detach() for tensor in lstm_operands("ln")[1])
     options = (real, True, step_form("ln", 4 * N, N), 1e-2)
     check(ops.lstm_forward.default, (x, h0, c0, weight, *affines, *options))
     saved = ops.lstm_forward(x, h0, c0, weight, *affines, *options)
-    check(ops.lstm_backward.default, (dout, x, weight, *affines, *options, saved))
+    for each in (weight, transposed_in_memory(weight)):
+        check(ops.lstm_backward.default, (dout, x, each, *affines, *options, saved))
 
 
-@pytest.mark.parametrize("layout", ["batch first", "time first"])
+def transposed_in_memory(weight: Tensor) -> Tensor:
+    """Return an equal tensor whose columns are contiguous."""
+    return weight.t().contiguous().t()
+
+
+@pytest.mark.parametrize("layout", ["batch first", "time first", "transposed weights"])
 def test_the_operators_of_the_decoder_pass_opcheck(layout: str) -> None:
     check, ops = torch.library.opcheck, torch.ops.rmsexp
     x, s0, keys, values, *others = (tensor.detach() for tensor in decoder_operands("ln")[1])
@@ -381,6 +479,8 @@ def test_the_operators_of_the_decoder_pass_opcheck(layout: str) -> None:
     check(ops.decoder_forward.default, (x, s0, keys, values, SOURCE, *others, *options))
     saved = ops.decoder_forward(x, s0, keys, values, SOURCE, *others, *options)
     w_first, w_between, _, *rest = others
+    if layout == "transposed weights":
+        w_first, w_between, rest[0] = map(transposed_in_memory, (w_first, w_between, rest[0]))
     sent = [draw(B, T, N), draw(B, T, A)]
     if layout == "time first":
         sent = [draw(T, B, size).transpose(0, 1) for size in (N, A)]

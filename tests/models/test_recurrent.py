@@ -47,6 +47,20 @@ def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tenso
     return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
 
 
+# --- sequences without time steps
+
+
+@UNITS
+@pytest.mark.parametrize("name", ["bn", "mean_only_bn"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_batch_norm_in_training_of_sequences_without_time_steps(unit: Unit, name: str, masked: bool) -> None:
+    layer = make(NORMS[name], unit).train()
+    before = {name: value.clone() for name, value in layer.named_buffers()}
+    states = layer(draw(BATCH, 0, E), MASK[:, :0] if masked else None)
+    assert states.shape == (BATCH, 0, H)
+    close(dict(layer.named_buffers()), before)
+
+
 # --- by hand
 
 

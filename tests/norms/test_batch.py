@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -252,14 +253,17 @@ def test_a_state_that_does_not_fit_leaves_the_running_statistics_unchanged(wrong
     close(dict(layer.named_buffers()), before)
 
 
-@pytest.mark.parametrize("case", ["no example", "no position", "only padding", "no positions of maps"])
+@pytest.mark.parametrize("case", ["no example", "no position", "no time step", "only padding", "no positions of maps"])
 def test_a_batch_without_vectors_leaves_the_running_statistics_unchanged(case: str) -> None:
-    maps, options = case == "no positions of maps", dict[str, Tensor]()
+    maps, options = case == "no positions of maps", dict[str, Any]()
     layer = norms.BatchNorm(N, maps=maps).double()
     layer(draw(BATCH, N, 2, 2) if maps else draw(BATCH, N))
     before = copy.deepcopy(layer.state_dict())
-    shape = {"no example": (0, N), "no position": (BATCH, 0, N), "no positions of maps": (BATCH, N, 0, 2)}.get(case)
+    shapes = {"no example": (0, N), "no position": (BATCH, 0, N), "no time step": (BATCH, 0, N)}
+    shape = {**shapes, "no positions of maps": (BATCH, N, 0, 2)}.get(case)
     x = draw(*(shape or (BATCH, TIME, N))).requires_grad_()
+    if case == "no time step":
+        options["steps"] = range(0)
     if case == "only padding":
         options["mask"] = torch.zeros(BATCH, TIME, dtype=torch.bool)
     y = layer(x, **options)

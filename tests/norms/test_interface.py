@@ -246,6 +246,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "norm.initial_gain must be a finite number greater than 0, got 0.0",
     ),
     "axes": (lambda: norms.LN(name="ln", axes=[1]), r"norm.axes must be \[2,3\]"),
+    **{
+        f"fused {family.__name__} over all channels": (
+            lambda family=family: family(name="norm", axes=[1, 2, 3], impl="fused"),
+            r"norm.axes=\[1,2,3\] has no fused kernel; use norm.impl=eager",
+        )
+        for family in (norms.LN, norms.NonparametricLN, norms.RMS, norms.PRMS, norms.L2)
+    },
     "eps of ln": (lambda: norms.LN(name="ln", eps=-1.0), "norm.eps must be a finite number of at least 0"),
     "eps of bn": (lambda: norms.BN(name="bn", eps=-1.0), "norm.eps must be a finite number of at least 0"),
     "eps of wn": (lambda: norms.WN(name="wn", eps=float("nan")), "norm.eps must be a finite number of at least 0"),

@@ -62,7 +62,9 @@ def test_the_representation_makes_an_equal_layer(name: str) -> None:
 
 
 def test_the_representation_lists_every_option(impl: str) -> None:
-    layer = norms.RMSNorm(4, 1e-3, False, True, p=0.5, eps_inside=False, k_rounding="floor", impl=impl, axes=(2, 3))
+    layer = norms.RMSNorm(
+        4, 1e-3, False, bias=True, p=0.5, eps_inside=False, k_rounding="floor", impl=impl, axes=(2, 3)
+    )
     assert repr(layer) == (
         "RMSNorm((4,), eps=0.001, elementwise_affine=False, bias=True, p=0.5, eps_inside=False, k_rounding='floor', "
         f"weight_offset=False, impl='{impl}', axes=(2, 3))"
@@ -134,6 +136,32 @@ def test_the_default_eps_is_that_of_torch() -> None:
 def test_the_form_for_recurrences_has_the_eps_of_the_layer(dtype: torch.dtype) -> None:
     assert norms.RMSNorm(4, None).form(4, dtype).eps == torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     assert norms.RMSNorm(4, 0.0).form(4, dtype).eps == 0
+
+
+# --- subclasses
+
+
+@pytest.mark.parametrize("base", [norms.RMSNorm, norms.L2Norm, norms.LayerNorm])
+def test_the_formula_of_a_subclass_is_used(base: Any, impl: str) -> None:
+    class Doubled(base):
+        def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+            value, scale = super().standardise(x, axes, eps)
+            return value, 2 * scale
+
+    class Renamed(base):
+        pass
+
+    class WithKernel(Doubled):
+        kind = base.kind
+
+        def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+            return super().standardise(x, axes, eps)
+
+    layer, x = Doubled(4, impl=impl).double(), draw(3, 4)
+    torch.testing.assert_close(layer(x), 2 * base(4).double()(x))
+    assert [subclass.kind for subclass in (Doubled, Renamed, WithKernel)] == [None, base.kind, base.kind]
+    with pytest.raises(NotImplementedError, match="Doubled has no fused kernel"):
+        layer.form(4)
 
 
 # --- options changed later
@@ -227,6 +255,11 @@ MISTAKES: dict[str, tuple[Callable[[str], object], type[Exception], str]] = {
         )
         for shape in ((), [], -1, (3, -4))
     },
+    "a device in the place of torch's": (
+        lambda impl: norms.RMSNorm(4, 1e-5, True, "meta", impl=impl),
+        TypeError,
+        "positional arguments",
+    ),
     "normalized_shape 4.0": (lambda impl: norms.RMSNorm((4.0,), impl=impl), TypeError, "integer"),
     **{
         f"eps {eps}": (

@@ -34,6 +34,17 @@ def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first["session"]["contention"]["probes"]["number"] == 21
 
 
+def test_a_part_of_other_code_is_not_kept(tmp_path: Path) -> None:
+    parts = check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)])
+    same = {"dirty": False, "code": provenance.code(), "machine": quiet.machine_id()}
+    parts.add(same)
+    with pytest.raises(
+        SystemExit, match=r"the code changed during the check; .*words\.jsonl has the 1 parts before it"
+    ):
+        parts.add(same | {"code": "newer"})
+    assert check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)]).left == range(1, 2)
+
+
 @pytest.mark.parametrize("dirty", [[False, False, False], [True, False, False], [False, True, False]])
 def test_a_check_of_parts_is_from_a_changed_tree_if_one_of_them_is(
     dirty: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

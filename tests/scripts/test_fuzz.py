@@ -13,6 +13,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
+import fuzz  # noqa: E402
 from fuzzing import arguments, commands, damage, hostile  # noqa: E402
 
 FILES = {
@@ -118,6 +119,18 @@ def test_damage_to_json_and_yaml_mostly_keeps_the_format() -> None:
             continue
         readable += 1
     assert readable > 60
+
+
+def test_a_reader_is_chosen_by_its_whole_name_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [reader.name for reader in fuzz.choose("CIFAR-10")] == ["CIFAR-10"]
+    several = [reader.name for reader in fuzz.choose("CIFAR")]
+    assert several == [reader.name for reader in fuzz.readers() if "CIFAR" in reader.name]
+    assert len(several) > 1
+    assert fuzz.choose("CIFARs") == []
+    assert len(fuzz.choose(None)) == len(fuzz.readers())
+    with pytest.raises(SystemExit):
+        fuzz.main(["--reader", "CIFAR", "--number", "3"])
+    assert f"choose one with --reader: {', '.join(several)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS)

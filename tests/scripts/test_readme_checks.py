@@ -232,6 +232,19 @@ def test_the_text_of_a_check(tmp_path: Path, name: str) -> None:
     assert all(expected in found for expected in TEXTS[name]), found
 
 
+@pytest.mark.parametrize("kind", ["equal", "slowed"])
+def test_trials_of_one_kind_of_planted_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    both = RECORDS["timing_power"]
+    trials = [trial for trial in both["trials"] if trial["kind"] == kind]
+    found = {"trials": trials, "summary": {kind: both["summary"][kind]}}
+    monkeypatch.setitem(RECORDS, "timing_power", found)
+    write_checks(tmp_path)
+    text = checks.timing_power(Evidence(tmp_path, tmp_path))
+    assert text.count(" in 1 of 1 trials (2 to 100 % with 95 % confidence).") == 1
+    assert text.startswith({"equal": "With equal models the", "slowed": "With a model that idles for 3 %"}[kind])
+    assert "Time states of the trials: 1 clear." in text
+
+
 def test_tokens_per_second_of_language_models(tmp_path: Path) -> None:
     results = {"task": "language_model", "steps": 10, "tokens_per_step": 2048}
     results["seconds"] = {"trainer, eager": [2.0] * 6, "trainer, fused": [1.0] * 6, "plain loop": [1.0] * 6}

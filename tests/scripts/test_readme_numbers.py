@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -296,7 +297,49 @@ def test_a_run_that_diverged_before_its_first_evaluation_has_no_value(tmp_path: 
             (folder / record.METRICS).write_text("")
     runs = quality.of_task(Evidence(tmp_path, tmp_path), "cifar10")
     assert runs is not None
-    assert len(runs.values("rms", "error", "test")) == 1
+    assert list(runs.values("rms", "error", "test")) == [0]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (([0, 1, 2], [1, 2, 3]), "+12.5 points of test error (95 % interval ± 0) on `cifar10`"),
+        (([0, 1], [1, 2]), "+12.5 points of test error on `cifar10`"),
+        (([0], [1]), ""),
+        (([0], []), ""),
+    ],
+)
+def test_norms_are_compared_at_the_seeds_that_both_have(
+    tmp_path: Path, seeds: tuple[list[int], list[int]], expected: str
+) -> None:
+    """LayerNorm's error is 12.5 points above RMSNorm's at each seed, and the seeds differ by as much."""
+    for series, level, chosen in (("ln", 0.25, seeds[0]), ("rms", 0.125, seeds[1])):
+        for seed in chosen:
+            folder = write_run(tmp_path / "m", series, seed, setting="small", steps=100)
+            row = make_row(100, 0.0, "test") | {"error": level + 0.125 * seed}
+            record.RunFolder(folder).append([row])
+    found = {"cifar10": quality.of_task(Evidence(tmp_path, tmp_path), "cifar10")}
+    text = quality._pair(found, "ln", "rms")
+    assert text == (f"In these runs LayerNorm minus RMSNorm is {expected}." if expected else "")
+
+
+def test_the_command_is_named_only_where_it_would_change_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("1 %", "2 %"))
+    for name, value in (("PAGES", [page]), ("REFERENCE", tmp_path), ("BLOCKS", TEXTS)):
+        monkeypatch.setattr(readme_numbers, name, value)
+    monkeypatch.setattr(readme_numbers, "differences", partial(readme_numbers.differences, texts=TEXTS))
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["readme_numbers.py", *words])
+        return readme_numbers.main(), capsys.readouterr().out
+
+    line = "page.md:3 block one: has 'first 2 %', the records say 'first 1 %'"
+    assert run("--check") == (1, f"{line}; run python scripts/readme_numbers.py\n")
+    assert run() == (0, f"{line}\n")
+    assert run() == (0, "all blocks are as the records say\n")
 
 
 def test_readers_that_give_every_question_the_same_answer_are_named() -> None:

@@ -13,6 +13,7 @@ from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
 
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
+NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 
 
 class Timed(NamedTuple):
@@ -29,9 +30,9 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
-    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one of a setting without other options than these
-    runs, then one with their implementation, then one from their machine, then the one with the highest rank and most
-    of the norms.
+    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one of a setting with the options of these runs that
+    change a step and no others, then one with their implementation, machine and threads, in this order, then the one
+    with the highest rank and most of the norms.
 
     A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
     series are of the model without this option.
@@ -45,16 +46,18 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     choices = comparable.comparisons(own, baseline)
     if not choices:
         return None
-    impls, machines = set(runs["impl"]), set(runs["machine"])
-    options = {option for setting in runs["setting"] for option in setting.split("+")}
+    options = set(map(_of_a_step, runs["setting"]))
 
-    def has_other_options(choice: Comparison) -> bool:
-        return not set(choice.rows["setting"].iloc[0].split("+")) <= options
+    def of_runs(choice: Comparison) -> dict[str, bool]:
+        """Return whether what changes the time of a step is that of the runs, by its name."""
+        first = choice.rows.iloc[0]
+        columns = {"implementation": "impl", "machine": "machine", "number of threads": "threads"}
+        same = {name: first[column] in set(runs[column]) for name, column in columns.items()}
+        return {"setting": _of_a_step(first["setting"]) in options} | same
 
     def preference(choice: Comparison) -> tuple[object, ...]:
-        first, (*quality, started) = choice.rows.iloc[0], comparable.rank(choice.pooled)
-        of_runs = not has_other_options(choice), first["impl"] in impls, first["machine"] in machines
-        return *of_runs, *quality, len(choice.rows), started
+        *quality, started = comparable.rank(choice.pooled)
+        return *of_runs(choice).values(), *quality, len(choice.rows), started
 
     best = max(choices, key=preference)
     ratios = dict(zip(best.rows["series"].map(names.without_impl), best.rows["ratio"], strict=True))
@@ -62,12 +65,16 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     step = float(best.rows.loc[of_baseline, "median_seconds_per_1k_steps"].iloc[0]) / 1000
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
-    remarks = [] if first["machine"] in machines else ["not the machine of the runs"]
-    remarks += ["not the setting of the runs"] if has_other_options(best) else []
+    remarks = [f"not the {name} of the runs" for name, is_theirs in of_runs(best).items() if not is_theirs]
     is_clear = (best.rows["time_state"] == "clear").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]
     return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
+
+
+def _of_a_step(setting: str) -> frozenset[str]:
+    """Return the options of a setting that change the time of a step, and its scale."""
+    return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
 def _final(state: State) -> list[Job]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from rmsexp.readers import read_yaml
 from rmsexp.rules import claims, score, selection
 
 SHORT = 10  # characters of a commit that are shown
+CLOCKS_DIFFER = timedelta(minutes=1)  # by which the clocks of machines may differ
 
 
 class Result(NamedTuple):
@@ -39,6 +41,7 @@ class Result(NamedTuple):
             the code.
         data: the digest of its data.
         own: for each of its sessions, the digest of the user's own modules, or "".
+        began: when its first session began; None if its record does not say.
     """
 
     status: str
@@ -47,6 +50,7 @@ class Result(NamedTuple):
     code: frozenset[str] = frozenset()
     data: str = ""
     own: frozenset[str] = frozenset()
+    began: datetime | None = None
 
     @property
     def ended(self) -> bool:
@@ -92,9 +96,10 @@ class Campaign(CampaignFile):
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(_code(session) for session in run["sessions"])
         own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
-        data = run["dataset"]["digest"]
+        data, begun = run["dataset"]["digest"], [_moment(session.get("started")) for session in run["sessions"]]
+        result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None))
         if status != "finished" or job.stage == "pilot":
-            return Result(status, code=code, data=data, own=own)
+            return result
         rows, problem = files.read_metrics()
         if problem:
             raise ValueError(problem)
@@ -102,11 +107,11 @@ class Campaign(CampaignFile):
         of_validation, of_test = _values(rows, steps, self.tuned_by), _values(rows, steps, self.score)
         needed = of_test if job.stage == "final" else of_validation
         if len(needed) < len(steps):
-            return Result("incomplete", code=code, data=data, own=own)
+            return result._replace(status="incomplete")
         if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
-            return Result("diverged", code=code, data=data, own=own)
+            return result._replace(status="diverged")
         test = _score(of_test, self.score) if job.stage == "final" else math.nan
-        return Result("finished", _score(of_validation, self.tuned_by), test, code, data, own)
+        return result._replace(validation=_score(of_validation, self.tuned_by), test=test)
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -175,6 +180,8 @@ class Campaign(CampaignFile):
         lines = []
         if self.registered is None and code:
             lines.append("not registered: the campaign's file has no digest of the rules at the first final run")
+        if self.registered is not None and (line := _before(self.registered, results)):
+            lines.append(line)
         if self.registered is not None and self.registered.changed is not None:
             lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
         if len(commits) > 1:
@@ -273,6 +280,23 @@ def _score(values: Sequence[float], target: Metric) -> float:
     if len(values) < score.SCORED:
         return math.nan
     return names.scale_and_unit(target.metric)[0] * score.score(values)
+
+
+def _before(registered: Registered, results: Results) -> str:
+    """Return how many final runs began before the rules were registered, and so may have shaped them; "" if none."""
+    final = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
+    written = _moment(registered.date)
+    early = sum(began < written - CLOCKS_DIFFER for began in final) if written is not None else 0
+    return f"{early} of its {len(final)} final runs began before its rules were registered" if early else ""
+
+
+def _moment(text: object) -> datetime | None:
+    """Return the date and time in a record; None if it has none."""
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _commit(registered: Registered) -> str:

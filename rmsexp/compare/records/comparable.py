@@ -207,14 +207,14 @@ def _record(rows: list[Row]) -> Row:
 
 
 def _best(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of one code that are pooled."""
+    """Return the records of one code that are pooled: of equal work and speed, those with the highest :func:`rank`."""
     for good in (records["rounds"] >= FEWEST_ROUNDS, records["time_state"] == "clear"):
         kept = records[good.loc[records.index]]
         records = records if kept.empty else kept
     newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
-    return records[
-        [_same_work(record, newest) and _same_speed(record, newest) for record in records.to_dict("records")]
-    ]
+    rows = [record for record in records.to_dict("records") if _same_work(record, newest)]
+    alike = [[record["folder"] for record in rows if _same_speed(record, one)] for one in rows]
+    return max((records[records["folder"].isin(folders)] for folders in alike), key=rank)
 
 
 def _same_work(one: Row, other: Row) -> bool:
@@ -243,7 +243,7 @@ def _reason(record: Row, chosen: pd.DataFrame) -> str:
         return ""
     if record["code"] is None or record["code"] != chosen["code"].iloc[0]:  # two of unknown code may differ
         return OTHER_CODE
-    if record["rounds"] < FEWEST_ROUNDS:
+    if record["rounds"] < FEWEST_ROUNDS <= chosen["rounds"].min():
         return f"fewer than {FEWEST_ROUNDS} rounds"
     if record["time_state"] != chosen["time_state"].iloc[0]:
         return str(record["time_state"])

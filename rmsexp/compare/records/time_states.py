@@ -53,6 +53,7 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
         mean = statistics.fmean(contention.get(key) or 0.0 for contention in contentions)
         states.add("contended" if mean > limit else "clear")
     states |= {time_state(session) for session in sessions if not _exceeds_a_limit(session)}
+    states |= {"contended" for contention in contentions if contention.get("shared")}
     return _worst(states)
 
 

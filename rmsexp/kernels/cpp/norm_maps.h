@@ -60,7 +60,7 @@ void maps_forward(const Layout& layout, const Form& form,
         store(row_scale + j, squares, count);
       });
       for (int64_t j = 0; j < c; ++j) {
-        row_scale[j] = statistics_from_squares(row_scale[j], form).scale;
+        row_scale[j] = form.kind == kNone ? W(1) : statistics_from_squares(row_scale[j], form).scale;
         factor[j] = gain ? row_scale[j] * gain[j] : row_scale[j];
         offset[j] = (shift ? shift[j] : W(0)) - (row_mean ? row_mean[j] * factor[j] : W(0));
       }

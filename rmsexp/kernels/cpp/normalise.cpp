@@ -121,6 +121,7 @@ Tensor without_autograd(const Tensor& x, const OptionalTensor& gain, const Optio
 Tensor by_elementary_operations(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                                 int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
   check_arguments(x, gain, shift, maps, slope);
+  check_kind(kind, inside);
   const auto or_undefined = [](const OptionalTensor& tensor) { return tensor.value_or(Tensor()); };
   return composed(x, or_undefined(gain), or_undefined(shift), {maps, kind, std::move(k), inside, eps, slope});
 }

@@ -306,8 +306,8 @@ def _check_arguments(
 ) -> None:
     """Check the arguments that both operators take. Raises: ValueError."""
     rows, length, width = *keys.shape[:2], keys.shape[-1]
-    kind, k, _ = form
-    check_form(kind, width, k)
+    kind, k, inside = form
+    check_form(kind, width, k, bool(inside))
     check_rows(keys, keys=(keys, (rows, length, width)), values=(values, (rows, length, values.shape[-1])))
     check_rows(keys, query=(query, (rows, width)), statistics=(statistics, (rows, 2)), alpha=(alpha, (rows, length)))
     check_contiguous(keys, score=(score, (width,)), affine=(affine, (2, width)))

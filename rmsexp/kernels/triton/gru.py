@@ -310,9 +310,9 @@ def _check_arguments(
 ) -> None:
     """Check the arguments that both operators take. Raises: ValueError."""
     rows, hidden, width = h.shape[0], h.shape[-1], 3 * h.shape[-1]
-    kind, k_gates, k_candidate, _ = form
-    check_form(kind, 2 * hidden, k_gates)
-    check_form(kind, hidden, k_candidate)
+    kind, k_gates, k_candidate, inside = form
+    check_form(kind, 2 * hidden, k_gates, bool(inside))
+    check_form(kind, hidden, k_candidate, bool(inside))
     check_rows(h, h=(h, (rows, hidden)), ax=(ax, (rows, width)), ah=(ah, (rows, width)), gates=(gates, (rows, width)))
     check_rows(h, statistics=(statistics, (rows, 8)))
     check_contiguous(h, affine=(affine, (2, 2, width)))

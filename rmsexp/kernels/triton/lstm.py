@@ -343,9 +343,9 @@ def _check_arguments(
 ) -> None:
     """Check the arguments that both operators take. Raises: ValueError."""
     rows, hidden, width = c.shape[0], c.shape[-1], 4 * c.shape[-1]
-    kind, k_gates, k_cell, _ = form
-    check_form(kind, width, k_gates)
-    check_form(kind, hidden, k_cell)
+    kind, k_gates, k_cell, inside = form
+    check_form(kind, width, k_gates, bool(inside))
+    check_form(kind, hidden, k_cell, bool(inside))
     check_rows(c, c=(c, (rows, hidden)), ax=(ax, (rows, width)), ah=(ah, (rows, width)), out_c=(out_c, (rows, hidden)))
     check_rows(c, gates=(gates, (rows, 5 * hidden)), statistics=(statistics, (rows, 6)))
     check_contiguous(c, affine=(affine, (2, 2, width)), cell_affine=(cell_affine, (2, hidden)))

@@ -218,7 +218,7 @@ def _checked(form: Form, n: int) -> Form:
     Raises: ValueError if the kernels cannot compute it.
     """
     form = form._replace(k=n) if form.kind == Kind.LAYER else form
-    check_form(form.kind, n, form.k)
+    check_form(form.kind, n, form.k, form.inside)
     return form
 
 

@@ -133,6 +133,7 @@ def test_a_timing_record_of_another_kind_of_run_is_not_used(
         ("+impl=fused", {"session": {"code": "newer"}}, 0.8),  # the newest
         ("", {"session": {"code": "newer"}}, 0.9),  # not of the implementation of the runs
         ("+impl=fused", {"session": {"device": "Intel"}}, 0.9),  # not on the machine of the runs
+        ("+impl=fused", {"session": {"code": "newer", "threads": 8}}, 0.9),  # not with the threads of the runs
         ("+impl=fused", {"session": {"code": "newer"}, "state": "contended"}, 0.9),
         ("+impl=fused", {"session": {"code": "newer"}, "rounds": 10}, 0.9),
     ],
@@ -160,6 +161,22 @@ def test_times_of_other_settings_come_last_and_are_named_as_such(tmp_path: Path)
     for number in range(2):
         if number:
             write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
+        (state,) = campaigns.states(tmp_path, [])
+        timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
+        assert timed is not None
+        found.append((round(timed.seconds["rms"], 3), "not the setting of the runs" in timed.source))
+    assert found == [(0.025, True), (0.045, False)]
+
+
+def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path: Path) -> None:
+    """What the runs change about a step counts; rates, schedules and evaluations do not change a step."""
+    Campaign(setting="small+batch_size=8").write(tmp_path)
+    place, newer = {"task": "cifar10", "setting": "small"}, {"session": {"code": "newer"}}
+    write_record(tmp_path, {"ln": 1.0, "rms": [0.5, 0.5]}, number=1, **place, **newer)
+    found = []
+    for number in range(2):
+        if number:
+            write_record(tmp_path, {"ln": 1.0, "rms": [0.9, 0.9]}, task="cifar10", setting="small+batch_size=8")
         (state,) = campaigns.states(tmp_path, [])
         timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
         assert timed is not None

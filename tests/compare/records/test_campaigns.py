@@ -195,6 +195,19 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
 
+def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> None:
+    """A second campaign may find the runs of a first, whose verdict is known, in their folders."""
+    campaign, _ = loaded(tmp_path)
+    final = [job for job in campaign.jobs if job.stage == "final"]
+    for job, started in zip(final, ("2026-11-21T23:50:00+00:00", "2026-11-21T23:59:30+00:00", "damaged"), strict=False):
+        path = tmp_path / job.folder / record.RUN
+        run = json.loads(path.read_text())
+        run["sessions"][0]["started"] = started
+        atomic.write_json(path, run)
+    (remark,) = campaign.remarks(campaign.results(tmp_path))  # the second: clocks of machines may differ
+    assert remark == "1 of its 2 final runs began before its rules were registered"
+
+
 def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
     """A recipe that was changed between tuning and the final runs, or is another one for a norm, is no longer one."""
     campaign, _ = loaded(tmp_path)

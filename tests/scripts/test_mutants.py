@@ -1,0 +1,52 @@
+"""The selection of the tests of a planted fault in a kernel, which coverage does not measure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import coverage
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.append(str(SCRIPTS))
+import mutants  # noqa: E402
+
+CPP = ("kernels.test_add_norms::test_a", "kernels.test_norms::test_b", "kernels.test_ported::test_c")
+CPP += ("norms.test_pointwise::test_d",)
+TRITON = ("kernels.test_add_norms::test_under_the_interpreter", "kernels.test_triton::test_e")
+TRITON += ("kernels.test_triton_compile::test_f",)
+OTHERS = ("kernels.test_build::test_g", "norms.test_modules::test_h", "test_config::test_i")
+
+
+def name_of(test: str) -> str:
+    file, _, function = test.partition("::")
+    return f"tests/{file.replace('.', '/')}.py::{function}"
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("rmsexp/kernels/cpp/norms.cpp", CPP),
+        ("rmsexp/kernels/triton/norms.py", TRITON),
+    ],
+)
+def test_faults_in_kernels_are_tested_by_all_tests_of_these_kernels(
+    tmp_path: Path, file: str, expected: tuple[str, ...]
+) -> None:
+    data = coverage.CoverageData(str(tmp_path / "coverage"))
+    data.write()
+    cases = [test.split("::") for test in (*CPP, *TRITON, *OTHERS)]
+    lines = [f'<testcase classname="tests.{module}" name="{name}" time="1"/>' for module, name in cases]
+    junit = tmp_path / "junit.xml"
+    junit.write_text(f"<testsuite>{''.join(lines)}</testsuite>")
+    tests = mutants.Tests(tmp_path / "coverage", junit, tmp_path)
+    fault = mutants.Mutant("kernels", "sign", file, 1, 0, 1, "+", "-")
+    assert tests.of(fault) == [name_of(test) for test in expected]
+
+
+def test_the_tests_that_run_the_interpreter_have_the_name_by_which_they_are_selected() -> None:
+    folder = SCRIPTS.parent / "tests/kernels"
+    for path in folder.glob("test_*.py"):
+        text = path.read_text()
+        assert ("assert_passes_in_the_interpreter(__file__)" in text) == ("def test_under_the_interpreter(" in text)
