@@ -74,7 +74,7 @@ class Campaign:
         return path
 
     def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-        registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22", "changed": None}
+        registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22T00:00:00+00:00", "changed": None}
         return {
             "format": 1,
             "name": self.name,

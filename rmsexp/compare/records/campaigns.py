@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +22,10 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.readers import read_yaml
 from rmsexp.rules import claims, score, selection
+from rmsexp.train import clock
 
 SHORT = 10  # characters of a commit that are shown
-CLOCKS_DIFFER = timedelta(minutes=1)  # by which the clocks of machines may differ
+CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
 class Result(NamedTuple):
@@ -41,7 +41,7 @@ class Result(NamedTuple):
             the code.
         data: the digest of its data.
         own: for each of its sessions, the digest of the user's own modules, or "".
-        began: when its first session began; None if its record does not say.
+        began: when its first session began, in seconds since 1970; None if its record does not say.
     """
 
     status: str
@@ -50,7 +50,7 @@ class Result(NamedTuple):
     code: frozenset[str] = frozenset()
     data: str = ""
     own: frozenset[str] = frozenset()
-    began: datetime | None = None
+    began: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -290,13 +290,11 @@ def _before(registered: Registered, results: Results) -> str:
     return f"{early} of its {len(final)} final runs began before its rules were registered" if early else ""
 
 
-def _moment(text: object) -> datetime | None:
-    """Return the date and time in a record; None if it has none."""
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _moment(text: object) -> float | None:
+    """Return the date and time in a record as seconds since 1970; None if it has none."""
+    with suppress(ValueError):
+        return clock.timestamp(str(text))
+    return None
 
 
 def _commit(registered: Registered) -> str:
