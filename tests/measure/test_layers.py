@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rmsexp.measure import peers
+from rmsexp.measure import layers, peers
 from rmsexp.measure.layers import NO_BATCHES, LayerPass, norm_cases
 from rmsexp.measure.options import FORWARD
+from rmsexp.record import FEWEST_PROBES
 
 
 def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them() -> None:
@@ -54,6 +55,13 @@ def test_all_layers_of_a_norm_compute_the_same_function() -> None:
         assert torch.equal(total, x + addend)
         assert torch.allclose(y, both.layers[name.removesuffix(", apart")].layer(x + addend), atol=1e-10)
         assert layer_pass.leaves[2:] == both.layers[name.removesuffix(", apart")].leaves[1:]
+
+
+def test_a_case_of_few_rounds_has_enough_probes_to_show_a_state() -> None:
+    case = norm_cases("4x32", torch.float32, torch.device("cpu"))[1]
+    found = layers._measure_case(case, 0.0, torch.device("cpu"))
+    rounds = len(found["seconds"]["copy"])
+    assert rounds < FEWEST_PROBES <= found["contention"]["probes"]["number"]
 
 
 def test_peers_compute_what_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:

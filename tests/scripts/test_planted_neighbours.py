@@ -97,6 +97,12 @@ def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
+def test_kinds_without_runs_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = planted_neighbours.summarise([result("memory", marked=True)])
+    assert summary == {"memory": {"runs": 1, "marked": 1, "slowdown": None}}
+    assert capsys.readouterr().out == "memory     1 of 1 marked as contended, as it should be\n"
+
+
 PLANT = """
 import sys
 sys.path.append({scripts!r})

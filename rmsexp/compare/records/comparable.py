@@ -5,9 +5,10 @@ All tables and figures of times ask this module, so they follow the same rules:
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
 - Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
-  rounds, or whose time is not clear, are used only if there are no others. A record is not pooled with the newest if
-  their data, their configs or the sources of the user's own norms differ, or if their probes found different speeds of
-  the machine (:func:`rmsexp.machine.same`).
+  rounds, or whose time is not clear, are used only if there are no others. A record is left out if
+  its data, its config or the source of the user's own norm differ from the newest's. Records whose probes found
+  different speeds of the machine (:func:`rmsexp.machine.same`) are not pooled: those of one speed are used, chosen in
+  the order of the next point.
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
   few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
   The other records are listed beside the table.

@@ -202,6 +202,24 @@ def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) 
     assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
 
 
+def test_a_quick_look_at_another_speed_does_not_displace_six_processes(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    slower = session | {"contention": probed(0.0014)}
+    usual = [{"contention": probed(0.001)}] * 6
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 6}, session=session, sessions=usual)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session=slower)
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == pytest.approx(0.8)
+    assert left_out(comparison) == {"steps0": "", "steps1": comparable.OTHER_SPEED}
+
+
+def test_few_rounds_are_no_reason_where_the_record_used_has_few(tmp_path: Path) -> None:
+    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=10)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, rounds=10, session=contended)
+    assert left_out(only(tmp_path)) == {"steps0": "", "steps1": "contended"}
+
+
 def probed(arithmetic: float) -> dict[str, Any]:
     """Return the contention of a process, on a machine without a reference, with these seconds of its median probe."""
     probes = {"number": 20, "median": {"arithmetic": arithmetic, "memory": 0.002}, "reference": None}

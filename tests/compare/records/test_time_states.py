@@ -72,6 +72,13 @@ def test_processes_of_a_timing_are_judged_together(sessions: list[dict[str, Any]
     assert (timing_state(sessions), disturbed(sessions)) == (state, number)
 
 
+def test_a_shared_gpu_counts_whatever_else_disturbed_its_process() -> None:
+    for waited in (0.001, 0.016):
+        shared = process(state="contended", waited=waited)
+        shared["contention"]["shared"] = True
+        assert timing_state([*[process()] * 5, shared]) == "contended"
+
+
 @pytest.mark.parametrize(
     ("sessions", "line"),
     [
