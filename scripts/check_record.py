@@ -124,8 +124,11 @@ class Parts:
         Raises: SystemExit, without keeping it, if code or machine are not those of the first part.
         """
         if differ := [name for name, value in self._here.items() if found[name] != value]:
-            kept = f"{self._lines} has the {len(self.done)} parts before it"
-            sys.exit(f"the {' and the '.join(differ)} changed during the check; {kept}, and goes on with what they had")
+            sys.exit(
+                f"the {' and the '.join(differ)} changed during the check, so this part is not kept; "
+                f"{self._lines} has {len(self.done)} before it: restore what changed and repeat the command to "
+                "continue, or move the file away to begin again"
+            )
         self.done.append({**self._planned[len(self.done)], **found})
         with self._lines.open("a") as file:
             file.write(json.dumps(self.done[-1]) + "\n")

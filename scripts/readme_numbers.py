@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
 BEGIN, END = re.compile(r"<!-- numbers: (\S+) -->"), "<!-- end -->"
-HINT = "; run python scripts/readme_numbers.py"
+COMMAND = "python scripts/readme_numbers.py"
 CONSTANTS = ROOT / "scripts/readme_blocks/constants.yaml"
 NUMBER = re.compile(
     r"(?<![\w.])(?:\d[\d,]*\.\d+(?!\.?\d)(?:e-?\d+)?(?: %)?|\d[\d,]*(?:e-?\d+| %)|\d+ of (?:the )?\d+)(?!\w)"
@@ -115,7 +115,8 @@ def main() -> int:
     if not arguments.check:
         for page in PAGES:
             atomic.write_atomic(page, updated(page.read_text(), Evidence(REFERENCE, page.parent), BLOCKS))
-        found = [line.removesuffix(HINT) for line in found]
+    elif found:
+        found.append(f"next    {COMMAND}")
     print("\n".join(found) or "all blocks are as the records say")
     return int(bool(found) and arguments.check)
 
@@ -160,7 +161,7 @@ def differences(page: Path, reference: Path, texts: Blocks = BLOCKS) -> list[str
     before = page.read_text()
     after = blocks(updated(before, Evidence(reference, page.parent), texts))
     return [
-        f"{_name(page)}:{line} block {old.name}: {text}{HINT}"
+        f"{_name(page)}:{line} block {old.name}: {text}"
         for old, new in zip(blocks(before), after, strict=True)
         for line, text in _first_difference(old, new)
     ]

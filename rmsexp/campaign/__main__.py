@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rmsexp import config, process
+from rmsexp import config, file_lock, process
 from rmsexp.command_line import Parser, documentation, entry_point
 from rmsexp.words import overrides
 
@@ -93,6 +93,8 @@ def _count(text: str) -> int:
 def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     """Be a worker; conclude if it is the only one that this command started. Return the exit status."""
     worker = _worker(goal, arguments)
+    if warning := file_lock.host_only(worker.runs.results):
+        worker.report(warning)
     signum = worker.work()
     failed = len(worker.failed) + len(worker.failed_elsewhere)
     for timing in [] if failed else goal.timings():

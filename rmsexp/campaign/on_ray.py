@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rmsexp import config, file_lock, lock, machine_lock, process, runner
+from rmsexp import config, lock, machine_lock, process, runner
 from rmsexp.campaign import registration
 from rmsexp.campaign.worker import POLL_SECONDS, Worker
 from rmsexp.command_line import ReportedError
@@ -57,8 +57,6 @@ class RayWorker(Worker):
 
         Raises: ReportedError if Ray is not installed, the cluster cannot be reached, or a run may not begin.
         """
-        if warning := file_lock.host_only(self.runs.results):
-            self.report(warning)
         with self._marked(), _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
             while self._signum is None and (left := self._left()):
                 self._submit(ray, [job for job in left if job not in self._tasks.values()])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp import config, file_lock, lock, machine_lock, record, runner
+from rmsexp import config, lock, machine_lock, record, runner
 
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
 COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too
@@ -70,8 +70,6 @@ class Worker:
 
         Raises: ReportedError if a run may not begin.
         """
-        if warning := file_lock.host_only(self.runs.results):
-            self.report(warning)
         with machine_lock.working(self.report) as pause:
             while left := self._left():
                 outcome = self._one_of(left, pause)

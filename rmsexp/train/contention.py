@@ -124,9 +124,9 @@ class Contention:
         return spike
 
     def probe_at_an_edge(self) -> None:
-        """Take half of the fewest probes that show a state, at the beginning or the end of the work.
+        """Take probes before or after the work: each time half of ``FEWEST_PROBES``, the number that a state needs.
 
-        One before them does not count, because a core that wakes up is slow at first.
+        One more, before them, does not count, because a core that wakes up is slow at first.
         """
         if not self._on_gpu:
             probe().take()

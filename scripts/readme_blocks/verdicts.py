@@ -20,7 +20,7 @@ def readme(evidence: Evidence) -> str:
     decided = _decided(evidence)
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
     where = (
-        f"At {scales}; where a cell is empty, the campaign makes no such claim.",
+        f"At {scales}; an empty cell: no such claim.",
         f"[Differences, intervals and margins]({WHOLE}).",
     )
     return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence, brief=True)]))

@@ -76,6 +76,9 @@ def test_files_beside_the_package_may_change(tmp_path: Path) -> None:
     """New results are uncommitted changes, too, but the code is the same."""
     asked = registered(tmp_path)
     registration.register(asked, OWN | {"commit": f"{OWN['commit']}+"})
+    found = registration.read(asked)
+    assert found is not None
+    assert found.commit == OWN["commit"]
 
 
 @pytest.mark.parametrize("content", ["{}", "{", json.dumps({"digest": "a", "commit": "b", "date": "c", "rules": []})])

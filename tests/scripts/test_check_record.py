@@ -39,7 +39,7 @@ def test_a_part_of_other_code_is_not_kept(tmp_path: Path) -> None:
     same = {"dirty": False, "code": provenance.code(), "machine": quiet.machine_id()}
     parts.add(same)
     with pytest.raises(
-        SystemExit, match=r"the code changed during the check; .*words\.jsonl has the 1 parts before it"
+        SystemExit, match=r"the code changed during the check, so .*words\.jsonl has 1 before it: restore"
     ):
         parts.add(same | {"code": "newer"})
     assert check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)]).left == range(1, 2)

@@ -28,7 +28,7 @@ TEXTS = {"one": lambda _: "first 1 %", "two": lambda _: "a\nb"}
 
 @pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_the_blocks_of_a_page_are_as_the_records_say(page: Path) -> None:
-    assert not readme_numbers.differences(page, readme_numbers.REFERENCE)
+    assert not readme_numbers.differences(page, readme_numbers.REFERENCE), f"run {readme_numbers.COMMAND}"
 
 
 def test_every_text_has_a_block() -> None:
@@ -49,7 +49,7 @@ def test_an_edit_by_hand_is_found(tmp_path: Path, edit: tuple[str, str], expecte
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace(*edit))
     found = readme_numbers.differences(page, tmp_path, TEXTS)
-    assert found == [f"page.md:{line}; run python scripts/readme_numbers.py" for line in expected]
+    assert found == [f"page.md:{line}" for line in expected]
     page.write_text(readme_numbers.updated(page.read_text(), Evidence(tmp_path, tmp_path), TEXTS))
     assert readme_numbers.differences(page, tmp_path, TEXTS) == []
 
@@ -217,7 +217,7 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
     assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
-    assert lines[-1].startswith("At `scale=small`; where a cell is empty, the campaign makes no such claim.")
+    assert lines[-1].startswith("At `scale=small`; an empty cell: no such claim.")
     assert f"[Differences, intervals and margins]({verdicts.WHOLE}). Not decided yet: `quality_lang" in lines[-1]
 
 
@@ -337,7 +337,7 @@ def test_the_command_is_named_only_where_it_would_change_a_page(
         return readme_numbers.main(), capsys.readouterr().out
 
     line = "page.md:3 block one: has 'first 2 %', the records say 'first 1 %'"
-    assert run("--check") == (1, f"{line}; run python scripts/readme_numbers.py\n")
+    assert run("--check") == (1, f"{line}\nnext    python scripts/readme_numbers.py\n")
     assert run() == (0, f"{line}\n")
     assert run() == (0, "all blocks are as the records say\n")
 
