@@ -245,7 +245,7 @@ def _floats(values: Any) -> Any:
 
 
 def as_word(key: str, value: Any) -> str:
-    """Return ``key=value`` as it is typed, with the home folder in place of ``~``, and quotes where Hydra needs them."""
+    """Return ``key=value`` as it is typed, with the home folder for ``~``, and with quotes where Hydra needs them."""
     if isinstance(value, str):
         return path_word(key, config.expanded(value) if value.startswith("~") else value)
     return f"{key}={json.dumps(value) if value is None or isinstance(value, bool | list) else value}"
