@@ -119,7 +119,8 @@ def test_the_command_stops_with_a_timing(
     given: list[str] = []
     monkeypatch.setattr(processes, "measure", stopped)
     timings = [timed(tmp_path, "timing.norms=[rms,ln]")] * 2
-    goal = SimpleNamespace(runs=None, timings=lambda: timings, conclude=lambda: given.append("concluded"))
+    runs = SimpleNamespace(results=tmp_path)
+    goal = SimpleNamespace(runs=runs, timings=lambda: timings, conclude=lambda: given.append("concluded"))
     monkeypatch.setattr(goals, "read", lambda *_: goal)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1", "--of", "2"]) == 130
