@@ -110,13 +110,13 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
 
     Raises: ConfigError if there is no such folder, a file is no YAML, or a class cannot be imported.
     """
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir} is not a folder")
+    make_importable(config_dir or ".")
     if norm is not None:
         norm_class(norm)
     if config_dir is None:
         return
-    if not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir} is not a folder")
-    make_importable(config_dir)
     for path in sorted(file for group in ("norm", "task") for file in Path(config_dir, group).rglob("*.yaml")):
         try:
             content = OmegaConf.load(path)

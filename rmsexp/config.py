@@ -138,6 +138,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     if config_dir is not None:
         make_importable(config_dir)
     config, norm = instances(composed, imported)
+    _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
     resolved = normalised(composed, imported)
     chosen, base = _base(tuple(_choices(overrides)), config_dir)
     own = config.data.digest_of_own_files()[:DIGITS]
@@ -147,6 +148,19 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     setting = older_setting if (folder / older_setting).is_dir() else setting
     series = older_series if (folder / setting / older_series).is_dir() else series
     return Job(tuple(overrides), config, norm, resolved, setting, series)
+
+
+def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_dir: str | None) -> None:
+    """Raise ConfigError if a chosen file of the user's names itself otherwise than it is called.
+
+    The run's folder has the name that stands in the file, so the run would be recorded as another task, norm or scale.
+    """
+    for override in parse(overrides):
+        group, choice = override.key_or_group, str(override.value())
+        if group in names and names[group] != choice.rpartition("/")[2]:
+            key = "norm.name" if group == "norm" else group
+            path = file(group, choice, config_dir)
+            raise ConfigError(f"{path}: {key} is {names[group]}; it must be {path.stem}, as its file is called")
 
 
 @lru_cache(maxsize=256)
@@ -206,8 +220,19 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     for key in {override.key_or_group for override in parsed} - set(GROUPS):
         if config_dir and Path(config_dir, key).is_dir():  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
+    if config_dir:
+        _check_own_files(config_dir)
     _check_choices(parsed, config_dir)
     return _compose(tuple(overrides), config_dir, hydra)
+
+
+def _check_own_files(config_dir: str) -> None:
+    """Raise ConfigError if a file of the user's has the name of one of the package's, which Hydra would use instead."""
+    for group in GROUPS:
+        for own in sorted(Path(config_dir, group).rglob("*.yaml")):
+            packaged = CONFIGS / own.relative_to(config_dir)
+            if packaged.exists() and not packaged.samefile(own):
+                raise ConfigError(f"{own} has the name of a file of rmsexp, which would be used instead; rename it")
 
 
 @lru_cache(maxsize=256)

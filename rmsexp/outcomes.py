@@ -46,11 +46,14 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     words = [*folder, *(word for word in job.overrides if not word.startswith(("norm=", "norm.", "force=")))]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    norm = next((name for name in PAPER_NORMS if name not in existing), None)
+    # model.qk_norm=true is refused with norms that do not act on activations
+    refused = ("none", "wn") if getattr(getattr(job.config, "model", None), "qk_norm", False) else ()
+    norms = [name for name in PAPER_NORMS if name not in refused]
+    norm = next((name for name in norms if name not in existing), None)
     if norm is not None:
         return command("rmsexp", *words, f"norm={norm}")
     words = [word for word in words if not word.startswith("seed=")]
-    return command("rmsexp", "-m", *words, f"norm={','.join(PAPER_NORMS)}", "seed=0,1,2")
+    return command("rmsexp", "-m", *words, f"norm={','.join(norms)}", "seed=0,1,2")
 
 
 def draw(job: config.Job) -> Path | None:

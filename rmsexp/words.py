@@ -7,13 +7,16 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 
 from rmsexp import config
+from rmsexp.command_line import path_word
 
 MOST_RUNS = 10_000  # of a sweep
+NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
 WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
     "hydra.run.dir": "results=DIR sets the folder of results",
     "hydra.sweep.dir": "results=DIR sets the folder of results",
@@ -40,21 +43,35 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 
 
 def override(key: str, value: object) -> str:
-    """Return the override that sets a key to a value of Python: None, or a number, truth value, text or list."""
-    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+    """Return the override that sets a key to a value of Python: None, or a number, truth value, text, path or list.
+
+    Raises: ConfigError for a value of another type.
+    """
+    if isinstance(value, str):
+        return f"{key}={value}"
+    if isinstance(value, Path):
+        return path_word(key, value)
+    try:
+        return f"{key}={json.dumps(value.item() if hasattr(value, 'item') else value)}"  # NumPy's numbers have item
+    except (TypeError, ValueError):
+        raise config.ConfigError(f"{key}: a {type(value).__name__} cannot be a value of the config") from None
 
 
 def _with_names(word: str, known: Sequence[str]) -> str:
     """Return an override with the names of norms in the place of other names."""
 
     def name(match: re.Match[str]) -> str:
-        plain = re.sub("[-_]", "", match[0].lower())
-        return match[0] if match[0] in known else plain if plain in known else config.ALIASES.get(plain, match[0])
+        return match[0] if match[0] in known else (config.ALIASES | plain).get(_plain(match[0]), match[0])
 
+    plain = {_plain(norm): norm for norm in known}
     key, sign, value = word.partition("=")
     if key == "norms" and value[:1].isalpha():
         value = f"[{value}]"
-    return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in ("norm", "norms") else value)
+    return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in NAMES_OF_NORMS else value)
+
+
+def _plain(name: str) -> str:
+    return re.sub("[-_]", "", name.lower())
 
 
 def expand(

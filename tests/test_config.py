@@ -190,6 +190,39 @@ def test_a_config_folder_may_have_any_name(tmp_path: Path) -> None:
     assert config.job(["norm=own"], str(folder)).series == "own"
 
 
+@pytest.mark.parametrize(
+    ("word", "content", "message"),
+    [
+        ("norm=mine", "_target_: rmsexp.norms.RMS\nname: rms\nimpl: eager\n", "norm.name is rms; it must be mine"),
+        ("norm=sub/mine", "_target_: rmsexp.norms.RMS\nname: rms\nimpl: eager\n", "norm.name is rms; it must be mine"),
+        ("scale=mine", "# @package _global_\nscale: small\n", "scale is small; it must be mine"),
+    ],
+)
+def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, message: str, tmp_path: Path) -> None:
+    """Its runs would be recorded as those of another norm or scale."""
+    path = tmp_path / f"{word.replace('=', '/')}.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    (tmp_path / "recipe/cifar10").mkdir(parents=True)
+    (tmp_path / "recipe/cifar10/mine.yaml").write_text("# @package _global_\nschedule: {steps: 5, period: 5}\n")
+    with pytest.raises(config.ConfigError, match=re.escape(f"{path}: {message}, as its file is called")):
+        config.job([word], str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["norm/rms", "recipe/cifar10/demo", "pair/attentive_reader_bn/paper"])
+def test_a_file_with_the_name_of_one_of_the_package_is_refused(name: str, tmp_path: Path) -> None:
+    """Hydra would use the package's, without a word."""
+    path = tmp_path / f"{name}.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text((config.CONFIGS / f"{name}.yaml").read_text())
+    with pytest.raises(config.ConfigError, match=re.escape(f"{path} has the name of a file of rmsexp")):
+        config.job(["norm=rms"], str(tmp_path))
+
+
+def test_the_package_s_own_configs_may_be_named() -> None:
+    assert config.job(["norm=rms"], str(config.CONFIGS)).series == "rms"
+
+
 def test_the_record_holds_plain_resolved_values() -> None:
     resolved = config.job(["norm=ln"]).resolved
     assert resolved["max_steps"] == resolved["schedule"]["steps"] == 600

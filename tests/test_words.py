@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rmsexp import config, words
@@ -18,6 +19,9 @@ from rmsexp import config, words
         ("norms=ln,rms", "norms=[ln,rms]"),
         ("norm=LN", "norm=ln"),
         ("norm=rmss", "norm=rmss"),
+        ("norm=mean-only-bn,NonParametric_LN", "norm=mean_only_bn,nonparametric_ln"),
+        ("timing.reference=layernorm", "timing.reference=ln"),
+        ("timing.norms=[LayerNorm,rms]", "timing.norms=[ln,rms]"),
         ("norm.p=0.5", "norm.p=0.5"),
         ("data.name=identity", "data.name=identity"),
     ],
@@ -38,7 +42,16 @@ def test_a_norm_of_the_users_keeps_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(20, "k=20"), (1e-5, "k=1e-05"), (None, "k=null"), (True, "k=true"), ("a", "k=a"), ([1], "k=[1]")],
+    [
+        *((20, "k=20"), (1e-5, "k=1e-05"), (None, "k=null"), (True, "k=true"), ("a", "k=a"), ([1], "k=[1]")),
+        *((np.int64(2), "k=2"), (np.float32(0.5), "k=0.5"), (Path("out"), "k=out"), (Path("a b"), "k='a b'")),
+    ],
 )
 def test_values_of_python_become_overrides(value: object, expected: str) -> None:
     assert words.override("k", value) == expected
+
+
+@pytest.mark.parametrize("value", [object(), [np.int64(2)], np.zeros(2)])
+def test_other_values_of_python_are_refused(value: object) -> None:
+    with pytest.raises(config.ConfigError, match=r"k: a \w+ cannot be a value of the config"):
+        words.override("k", value)

@@ -124,12 +124,16 @@ def trial(question: Question, norm: str) -> Cost:
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
 
+    schedule = question.recipe.config.schedule
+    # a warm-up longer than the trial's schedule would be refused; what a step costs does not depend on it
+    warmup = ["schedule.warmup=1"] if getattr(schedule, "warmup", None) else []
+
     def job(words: Sequence[str]) -> config.Job:
-        changed = replace(question, words=(*question.words, *words))
+        changed = replace(question, words=(*question.words, *warmup, *words))
         return changed.job("tune", norm, question.grid[0], question.tuning_seeds[0])
 
     with tried(question.folder, norm, lambda words: job((*TRIAL_WORDS, *words))) as files:
-        return extrapolated(files, question.recipe.config.schedule.steps)
+        return extrapolated(files, schedule.steps)
 
 
 @contextmanager

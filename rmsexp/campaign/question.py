@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,11 @@ class Question:
     @cached_property
     def grid(self) -> tuple[float, ...]:
         rates = self.content.tune.over.get(self.rate)
-        middle = self.recipe.config.optim.lr
-        return tuple(rates if rates is not None else (middle / 2, middle, 2 * middle))
+        if rates is not None:
+            return tuple(rates)
+        # without what configs/pair has for the first norm alone, so that the order of the norms does not matter
+        middle = replace(self, words=("pair=[]", *self.words)).recipe.config.optim.lr
+        return (middle / 2, middle, 2 * middle)
 
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
@@ -94,9 +97,14 @@ class Question:
 
     @cached_property
     def target(self) -> Any:
-        """The target of the task."""
+        """The target of the task. Raises: ConfigError if it is known only once the task has its data."""
         recipe = self.recipe.config
-        return classes.task_class(recipe.task, recipe._target_).target
+        task = classes.task_class(recipe.task, recipe._target_)
+        if not hasattr(task, "target"):
+            raise config.ConfigError(
+                f"task={recipe.task}: a campaign needs target as an attribute of the class {task.__name__} itself"
+            )
+        return task.target
 
     @property
     def tuned_by(self) -> Metric:

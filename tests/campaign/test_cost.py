@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.campaign_runs import ask, write_run
 
-from rmsexp import atomic, record, runner
+from rmsexp import atomic, config, record, runner
 from rmsexp.campaign import cost, plan
 from rmsexp.campaign.cost import Cost
 from rmsexp.campaign.question import Question
@@ -124,6 +125,21 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     assert 0 <= found.evaluation < found.seconds < 60
     assert str(folders[0]).startswith(f"{asked.folder}/.trial-")
     assert list(asked.folder.iterdir()) == []
+
+
+def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {"task": "language_model", "scale": "demo", "schedule.steps": 1000, "schedule.warmup": 300}
+    asked = ask(tmp_path, runs=runs)
+    schedules = list[Any]()
+
+    def execute(job: config.Job) -> runner.Outcome:
+        schedules.append(job.config.schedule)
+        return runner.Outcome("failed", 0, "not run")
+
+    monkeypatch.setattr(runner, "execute", execute)
+    with pytest.raises(ReportedError, match="not run"):
+        cost.trial(asked, "ln")
+    assert [(schedule.steps, schedule.warmup) for schedule in schedules] == [(200, 1)]
 
 
 @pytest.mark.usefixtures("quick_folders")

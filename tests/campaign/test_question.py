@@ -65,6 +65,14 @@ def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
     assert asked.grid == (0.0015, 0.003, 0.006)
 
 
+@pytest.mark.parametrize("norms", ["none,rms", "rms,none"])
+def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path: Path) -> None:
+    """A file in configs/pair gives no norm on cifar10 a tenth of the recipe's rate."""
+    words = ["margin=1", f"norms=[{norms}]", "data.validation=100"]
+    asked = ask(tmp_path, *words, claims=None, tune=None, runs={"task": "cifar10", "scale": "demo"})
+    assert asked.grid == (0.0015, 0.003, 0.006)
+
+
 @pytest.mark.usefixtures("quick_folders")
 @pytest.mark.parametrize(
     ("words", "changes", "message"),

@@ -339,7 +339,8 @@ def test_a_norm_that_the_user_names_is_imported(
     """A run with a norm from outside the package is refused, unless its class is named on the command line."""
     lines = ("from dataclasses import dataclass", "from rmsexp.norms import RMS", "@dataclass(frozen=True)")
     (tmp_path / "norm_of_the_user.py").write_text("\n".join([*lines, "class Own(RMS): pass\n"]))
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])  # as the console script has it
     run = runs["transformer"]
     norm = yaml.safe_load((run / record.CONFIG).read_text())["norm"] | {"_target_": "norm_of_the_user.Own"}
     own = run_with_config(run, tmp_path / "run", norm=norm)

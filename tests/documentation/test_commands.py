@@ -142,6 +142,18 @@ def test_commands_are_read_from_blocks_of_both_labels(tmp_path: Path) -> None:
     assert sorted(documents.commands(page)) == ["make a", "make b", "make c"]
 
 
+def test_commands_are_read_without_what_starts_them(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    lines = [
+        "CUDA_VISIBLE_DEVICES=0 OMP_NUM_THREADS=1 timeout 570 make a",
+        "torchrun --nnodes=2 --nproc_per_node=4 -m rmsexp norm=ln",
+        "sbatch --array=1-20 scripts/slurm_workers.sh quality task=cifar10",
+    ]
+    page.write_text("\n".join(["```sh", *lines, "```", ""]))
+    commands = ["make a", "python -m rmsexp norm=ln", "python -m rmsexp.campaign quality task=cifar10"]
+    assert list(documents.commands(page)) == commands
+
+
 def test_documents_have_commands_of_each_kind() -> None:
     starts = {re.split(r"[ .]", command.removeprefix("python -m "))[0] for command in COMMANDS}
     assert {"rmsexp", "make", "python"} <= starts

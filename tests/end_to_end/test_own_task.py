@@ -12,6 +12,7 @@ from helpers import documents
 from helpers.tasks import Main
 
 from rmsexp import compare, config, generate, prepare, record, runner, tasks, timing
+from rmsexp.campaign import question
 from rmsexp.train.task import lacking
 
 SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
@@ -51,6 +52,16 @@ def test_a_key_that_its_config_lacks_is_named(folder: Path) -> None:
     edit(folder / "my/task/spirals.yaml", "  lr: 0.003\n", "")
     with pytest.raises(config.ConfigError, match=r"^optim\.lr has no value: its config lacks this key$"):
         config.job(["task=spirals"], "my")
+
+
+def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
+    target = 'target = tasks.Target(split="test", metric="error", mode="min", selection="valid")'
+    edit(folder / "spirals.py", f"    {target}\n", "")
+    edit(
+        folder / "spirals.py", "        self.config, self.dev", f"        self.{target}\n        self.config, self.dev"
+    )
+    with pytest.raises(config.ConfigError, match="task=spirals: a campaign needs target as an attribute of the class"):
+        question.read("quality", ["task=spirals", "norms=[ln,rms]", "margin=1"], "my")
 
 
 def test_the_example_learns(folder: Path) -> None:

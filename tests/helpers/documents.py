@@ -15,6 +15,12 @@ DOCUMENTS = [
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
 COMMAND = re.compile(r"(python -m rmsexp([. ]|$)|(rmsexp|make)( |$)|python scripts/)")
+# What may stand before a command, or in its place: variables, a limit of time, torchrun, and the workers of Slurm.
+STARTERS = (
+    (re.compile(r"^(?:[A-Z_]+=\S+ |timeout \d+ )+"), ""),
+    (re.compile(r"^torchrun .*?(?=-m rmsexp)"), "python "),
+    (re.compile(r"^sbatch .*?scripts/slurm_workers\.sh"), "python -m rmsexp.campaign"),
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
@@ -62,6 +68,8 @@ def commands(path: Path) -> Iterator[str]:
     lines = [line for label in ("sh", "bash") for block in blocks(path, label) for line in block.splitlines()]
     for line in [*lines, *SPAN.findall(prose(path))]:
         command = re.sub(r"\s+# .*", "", line).strip()
+        for pattern, replacement in STARTERS:
+            command = pattern.sub(replacement, command)
         if COMMAND.match(command):
             yield command
 

@@ -1,0 +1,28 @@
+"""The command that is suggested after a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmsexp import config, outcomes
+
+
+@pytest.mark.parametrize(
+    ("words", "norms"),
+    [
+        (["task=language_model"], "ln,rms,none,prms,bn,wn"),
+        (["task=language_model", "model.qk_norm=true"], "ln,rms,prms,bn"),
+    ],
+)
+def test_norms_are_suggested_until_all_have_runs_and_none_that_is_refused(
+    words: list[str], norms: str, tmp_path: Path
+) -> None:
+    job = config.job([*words, f"results={tmp_path}", "norm=rms"])
+    typed = " ".join([*words, f"results={tmp_path}"])
+    for norm in norms.split(","):
+        job.setting_folder.mkdir(parents=True, exist_ok=True)
+        assert outcomes.next_command(job, None) == f"python -m rmsexp {typed} norm={norm}"
+        (job.setting_folder / norm).mkdir()
+    assert outcomes.next_command(job, None) == f"python -m rmsexp -m {typed} norm={norms} seed=0,1,2"
