@@ -204,7 +204,10 @@ class Task:
 
 
 def _sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the cross-entropy in nats, summed over the batch, and the number of wrong predictions."""
+    """Return the cross-entropy in nats, summed over the batch, and the number of wrong predictions.
+
+    Logits with a NaN are no prediction, so they count as wrong.
+    """
     logits = logits.float()
-    wrong = (logits.argmax(1) != labels).sum()
-    return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong}
+    wrong = (logits.argmax(1) != labels) | logits.isnan().any(1)
+    return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong.sum()}

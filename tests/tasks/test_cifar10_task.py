@@ -195,6 +195,13 @@ def test_evaluation_counts_every_test_image_once(
     assert results["test"]["error"] == pytest.approx((logits.argmax(1) != truth).double().mean().item(), abs=0.0015)
 
 
+def test_a_model_of_nan_has_the_worst_error(data_root: Path) -> None:
+    task, model = make(data_root)
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+        assert task.evaluate(model.eval())["test"]["error"] == 1.0
+
+
 @pytest.mark.parametrize("norm", ["rms", "ln", "bn", "wn"])
 def test_memory_formats_compute_the_same(data_root: Path, norm: str) -> None:
     losses, gradients = [], []
