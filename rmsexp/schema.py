@@ -6,6 +6,7 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,16 @@ class DataConfig:
     @property
     def root_folder(self) -> Path:
         return expanded(self.root)
+
+    def check_options_of(self, key: str, value: str, options: Sequence[str]) -> None:
+        """Check that the options below ``data`` that only ``key=value`` reads have their defaults otherwise.
+
+        An option that nothing reads would still be part of a run's identity. Raises: ValueError.
+        """
+        chosen = getattr(self, key)
+        for option in options:
+            if chosen != value and getattr(self, option) != getattr(type(self), option):
+                raise ValueError(f"data.{option} is an option of data.{key}={value}, and data.{key} is {chosen}")
 
     def digest_of_own_files(self) -> str:
         """Return a digest of the user's own files that the run reads; "" if it reads none.

@@ -95,10 +95,10 @@ class DataConfig(config.DataConfig):
         checks.at_least("data.entities", self.entities, 1)
         if self.validation is not None:
             checks.at_least("data.validation", self.validation, 1)
-            if self.name != "lambada":
-                raise ValueError(f"data.validation is for data.name=lambada; data.name={self.name} has its own splits")
         if self.sentences is not None:
             checks.at_least("data.sentences", self.sentences, 1)
+        self.check_options_of("name", "cnn", ["sentences", "damaged"])
+        self.check_options_of("name", "lambada", ["vocabulary", "entities", "validation"])
 
 
 SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {

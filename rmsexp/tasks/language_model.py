@@ -59,10 +59,8 @@ class DataConfig(config.DataConfig):
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
         if missing := missing_own_file(self.name, self.own_files):
             raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
-        if self.name != "lambada" and self.held_out != DataConfig.held_out:
-            raise ValueError(f"data.held_out is an option of data.name=lambada, and data.name is {self.name}")
-        if self.tokens == "bytes" and self.vocabulary != DataConfig.vocabulary:
-            raise ValueError("data.vocabulary is an option of data.tokens=sentencepiece, and data.tokens is bytes")
+        self.check_options_of("name", "lambada", ["held_out"])
+        self.check_options_of("tokens", "sentencepiece", ["vocabulary"])
 
     @property
     def own_files(self) -> dict[str, str]:
