@@ -59,7 +59,7 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
     with group.turn():
         task = tasks.make(job, device)
         task.prepare(lambda _: None)
-    model = task.build(job.norm)
+    model = tasks.build(task, job.norm)
     settings = Settings.of(cfg, device)
     stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
     start = share_start(group, stepper, None, runner.identity(job, task))

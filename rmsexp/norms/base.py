@@ -265,6 +265,8 @@ class Linear(nn.Module):
         padding: Number of zeros added to each side of a convolution's input.
     """
 
+    optional = False  # whether the layer is normalised only because of BN's option ``everywhere``
+
     def __init__(
         self,
         site: Site,
@@ -406,6 +408,12 @@ class Norm:
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""
         return self.plain(name, n_in, n_out, bias=bias)
+
+    def check_effect(self, model: nn.Module) -> None:
+        """Check that the options of this norm have an effect on a model that was built with it.
+
+        Otherwise a run would be recorded as another norm than the one that it equals. Raises: ValueError.
+        """
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""

@@ -74,7 +74,16 @@ class BN(BatchNormOptions):
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         if not self.everywhere:
             return super().optional(name, n_in, n_out, bias=bias)
-        return self.linear(name, n_in, n_out, bias=False, shift=bias)
+        layer = self.linear(name, n_in, n_out, bias=False, shift=bias)
+        layer.optional = True
+        return layer
+
+    def check_effect(self, model: nn.Module) -> None:
+        super().check_effect(model)
+        if self.everywhere and not any(isinstance(layer, Linear) and layer.optional for layer in model.modules()):
+            raise ValueError(
+                "norm.everywhere=true has no effect on this task: its model has no layers that it alone normalises"
+            )
 
     def normaliser(self, site: Site) -> BatchNorm:
         shift = site.shift is not False and not site.then_bias  # no shift if the model adds its own bias afterwards

@@ -10,11 +10,11 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
@@ -251,6 +251,12 @@ class PerExampleNormOptions(Norm):
             raise ValueError(f"norm.axes must be [2,3] (per channel) or [1,2,3] (per example), got {list(self.axes)}")
         if tuple(self.axes) == (1, 2, 3) and self.impl == "fused":  # records would name an implementation not used
             raise ValueError("norm.axes=[1,2,3] has no fused kernel; use norm.impl=eager")
+
+    def check_effect(self, model: nn.Module) -> None:
+        super().check_effect(model)
+        axes = tuple(self.axes)
+        if axes != AXES[0] and not any(isinstance(layer, Normaliser) and layer.maps for layer in model.modules()):
+            raise ValueError(f"norm.axes={list(axes)} has no effect on this task: its model has no feature maps")
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
         """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from rmsexp import config
 from rmsexp.classes import task_class as task_class
+from rmsexp.norms import Norm
 from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Objective",
     "Target",
     "Task",
+    "build",
     "make",
     "task_class",
 ]
@@ -43,3 +46,13 @@ def make(job: config.Job, device: torch.device) -> Any:
     if missing is not None:
         raise config.ConfigError(f"task={job.config.task}: {missing}; rmsexp.tasks.Task describes it")
     return task
+
+
+def build(task: Task, norm: Norm) -> nn.Module:
+    """Return a new model of a task, with weights that are not drawn yet.
+
+    Raises: ValueError if the norm, or one of its options, does not fit the task's model.
+    """
+    model = task.build(norm)
+    norm.check_effect(model)
+    return model

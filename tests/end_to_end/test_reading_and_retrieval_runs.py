@@ -111,6 +111,22 @@ def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("name", "norm", "word", "message"),
+    [
+        (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: its model has no layers that it alone"),
+        (TASKS[0], "ln", "norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
+    ],
+)
+def test_an_option_of_a_norm_without_effect_on_the_task_is_refused(
+    main: Main, tmp_path: Path, name: str, norm: str, word: str, message: str
+) -> None:
+    done = main(*tiny(name), f"norm={norm}", word)
+    done.assert_failed(message)
+    assert done.status == 1
+    assert not list(tmp_path.rglob(record.CHECKPOINTS))
+
+
+@pytest.mark.parametrize(
     ("name", "word", "message"),
     [
         (TASKS[0], "model.width=1", "model.width must be at least 2, got 1"),
