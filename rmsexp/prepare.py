@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp import tasks
 
     job = config.job(overrides(arguments.words, arguments.config_dir), arguments.config_dir)
-    task = tasks.make(job, torch.device("cpu"))
     with process.ending_on_signals():  # temporary files of downloads are removed then
+        task = tasks.make(job, torch.device("cpu"))
         task.prepare(print)
     print(f"ready: {task.dataset.name}, digest {task.dataset.digest[:12]}, in {job.config.data.root}")
     return 0

@@ -262,7 +262,9 @@ def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
     remedy = f"delete {SACREBLEU_DIR}/{test_set} and try again"
     try:
         stored = {"en": get_source_file(test_set, "en-de"), "de": get_reference_files(test_set, "en-de")[0]}
-    except SystemExit:
+    except SystemExit as error:
+        if error.code != 1:  # a signal's, while sacreBLEU exits with 1
+            raise
         raise OSError(f"sacreBLEU printed the reason; {remedy}") from None
     for language, name in stored.items():
         lines = Path(name).read_bytes().count(b"\n")

@@ -227,6 +227,19 @@ def test_existing_file_of_one_language_is_not_overwritten(tmp_path: Path) -> Non
     assert path.read_text() == "eine Zeile\n"
 
 
+@pytest.mark.usefixtures("libraries")
+def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: str) -> str:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("sacrebleu.utils.get_source_file", stopped)
+    with pytest.raises(SystemExit) as raised:
+        wmt14(tmp_path, "en", "de", lambda _: None)
+    assert raised.value.code == 143
+
+
 @pytest.mark.parametrize("damage", ["no archive", "wrong archive", "interrupted before", "no hub"])
 def test_failed_download_of_wmt14_says_what_to_do(damage: str, libraries: Path, tmp_path: Path) -> None:
     if damage == "no archive":
