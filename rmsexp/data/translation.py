@@ -95,7 +95,7 @@ class Translation:
 
 
 def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -> Translation:
-    """Encode a corpus, and report a summary of the training text.
+    """Encode a corpus, and report a summary of the training text and the held-out pairs without a loss.
 
     Subwords and encoded training text are read from the folder ``cache``, or computed and stored there.
 
@@ -223,4 +223,7 @@ def _held_out(
             f"No pair of the {split} split of {corpus.name} can be scored: of {len(sources):,}, each has an empty side "
             f"or is longer than data.max_length={options.max_length}.\nRaise data.max_length, or repair the text."
         )
+    if left_out := np.count_nonzero(~scored):
+        overlong = f", or longer than {options.max_length} subwords" if options.overlong == "drop" else ""
+        report(f"{split}: the loss leaves out {left_out:,} of {len(sources):,} pairs (empty{overlong})")
     return HeldOut(pairs, sources, references, np.flatnonzero(scored))

@@ -71,7 +71,7 @@ def test_longer_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
     assert result.target.decode(rows(result.train.target)) == expected
     dropped = int((~fits).sum())
     assert result.counts["kept"] == len(result.train.source) == fits.sum()
-    assert reports[-1] == (
+    assert reports[-3] == (  # before the lines on both held-out splits
         f"227 pairs: {225 - dropped} kept, 2 empty, {dropped} longer than {LIMIT} subwords; "
         "unknown subwords: 0 in en, 0 in de"
     )
@@ -83,7 +83,7 @@ def test_longer_pairs_are_cut_on_both_sides(tmp_path: Path) -> None:
     assert np.array_equal([result.train.source.lengths, result.train.target.lengths], cut)
     assert all(row[-1] == EOS for row in rows(result.train.source))
     longer = int((lengths(result) > LIMIT).any(axis=0).sum())
-    assert f"227 pairs: 225 kept, 2 empty, {longer} cut to {LIMIT} subwords;" in reports[-1]
+    assert f"227 pairs: 225 kept, 2 empty, {longer} cut to {LIMIT} subwords;" in reports[-2]
 
 
 def test_unknown_subwords_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,15 +93,15 @@ def test_unknown_subwords_are_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     text = corpus(splits(train=([*pairs[0], "ж" * 3000], [*pairs[1], "die Nacht"])))
     result, reports = run(tmp_path, options(9999), text)
     assert result.counts["source_unknown"] > 0
-    assert reports[-1].endswith(f"unknown subwords: {result.counts['source_unknown']:,} in en, 0 in de")
+    assert reports[-2].endswith(f"unknown subwords: {result.counts['source_unknown']:,} in en, 0 in de")
 
 
 def test_text_is_encoded_once_and_stays_in_its_file(tmp_path: Path) -> None:
     first, reports = run(tmp_path)
-    assert reports[-2] == "encoding 227 training pairs (once)"
+    assert reports[-4] == "encoding 227 training pairs (once)"
     unread = corpus({split: pairs for split, pairs in splits().items() if split != "train"})
     again, reports = run(tmp_path, text=unread)
-    assert len(reports) == 1
+    assert len(reports) == 3
     assert again.counts == first.counts
     for side in ("source", "target"):
         encoded, stored = getattr(first.train, side), getattr(again.train, side)
@@ -179,12 +179,14 @@ def test_held_out_text_is_neither_dropped_nor_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("overlong", "long"), [("drop", []), ("cut", [3])])
 def test_cross_entropy_skips_pairs_that_training_drops(overlong: str, long: list[int], tmp_path: Path) -> None:
-    result, _ = run(tmp_path, options(30, overlong))
+    result, reports = run(tmp_path, options(30, overlong))
     scored = result.held_out["valid"].scored
     assert scored.dtype == np.int64
     fits = np.all(lengths(result)[:, :5] <= 30, axis=0)
     assert fits.any()
     assert scored.tolist() == long + [4 + i for i in range(5) if overlong == "cut" or fits[i]]
+    reasons = "empty" if overlong == "cut" else "empty, or longer than 30 subwords"
+    assert f"valid: the loss leaves out {9 - len(scored)} of 9 pairs ({reasons})" in reports
 
 
 ONE_SIDED = (["", "a gate"] * 99, ["die Nacht", ""] * 99)
