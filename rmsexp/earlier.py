@@ -18,13 +18,14 @@ class RefusedError(ReportedError, ValueError):
     """The folder holds another run than the job's, or its run had other data. That run is left as it was."""
 
 
-def subwords_differ(run: Mapping[str, Any], notes: Mapping[str, str]) -> bool:
-    """Return whether a run was trained with other subwords than a task has now, as far as it is known.
+def tokens_that_differ(run: Mapping[str, Any], notes: Mapping[str, str]) -> str | None:
+    """Return "subwords" or "words" if a run was trained with others than a task has now, as far as it is known.
 
     ``run``: the content of ``run.json``. ``notes``: those of the task.
     """
-    then = (run.get("notes") or {}).get(record.SUBWORDS)
-    return then is not None and then != notes.get(record.SUBWORDS)
+    then = run.get("notes") or {}
+    kinds = (record.SUBWORDS, record.WORDS)
+    return next((kind for kind in kinds if then.get(kind) is not None and then[kind] != notes.get(kind)), None)
 
 
 @dataclass
@@ -99,14 +100,14 @@ class Earlier:
                 "set data.root to the folder of the old data, or start a new run with force=true, which keeps this one"
             )
 
-    def refuse_other_subwords(self, notes: Mapping[str, str]) -> None:
-        """Raise RefusedError if the subwords were learnt anew and differ: the same ids would have other meanings.
+    def refuse_other_tokens(self, notes: Mapping[str, str]) -> None:
+        """Raise RefusedError if subwords or words were found anew and differ: the same ids would have other meanings.
 
-        ``notes``: those of the task. The subwords of older runs are not known.
+        ``notes``: those of the task. The subwords and words of older runs are not known.
         """
-        if self.run is not None and subwords_differ(self.run, notes):
+        if self.run is not None and (kind := tokens_that_differ(self.run, notes)):
             raise RefusedError(
-                f"{self.folder.path} was trained with other subwords than those that are now in data.root; restore the "
+                f"{self.folder.path} was trained with other {kind} than those that are now in data.root; restore the "
                 "old ones, or start a new run with force=true, which keeps this one"
             )
 

@@ -36,6 +36,7 @@ CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
 OWN_CODE = "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
+WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
 BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
 TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:

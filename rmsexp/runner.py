@@ -258,7 +258,7 @@ def _run(
                 display.report(f"warning: {warning}")
             earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
-            earlier.refuse_other_subwords(task.notes)
+            earlier.refuse_other_tokens(task.notes)
         model = tasks.build(task, job.norm)
         parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import config, readers, record, tasks
-from rmsexp.earlier import subwords_differ
+from rmsexp.earlier import tokens_that_differ
 from rmsexp.readers import read_yaml
 from rmsexp.train import checkpoint
 
@@ -51,8 +51,8 @@ def load(
             "the files in its data.root, or your own files that it read, have changed"
         )
     task.prepare(report)
-    if subwords_differ(run, task.notes):
-        raise ValueError(f"{folder} was trained with other subwords than those that are now in its data.root")
+    if kind := tokens_that_differ(run, task.notes):
+        raise ValueError(f"{folder} was trained with other {kind} than those that are now in its data.root")
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
     step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)

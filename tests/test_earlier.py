@@ -119,16 +119,17 @@ def test_another_config_and_other_data_are_refused(folder: record.RunFolder, job
         earlier.refuse_other_data("other")
 
 
-def test_other_subwords_are_refused(folder: record.RunFolder) -> None:
+@pytest.mark.parametrize("kind", ["subwords", "words"])
+def test_other_subwords_and_words_are_refused(folder: record.RunFolder, kind: str) -> None:
     run = json.loads(folder.run_path.read_text())
     for notes, now, refused in (
-        ({"subwords": "a"}, {"subwords": "a"}, False),
-        ({"subwords": "a"}, {"subwords": "b"}, True),
-        ({}, {"subwords": "b"}, False),  # an older record
+        ({kind: "a"}, {kind: "a"}, False),
+        ({kind: "a"}, {kind: "b"}, True),
+        ({}, {kind: "b"}, False),  # an older record
     ):
         atomic.write_json(folder.run_path, run | {"notes": notes})
-        with pytest.raises(RefusedError, match="was trained with other subwords") if refused else nullcontext():
-            Earlier.read(folder).refuse_other_subwords(now)
+        with pytest.raises(RefusedError, match=f"was trained with other {kind}") if refused else nullcontext():
+            Earlier.read(folder).refuse_other_tokens(now)
 
 
 @pytest.mark.parametrize(

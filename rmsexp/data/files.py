@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,6 +78,11 @@ def digest_of(paths: Iterable[Path]) -> str:
     """
     digests = [(path.name, sha256_of(path)) for path in paths]
     return hashlib.sha256(repr(digests).encode()).hexdigest()
+
+
+def digest_of_words(words: Sequence[str]) -> str:
+    """Return a digest of a vocabulary, 16 hexadecimal digits: of its words and their order, which gives their ids."""
+    return hashlib.sha256(repr(list(words)).encode()).hexdigest()[:16]
 
 
 def digest_of_contents(paths: Iterable[Path]) -> str:

@@ -45,10 +45,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks, config
+from rmsexp import checks, config, record
 from rmsexp.data import Source, cnn, lambada
 from rmsexp.data.batching import by_sentences, cycled, even_parts
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
+from rmsexp.data.files import digest_of_words
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import stories
 from rmsexp.models import init
@@ -186,6 +187,7 @@ class Task:
             raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")
         self._epoch = lru_cache(maxsize=2)(self._plan)
         chance = "; ".join(f"{name} {self._chance(split):.2%}" for name, split in self._held_out().items())
+        self.notes[record.WORDS] = digest_of_words(self._cloze.words)
         self.notes["chance"] = f"error of naming an entity of the passage at random: {chance}"
         report(self.notes["chance"])
 

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rmsexp import checks, config
+from rmsexp import checks, config, record
 from rmsexp.data import Source, coco, flickr8k
 from rmsexp.data.batching import even_parts, padded
 from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
+from rmsexp.data.files import digest_of_words
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import chance, retrieval
@@ -174,6 +175,7 @@ class Task:
         ranked = {"valid": len(self._splits["valid"]), "test": len(self._splits["test"])}
         ranked["test"] = min(data.fold or ranked["test"], ranked["test"])
         self.notes = {
+            record.WORDS: digest_of_words(self.words),
             "retrieval": "; ".join(f"{name}: {_chance(images)}" for name, images in ranked.items()),
             "loss": "the sum of the hinge terms of a batch, divided by the number of its matching pairs",
         }

@@ -120,7 +120,8 @@ class Task(Protocol):
     shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order;
     :mod:`rmsexp.rules.quantities` has functions for losses and errors. ``steps_per_epoch``: number of steps in which
     training sees as many examples as the training set has. ``notes``: remarks on the metrics, for the record; if one is
-    named ``rmsexp.record.SUBWORDS``, a digest of learnt subwords, that of a continued run must be the same.
+    named ``rmsexp.record.SUBWORDS`` or ``WORDS``, a digest of learnt subwords or of the vocabulary, that of a continued
+    run must be the same.
     ``files``: texts from the last evaluation that are written to the run's folder, by file name.
     """
 

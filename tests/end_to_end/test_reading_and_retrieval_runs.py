@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from helpers.tasks import NORMS, Main
 
 from rmsexp import record
 from rmsexp.compare.plots import canvas
+from rmsexp.data import Report
+from rmsexp.tasks import attentive_reader as reader
+from rmsexp.tasks import order_embedding as retrieval
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
@@ -105,6 +109,26 @@ def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -
     assert len({(row["loss"], row["grad_norm"]) for row in first}) == 1
     assert first[0]["grad_norm"] > 0.01
     assert len({row["loss"] for row in last}) == 2
+
+
+@pytest.mark.parametrize(("name", "sources"), [(TASKS[0], reader.SOURCES), (TASKS[1], retrieval.SOURCES)])
+def test_a_run_is_not_continued_with_other_ids_of_words(
+    main: Main, monkeypatch: pytest.MonkeyPatch, name: str, sources: dict[str, Any]
+) -> None:
+    """As if another version of the package had given other ids to the words of the same data."""
+    words = tiny(name)
+    assert main(*words, "max_steps=1").status == 0
+    builtin = {TASKS[0]: "stories", TASKS[1]: "scenes"}[name]
+    source = sources[builtin]()
+
+    def load(report: Report) -> Any:
+        content = source.load(report)
+        return replace(content, words=content.words[::-1])
+
+    monkeypatch.setitem(sources, builtin, lambda *_: replace(source, load=load))
+    done = main(*words)
+    assert done.status == 1
+    assert "/seed0 was trained with other words than those that are now in data.root" in done.err
 
 
 # Mistakes
