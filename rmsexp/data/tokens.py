@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from rmsexp.data import DataError, Report, pieces
+from rmsexp.data import text as texts
 from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.parts import parts_folder, processes, removed_on_error, stored
 from rmsexp.data.text import SPLITS, PlainText
@@ -125,7 +126,8 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     if kind == "bytes":
         tokeniser = Bytes()
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
-    folder = root / "tokens" / key(__file__, key(pieces.__file__), text.digest, vocabulary)
+    code = (key(pieces.__file__), key(texts.__file__))  # the latter divides LAMBADA's files into splits
+    folder = root / "tokens" / key(__file__, *code, text.digest, vocabulary)
     work = parts_folder(folder)
 
     def read(folder: Path) -> Tokens:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rmsexp.data import Images, Report, cache
+from rmsexp.data import Images, Report, cache, cifar10
 from rmsexp.data.files import FLOAT32, write_array
 
 BLOCK = 2048  # images that are computed at a time, to save memory
@@ -51,7 +51,8 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
 
     Raises: DataError if the whitened images cannot be stored.
     """
-    folder = root / "whitened" / cache.key(__file__, images.digest, eps, FLOAT32.str)
+    reader = cache.key(cifar10.__file__)  # the digest is that of CIFAR-10's files, which another reader reads otherwise
+    folder = root / "whitened" / cache.key(__file__, reader, images.digest, eps, FLOAT32.str)
     size_bytes = sum(pixels.size for pixels in images.pixels.values()) * FLOAT32.itemsize
     with cache.storing("The whitened images", folder, size_bytes):
         arrays = cache.cached(

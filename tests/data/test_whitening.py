@@ -39,6 +39,16 @@ def entries(cache: Path) -> list[Path]:
     return sorted(path for path in (cache / "whitened").iterdir() if not path.name.endswith(".lock"))
 
 
+def test_images_are_whitened_again_if_the_reader_of_cifar10_was_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whiten(make(), tmp_path)
+    (tmp_path / "edited.py").write_text("")
+    monkeypatch.setattr(whitening.cifar10, "__file__", str(tmp_path / "edited.py"))
+    assert len(whiten(make(), tmp_path)[1]) == 1
+    assert len(entries(tmp_path)) == 2
+
+
 def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
     """They are whitened with the mean and the matrix of the remaining training images."""
     images = make()
