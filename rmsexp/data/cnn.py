@@ -59,7 +59,7 @@ TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.value
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``.
 
-    The folder of test files may be missing. A passage is shortened to at most ``sentences`` sentences (see
+    The folder of test files may be missing or empty. A passage is shortened to at most ``sentences`` sentences (see
     :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
     damaged file. With ``damaged="skip"``, it leaves damaged files out, reports the first ten by name, and counts the
     rest. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before every run
@@ -95,6 +95,8 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
 def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
     """Return name, size in bytes and time of modification of the question files of each split, sorted by name.
 
+    Splits without files are left out.
+
     Raises: DataError if there are no files for train or none for valid.
     """
     files = {}
@@ -102,8 +104,9 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
         if (folder / name).is_dir():
             with os.scandir(folder / name) as entries:
                 stats = ((e.name, e.stat()) for e in entries if e.name.endswith(".question"))
-                files[split] = sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)
-    if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if not files.get(split)]:
+                if found := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
+                    files[split] = found
+    if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if split not in files]:
         raise missing("CNN", folder, absent, ORIGIN)
     return files
 
@@ -262,6 +265,8 @@ def _words(path: Path) -> list[str]:
             raise _damaged(path, f"the id of {word!r} is {id}, but {size - 1:,} words have ids from 0 to {size - 1:,}")
         if names.setdefault(id, word) != word:
             raise _damaged(path, f"{names[id]!r} and {word!r} have the same id, {id}")
+    if ENTITY.fullmatch(entity := names.get(UNK, "")):  # every answer to its questions would count as wrong
+        raise _damaged(path, f"the id of {entity!r} is {UNK}, which is the unknown word's")
     return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(size)]
 
 

@@ -162,8 +162,9 @@ def test_passages_are_cut_to_their_most_related_sentences(root: Path) -> None:
     assert reports[-1].endswith("not in the passage: 0.0% (train), 100.0% (valid), 0.0% (test)")
 
 
-def test_folder_of_test_files_is_optional(root: Path) -> None:
+def test_folder_of_test_files_may_be_empty_or_missing(root: Path) -> None:
     (root / "cnn" / "questions" / "test" / "0.question").unlink()
+    assert list(load(root)[0].splits) == ["train", "valid"]
     (root / "cnn" / "questions" / "test").rmdir()
     assert list(load(root)[0].splits) == ["train", "valid"]
 
@@ -295,6 +296,7 @@ def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
         ({"dict": {"a": 0, "b": 3}}, "dict", "the id of 'b' is 3, but 2 words have ids from 0 to 2"),
         ({"dict": {"a": -1}}, "dict", "the id of 'a' is -1"),
         ({"dict": {"a": 1, "b": 1}}, "dict", "'a' and 'b' have the same id, 1"),
+        ({"dict": {"a": 0, "b": 1, "@entity7": 2}}, "dict", "the id of '@entity7' is 2, which is the unknown word's"),
         ({"train4_pass": {}}, "train4_pass", "it is not a list of examples"),
         ({"valid4_qs": []}, "valid4_qs", "it is not a list of examples"),
         ({"train4_pass": [[4], [4, 7]]}, "train4_pass", "example 1 (from 0) has an id outside of 0 to 6"),
