@@ -79,8 +79,7 @@ def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
 
 
 def _make(paths: Sequence[Path], vocabulary: int, entities: int, validation: int | None) -> tuple[Cloze, Counter[str]]:
-    counts = Counter(read=0, no_passage=0, absent=0, passage_words=0, passage_entities=0)
-    counts |= Counter(entity_answers=0, unknown_answers=0)
+    counts = Counter[str]()
     development, test = (
         [example for example in read_questions(path) if _answerable(example, counts)] for path in paths
     )
