@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK_BYTES = 1 << 22  # bytes of the differences between a block of captions and images, which should fit a CPU cache
+CUDA_BLOCK_BYTES = 1 << 26  # the same on a GPU, which would start thousands of small blocks one after the other
 CUTOFFS = (1, 5, 10)  # the K of the metrics R@K
 
 Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
@@ -33,6 +34,7 @@ def retrieval(
     """Return metrics of the search for images by captions (``image_…``) and for captions by images (``caption_…``).
 
     ``_r1``, ``_r5`` and ``_r10``: share of queries whose match, or best match, has rank at most 1, 5 or 10.
+    With ties, ranks are means (:func:`ranks`), so a match that ties across place K may count as not found.
     ``_recall``: mean of these three. ``_median_rank``: median of these ranks, rounded down. ``_mean_rank``: their mean.
 
     Args:
@@ -75,7 +77,8 @@ def chance(images: int, per_image: int) -> dict[str, float]:
 def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:
     """Return the penalty of each caption with each image, ``(captions, images)``, computed in blocks to save memory."""
     result = captions.new_empty(len(captions), len(images))
-    side = max(1, int((BLOCK_BYTES / (images.shape[1] * images.element_size())) ** 0.5))
+    block_bytes = CUDA_BLOCK_BYTES if images.device.type == "cuda" else BLOCK_BYTES
+    side = max(1, int((block_bytes / (images.shape[1] * images.element_size())) ** 0.5))
     for row in range(0, len(captions), side):
         for column in range(0, len(images), side):
             block = penalty(captions[row : row + side], images[column : column + side])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.sites import close, draw
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from rmsexp.metrics import retrieval as module
@@ -68,6 +69,22 @@ def test_ranks_are_places_in_the_sorted_order(
     close(matrix, torch.stack(rows))
     image_ranks, caption_ranks = ranks(matrix, per_image)
     assert (image_ranks.tolist(), caption_ranks.tolist()) == sorted_places(matrix.numpy(), per_image)
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cpu", 12), ("cuda", 2)])
+def test_blocks_are_larger_on_a_gpu(device: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors are fake, so that no GPU is needed."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 5**2 * DIMENSIONS * 4)
+    monkeypatch.setattr(module, "CUDA_BLOCK_BYTES", 20**2 * DIMENSIONS * 4)
+    shapes = []
+
+    def counted(captions: Tensor, images: Tensor) -> Tensor:
+        shapes.append((len(captions), len(images)))
+        return captions @ images.T
+
+    with FakeTensorMode():
+        penalties(torch.empty(30, DIMENSIONS, device=device), torch.empty(10, DIMENSIONS, device=device), counted)
+    assert len(shapes) == calls
 
 
 def mean_place(values: list[float], right: set[int]) -> float:
