@@ -41,7 +41,7 @@ from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
 
-BARE = "plain loop"
+PLAIN = "plain loop"
 BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
     "norm.name": "rms",
     "norm.eps": 1e-5,
@@ -57,6 +57,8 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "optim.clipping": "global",
     "compile": False,
 }
+BARE_LOOP = {"precision": "float32", "micro_batches": 1, "compile": False}  # options that bare_loop.py has
+BARE = {"cifar10": ("loop", BARE_LOOP), "language_model": ("language model", BARE_LANGUAGE_MODEL)}
 
 
 class Silent:
@@ -75,7 +77,10 @@ def main() -> None:
     arguments = parser.parse_args()
     job = config.job([*map(config.expand_home, arguments.overrides)])
     cfg, steps = job.config, arguments.steps
-    check_model(job)
+    try:
+        check_model(job)
+    except ValueError as error:
+        parser.error(str(error))
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     check = check_record.Check("trainer_overhead", arguments.results)
@@ -93,9 +98,9 @@ def main() -> None:
     print(f"task={cfg.task} norm={job.series} scale={job.setting}")
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {arguments.rounds} rounds of {steps} steps")
     for name, values in seconds.items():
-        step, ratio = float(np.median(values)) / steps, paired_ratio(values, seconds[BARE])
+        step, ratio = float(np.median(values)) / steps, paired_ratio(values, seconds[PLAIN])
         speed = f", {tokens / step:,.0f} tokens per second" if tokens else ""
-        print(f"{name:14} {step * 1e3:.2f} ms per step{speed}; time / that of the {BARE}: {formats.ratio(ratio)}")
+        print(f"{name:14} {step * 1e3:.2f} ms per step{speed}; time / that of the {PLAIN}: {formats.ratio(ratio)}")
     identity = {"task": cfg.task, "setting": job.setting, "series": job.series, "steps": steps}
     check.write(identity | {"tokens_per_step": tokens, "seconds": seconds})
 
@@ -128,17 +133,18 @@ def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], floa
     norms = {"trainer": job.norm}
     if cfg.task == "language_model":
         norms = {f"trainer, {impl}": replace(job.norm, impl=impl) for impl in ("eager", "fused")}
-    return {name: partial(trainer_seconds, norm) for name, norm in norms.items()} | {BARE: bare_seconds}
+    return {name: partial(trainer_seconds, norm) for name, norm in norms.items()} | {PLAIN: bare_seconds}
 
 
 def check_model(job: config.Job) -> None:
-    """Raise ValueError if the plain loop would train another language model than the trainer."""
-    if job.config.task != "language_model":
-        return
+    """Raise ValueError if the plain loop would not do the same steps as the trainer."""
+    if job.config.task not in BARE:
+        raise ValueError(f"task={job.config.task} has no plain loop to compare with; use one of {', '.join(BARE)}")
+    name, options = BARE[job.config.task]
     values = config.flatten(job.resolved)
-    for key, value in BARE_LANGUAGE_MODEL.items():
+    for key, value in options.items():
         if values[key] != value:
-            raise ValueError(f"{key} is {values[key]}, but the plain language model has {value}; leave {key} out")
+            raise ValueError(f"{key} is {values[key]}, but the plain {name} has {value}; leave {key} out")
 
 
 if __name__ == "__main__":
