@@ -397,7 +397,6 @@ def test_the_same_log_again_changes_nothing_and_another_is_refused(
 
 
 def test_the_log_of_the_attentive_reader_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rmsexp.tasks.attentive_reader", exc_type=ImportError)
     path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
     assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
     records = load(tmp_path).select("attentive_reader", "paper")
@@ -448,7 +447,6 @@ def test_metrics_of_a_stored_model_are_printed_above_table_7(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The folder of the data sets has signs in its name that mean something in overrides."""
-    pytest.importorskip("rmsexp.tasks.order_embedding", exc_type=ImportError)
     root = tmp_path / "a, b=[c]'s \\' {d: 1}\\"
     folder = root / "coco/images/10crop"
     folder.mkdir(parents=True)
