@@ -7,7 +7,7 @@ An input is refused well if the reader raises one of its documented exceptions, 
 exit status, with a message of at most two lines and 300 characters. Findings are tracebacks, crashes, inputs that take
 over 5 seconds of processor time or 1 GiB of memory, longer messages, and changes that a digest must show but that alter
 the result silently. Inputs follow from seed, reader and number. Each finding is stored as a folder with its files.
-With --results the table is written to a record, too.
+With --results the table is written to a record, too. Ctrl-C ends the inputs, and the table has those that were read.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def choose(name: str | None) -> list[Reader]:
     return exact or [reader for reader in known if not name or name in reader.name]
 
 
-def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: Path) -> list[Tally]:
-    """Give inputs to each reader until all have had their share of ``seconds``, or ``inputs`` each.
+def fuzz(tallies: Sequence[Tally], seed: int, seconds: float, inputs: int, out: Path) -> None:
+    """Give inputs to the reader of each tally until all have had their share of ``seconds``, or ``inputs`` each.
 
     Prints a line for each new kind of finding, and stores its first inputs in ``out``.
     """
-    tallies, start = [Tally(reader) for reader in chosen], time.monotonic()
-    shares = {reader: 1 if reader.weight == 1 else 3 for reader in chosen}
-    rounds = max(1, round(seconds / len(chosen) / ROUND_SECONDS))
+    start = time.monotonic()
+    shares = {tally.reader: 1 if tally.reader.weight == 1 else 3 for tally in tallies}
+    rounds = max(1, round(seconds / len(tallies) / ROUND_SECONDS))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a file system in memory, which is faster
     with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-", dir=memory) as folder:
         for _ in range(rounds):
@@ -88,7 +88,6 @@ def fuzz(chosen: Sequence[Reader], seed: int, seconds: float, inputs: int, out: 
                     tally.add(result)
                     _store(tally, seed, result, out, Path(folder))
                 _report_progress(time.monotonic() - start, tallies, tally)
-    return tallies
 
 
 def _report_progress(seconds: float, tallies: Sequence[Tally], last: Tally) -> None:
@@ -154,16 +153,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         check = check_record.Check("fuzz", options.results)
     out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
-    tallies = fuzz(chosen, options.seed, options.seconds, options.inputs, out)
+    tallies, seconds, interrupted = [Tally(reader) for reader in chosen], options.seconds, False
+    start = time.monotonic()
+    try:
+        fuzz(tallies, options.seed, options.seconds, options.inputs, out)
+    except KeyboardInterrupt:
+        seconds, interrupted = time.monotonic() - start, True
+        print(f"interrupted after {seconds:.0f} s", file=sys.stderr)
     print(table(counts(tallies)))
     kinds = sum(len(tally.findings) for tally in tallies)
     print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
     if check:
-        found = {"seconds": options.seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
-        check.write(found)
+        found = {"seconds": seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
+        check.write(found | {"interrupted": interrupted})
     if not kinds and not options.out:
         shutil.rmtree(out)
-    return 1 if kinds else 0
+    return 130 if interrupted else 1 if kinds else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,21 @@ def test_a_reader_is_chosen_by_its_whole_name_first(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         fuzz.main(["--reader", "CIFAR", "--number", "3"])
     assert f"choose one with --reader: {', '.join(several)}" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def results(*_: object) -> Iterator[fuzz.Result]:
+        yield fuzz.Result(0, "refused", "", 0.25)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz.workers, "results", results)
+    assert fuzz.main(["--reader", "CIFAR-10", "--results", str(tmp_path)]) == 130
+    assert "| CIFAR-10 | 1 | 1 | 0 |" in capsys.readouterr().out
+    written = json.loads((tmp_path / "checks/fuzz0/check.json").read_text())["results"]
+    assert (written["interrupted"], written["readers"][0]["refused"]) == (True, 1)
+    assert written["seconds"] < 60
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS)
