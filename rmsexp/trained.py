@@ -51,8 +51,8 @@ def load(
             "the files in its data.root, or your own files that it read, have changed"
         )
     task.prepare(report)
-    if kind := tokens_that_differ(run, task.notes):
-        raise ValueError(f"{folder} was trained with other {kind} than those that are now in its data.root")
+    if tokens := tokens_that_differ(run, task.notes):
+        raise ValueError(f"{folder} was trained with other {tokens} than those that are now in its data.root")
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
     step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)
