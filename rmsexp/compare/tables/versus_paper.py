@@ -29,7 +29,8 @@ def table(records: Records) -> pd.DataFrame:
     """
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
-    split = matching.split_of(published, target.split)
+    # of the task: target.split is the validation split for runs that never evaluate test
+    split = matching.split_of(published, records.runs["target_split"].dropna().iloc[0])
     evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
@@ -60,7 +61,10 @@ def _means(records: Records, split: str) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return the table as text; without differences if the paper has no number that was measured on our data."""
+    """Return the table as text, without differences if none of the paper's numbers was measured on our data.
+
+    Columns of the best evaluation that have no value, such as those of runs with a score, are left out, too.
+    """
     points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
     last = statistics.final_label(target)
     rows = [
@@ -76,8 +80,13 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         for row in table.to_dict("records")
     ]
     cells = pd.DataFrame(rows)
-    differences = [name for name in cells if "minus paper" in str(name)]
-    return cells.drop(columns=differences) if table["final_difference"].isna().all() else cells
+    empty = {
+        "minus paper": table["final_difference"].isna().all(),
+        "best on": table["best"].isna().all(),
+        "best minus": table["best_difference"].isna().all(),
+    }
+    unused = [name for part, is_empty in empty.items() if is_empty for name in cells if part in str(name)]
+    return cells.drop(columns=unused)
 
 
 def _mean(row: dict[Any, Any], name: str, metric: str) -> str:

@@ -70,3 +70,22 @@ def test_the_implementation_does_not_matter(tmp_path: Path) -> None:
     rows = versus_paper.table(setting(tmp_path))
     assert list(rows["series"]) == ["rms+impl=fused"]
     assert list(rows["paper"]) == [0.0883]
+
+
+def test_validation_scores_are_not_set_against_test_numbers(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
+    folder = write_run(tmp_path, "ln", steps=100, target=target, dataset=CIFAR10, evaluation="validation")
+    write_rows(folder, [training(step, 1.0, 0.1) | {"split": "valid", "error": 0.2} for step in range(1, 101)])
+    records = setting(tmp_path)
+    assert statistics.target(records).split == "valid"
+    assert versus_paper.table(records).empty
+
+
+def test_runs_with_a_score_have_no_columns_of_the_best_evaluation(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "ln", recipe_steps=1000, dataset=CIFAR10, evaluation="scored")
+    write_rows(folder, [training(step, 1.0, 0.1) | {"split": "test", "error": 0.12} for step in range(1, 1001)])
+    records = setting(tmp_path)
+    text = versus_paper.readable(versus_paper.table(records), statistics.target(records))
+    last = statistics.final_label(statistics.target(records))
+    assert text[last].tolist() == ["12.00 %"]
+    assert list(text) == ["norm", "paper, its own setting", last, f"{last} minus paper (points)", "source"]
