@@ -53,13 +53,11 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
     needed = runs if item.has_runs else []
     missing = [run.folder for run in needed if not asked.has_ended(run)]
     ended = [str(asked.results / run.folder) for run in needed if run.folder not in missing]
-    records, timings = load(setting).only(ended), timing_records.load(setting)
-    timing = asked.timing(item, group)
-    comparison = None if timing is None else _best(timing, comparable.comparisons(timings))
-    pooled = [] if comparison is None else comparison.pooled["folder"].tolist()
+    records, timing = load(setting).only(ended), asked.timing(item, group)
+    comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))
     series = {row: asked.job(each[0]).series for row, each in asked.runs_of(item, group).items()}
     place = f"{setting.parent.name}/{setting.name}"
-    return Part(group, Found(place, series, records, missing, comparison, timings[timings["folder"].isin(pooled)]))
+    return Part(group, Found(place, series, records, missing, comparison))
 
 
 def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import pandas as pd
 from omegaconf import OmegaConf
 
 from rmsexp import checks, config
@@ -178,7 +177,6 @@ class Found(NamedTuple):
         records: the records of its runs that have ended, all of one setting.
         missing: the folders of its other runs, below the results.
         comparison: its interleaved times; None if there are none.
-        timings: the rows of the timing records from which the comparison is made.
     """
 
     setting: str
@@ -186,7 +184,6 @@ class Found(NamedTuple):
     records: Records
     missing: list[str]
     comparison: Comparison | None
-    timings: pd.DataFrame
 
 
 class Part(NamedTuple):

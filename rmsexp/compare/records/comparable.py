@@ -52,8 +52,9 @@ class Comparison(NamedTuple):
         rows: one row per series, pooled over the records of one code: the columns of
             :func:`rmsexp.compare.records.timing_records.load`, and ``baseline``, the series to which ``ratio``,
             ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records;
-            ``least`` is the smallest number of rounds of a process; ``quotient``: whether no process timed the series
-            together with its baseline, so that the ratio is the quotient of two ratios to the reference.
+            ``seconds`` has the processes of all of them; ``least`` is the smallest number of rounds of a process;
+            ``quotient``: whether no process timed the series together with its baseline, so that the ratio is the
+            quotient of two ratios to the reference.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
             ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
             processes that are compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series,
@@ -128,11 +129,14 @@ def _paired(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
     together = {number for row, base in compared for number in _together(row, base)}
     used = set(range(len(record[0]["seconds"]))) if quotient else together
     shown = {series for row, base in compared for series in (row["series"], base["series"])}
-    return [
-        _of_processes(row, used)
-        | {"baseline": base["series"], "pairs": _pairs(row, base), "quotient": row["series"] in quotient}
+    used_rows = [
+        (_of_processes(row, used), _of_processes(base, used))
         for row, base in of_series
         if base is not None and row["series"] in shown
+    ]
+    return [
+        row | {"baseline": base["series"], "pairs": _pairs(row, base), "quotient": row["series"] in quotient}
+        for row, base in used_rows
     ]
 
 
@@ -262,6 +266,7 @@ def _pooled(rows: list[Row]) -> Row:
         **{key: value for key, value in rows[0].items() if key != "pairs"},
         **_interval(pairs)._asdict(),
         "estimates": tuple(pair.ratio for pair in pairs),
+        "seconds": tuple(own for row in rows for own in row["seconds"]),
         "processes": len(pairs),
         "rounds": sum(map(len, rounds)),
         "least": min(map(len, rounds)),

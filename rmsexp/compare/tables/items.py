@@ -142,10 +142,9 @@ def _time(found: Found, series: str, column: Column) -> Value:
         return Value()
     rows = {row["series"]: row for row in found.comparison.rows.to_dict("records")}
     baseline = next(row["baseline"] for row in rows.values())
-    timed = found.timings[found.timings["series"] == baseline]["seconds"]
-    seconds = np.array([np.median(rounds) for processes in timed for rounds in processes if rounds is not None])
     if series not in rows:
         return Value()
+    seconds = np.array([np.median(rounds) for rounds in rows[baseline]["seconds"] if rounds is not None])
     of_series = seconds if series == baseline else seconds.mean() * np.array(rows[series]["estimates"])
     mean, sd, _ = statistics.estimate(of_series * column.steps)
     saving = () if series == baseline else timing_records.saving(rows[series])

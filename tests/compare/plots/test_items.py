@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from helpers.records import write_run
 from matplotlib.figure import Figure
@@ -38,9 +37,7 @@ def figure(root: Path, panels: str) -> Figure:
     named = [asdict(Quantity("test", "error", "mistakes", "%"))]
     for series in ("none", "ln"):
         write_run(root / "results", series, quantities=named)
-    found = Found(
-        "cifar10/demo", {"Baseline": "none", "LayerNorm": "ln"}, load(root / "results"), [], None, pd.DataFrame()
-    )
+    found = Found("cifar10/demo", {"Baseline": "none", "LayerNorm": "ln"}, load(root / "results"), [], None)
     return item_plots.curves(item(root, panels), found, ["scale=demo"])
 
 
@@ -64,7 +61,7 @@ def test_a_sweep_of_p_has_the_papers_ticks_and_range(tmp_path: Path) -> None:
     for p in ("0.1", "1.0"):
         write_run(tmp_path / "results", f"prms+p={p}", scale="paper", setting="paper")
     records = load(tmp_path / "results")
-    found = Found("cifar10/paper", {"10 %": "prms+p=0.1", "100 %": "prms+p=1.0"}, records, [], None, pd.DataFrame())
+    found = Found("cifar10/paper", {"10 %": "prms+p=0.1", "100 %": "prms+p=1.0"}, records, [], None)
     for y_range in ([10, 40], [22, 25]):  # the errors are about 17 %
         drawn = item(tmp_path, f"  - {{quantity: test error, y_range: {y_range}}}\n")
         (axes,) = item_plots.against_p(drawn, found, ["scale=paper"]).axes

@@ -170,6 +170,7 @@ def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> N
     eager, fused = compared(tmp_path)
     for comparison, state, disturbed in ((eager, "clear", 0), (fused, "contended", 1)):
         assert comparison.rows["time_state"].unique().tolist() == [state]
+        assert comparison.rows["processes"].unique().tolist() == [1]
         assert comparison.rows["rounds"].unique().tolist() == [30]
         assert comparison.records[["measured", "disturbed"]].iloc[0].tolist() == [1, disturbed]
     (against_eager,) = comparable.fused_against_eager(load_timings(tmp_path))
