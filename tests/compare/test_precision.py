@@ -57,9 +57,8 @@ def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
     speeds = [speed.speed(records, series) for series in ("ln", "rms", "rms+precision=float16")]
     notes = [speed.saving(series, speeds)[1] for series in speeds]
     assert notes == ["reference", "unpaired", "not known to have LN's precision"]
-    titles = [table.title for table in savings_table.tables(records, load_timings(mixed))]
-    assert len(titles) == 2
-    assert sum("(eager, float16, 2 threads" in title for title in titles) == 1
+    (table,) = savings_table.tables(records, load_timings(mixed))
+    assert table.numbers["series"].tolist() == ["ln", "rms"]
 
 
 def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ class Table(NamedTuple):
         numbers: one row per series, with columns ``COLUMNS``. ``saving``: the fraction of the baseline's time per step,
             and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "quotient" for
             one from processes that timed either the series or its baseline, each beside the reference; "unpaired" for
-            one from separate runs, without interval; "unknown" without saving, with the reason in ``note``. ``timed``:
-            "steps", or "layers" if the times are those of the norm layers in a step alone.
+            one from separate runs, without interval. ``timed``: "steps", or "layers" if the times are those of the norm
+            layers in a step alone.
         caption: the caption of its figure, as lines; empty for a table without figure.
     """
 
@@ -47,7 +47,8 @@ class Table(NamedTuple):
 def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
     """Return the tables of a setting: against LayerNorm of the same implementation, fused against eager, unpaired.
 
-    Last come the tables of norm layers alone, against LayerNorm of the same implementation.
+    Last come the tables of norm layers alone, against LayerNorm of the same implementation. There is no table of
+    separate runs where no saving is known, for example because LayerNorm has no clear time on their clock.
 
     Args:
         records: the records of the setting.
@@ -60,6 +61,7 @@ def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
         _paired(found, f"{layers} relative to LayerNorm") for found in comparable.comparisons(timings, kind="layers")
     ]
     unpaired = [_unpaired(run, speeds) for run, speeds in speed.by_clock(records)]
+    unpaired = [table for table in unpaired if (table.numbers["kind"] == "unpaired").any()]
     if against_ln:  # separate runs are drawn only where nothing better is known
         unpaired = [table._replace(caption=[]) for table in unpaired]
     fused, alone = ([table._replace(caption=[]) for table in without_figure] for without_figure in (fused, alone))
@@ -89,17 +91,17 @@ def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
     shared = {"baseline": baseline, "timed": "steps"} | {key: run[key] for key in CLOCK}
     rows = []
     for series in speeds:
-        saving, note = speed.saving(series, speeds)
+        saving, kind = speed.saving(series, speeds)
         times = {"seconds_per_1k_steps": series.median, "q25": series.low, "q75": series.high}
-        rows.append(shared | times | {"series": series.series, "impl": series.impl, "saving": saving, "note": note})
+        what = {"series": series.series, "impl": series.impl, "kind": kind, "note": ""}
+        rows.append(shared | times | what | {"saving": saving})
     numbers = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["low", "high", "processes", "rounds"], float))
-    numbers["kind"] = numbers["note"].where(numbers["note"].isin(["reference", "unpaired"]), "unknown")
     machine = comparable.machine({"machine": run["machine"], "processor": run["device"] or "unknown machine"})
     how = f"{run['impl']}{comparable.precision(run['precision'])}, {comparable.threads(run['threads'])}"
     clock = f"{how}, {machine}, torch {run['torch']}, code {run['code']}"
     title = f"Time per step of separate runs, and unpaired savings relative to LayerNorm ({clock})"
     caption = [clock, "separate runs, whose speed may differ by several percent for other reasons than the norm"]
-    return Table(title, numbers, caption if (numbers["kind"] == "unpaired").any() else [])
+    return Table(title, numbers, caption)
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -121,11 +123,9 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
 
 
 def _saving(row: dict[Any, Any]) -> str:
-    if row["kind"] == "unknown":
-        return f"{formats.NO_VALUE} ({row['note']})"
     if row["kind"] == "reference":
         return "reference"
-    note = ", ".join(filter(None, (row["kind"], row["note"] * (row["note"] != row["kind"]))))
+    note = ", ".join(filter(None, (row["kind"], row["note"])))
     return f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
 
 
