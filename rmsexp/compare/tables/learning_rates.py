@@ -1,7 +1,8 @@
 """The quality of each norm at the recipe's learning rate and at the best of all tried rates (``sweep=lr``).
 
 The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
-ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did.
+ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did,
+and the best of the rates that have the most seeds comes first. The rates with fewer seeds follow, ranked alike.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ COLUMNS = [
     "is_recipe",
     "runs",
     "kept",
+    "seeds",
     "chosen_by",
     "value",
     "averaged",
@@ -47,9 +49,10 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 
     Columns ``COLUMNS``; metrics that are shown in percent are fractions. ``rate``: the learning rate; NaN for the
     recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
-    of runs. ``kept``: the number of those that neither diverged nor failed. ``chosen_by``: the mean over these of a
-    run's best value, or score, on the selection split. ``value``, ``averaged``, ``interval``: the mean of the headline
-    metric, the number of runs in it, and half of its 95 % t-interval. ``diverged``: the number of runs that diverged.
+    of runs. ``kept``: the number of those that neither diverged nor failed. ``seeds``: the number of those that
+    diverged or have a value to rank the rate by. ``chosen_by``: the mean over the kept runs of a run's best value, or
+    score, on the selection split. ``value``, ``averaged``, ``interval``: the mean of the headline metric, the number of
+    runs in it, and half of its 95 % t-interval. ``diverged``: the number of runs that diverged.
     ``rank``: 1 for the series' best rate, and so on; NaN if no run at the rate was evaluated on the selection split.
     The value at rank 1 is optimistic, because the same runs chose the rate, unless it is the only rate.
     """
@@ -75,11 +78,13 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             counted = ~np.isnan(scores) | diverged
             tried.setdefault(series, {})[len(rows)] = dict(zip(runs["seed"][counted], scores[counted], strict=True))
             chosen_by = statistics.estimate(scores).mean
-            row = [series, rate, not match, len(runs), ended, chosen_by, mean, of_runs.count(), interval]
+            seeds = len(tried[series][len(rows)])
+            row = [series, rate, not match, len(runs), ended, seeds, chosen_by, mean, of_runs.count(), interval]
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        order = selection.ranked(by_row, target.mode)
+        most = max(map(len, by_row.values()))
+        order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < most)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
 
@@ -96,7 +101,8 @@ def _recipe_rate(folders: pd.Series) -> float:
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     """Return one row per series as text: the headline metric at the recipe's rate and at the best rate (rank 1).
 
-    A mean that leaves out runs is followed by "2 of 3 runs".
+    A mean that leaves out runs is followed by "2 of 3 runs". Where rates of a series differ in the number of seeds, the
+    other means are followed by it.
     """
     metric = f"{target.split} {names.metric_label(target.metric)}"
     chosen_by = f"{target.selection} {names.metric_label(target.metric)}"
@@ -105,13 +111,15 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
+        most, differ = tried["seeds"].max(), tried["seeds"].nunique() > 1
+        among = f"{(tried['seeds'] == most).sum()} with {most} seeds, of {len(tried)}" if differ else str(len(tried))
         rows.append(
             {
                 "norm": names.label(series),
                 "recipe's rate": _rate(recipe),
-                f"{metric} at the recipe's rate": _value(recipe, target),
-                "best rate": f"{_rate(best)} (best of {len(tried)} tried, by {chosen_by})",
-                f"{metric} at the best rate": _value(best, target) + optimistic,
+                f"{metric} at the recipe's rate": _value(recipe, target, differ),
+                "best rate": f"{_rate(best)} (best of {among} tried, by {chosen_by})",
+                f"{metric} at the best rate": _value(best, target, differ) + optimistic,
                 "number of rates at which a run diverged": str(int((tried["diverged"] > 0).sum())),
                 "number of rates at which every run diverged or failed": str(int((tried["kept"] == 0).sum())),
             }
@@ -126,9 +134,11 @@ def _rate(rows: pd.DataFrame) -> str:
     return "the recipe's" if math.isnan(rate) else f"{rate:g}"
 
 
-def _value(rows: pd.DataFrame, target: statistics.Target) -> str:
+def _value(rows: pd.DataFrame, target: statistics.Target, seeds: bool) -> str:
+    """Return the value of the only one of ``rows``; ``seeds``: whether the number of its seeds follows."""
     if rows.empty:
         return formats.NO_VALUE
     row = rows.iloc[0]
-    left_out = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else []
-    return formats.quality(row["value"], target.metric, row["interval"], left_out)
+    of_seeds = [f"{row['runs']} seed{'s' * int(row['runs'] > 1)}"] if seeds else []
+    remarks = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else of_seeds
+    return formats.quality(row["value"], target.metric, row["interval"], remarks)
