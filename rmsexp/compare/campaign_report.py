@@ -52,11 +52,11 @@ def write(
     for title, panels in figures.items():
         canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
     tuned = {
-        f"Tuning of {state.campaign.rate}, by {_metric(state)}: {state.campaign.name}": campaign_rates.readable(state)
+        f"Tuning of {state.campaign.rate}, by {_metric(state)}: {state.name}": campaign_rates.readable(state)
         for state in states
     }
     return CampaignReport(
-        questions=[f"{state.campaign.question} ({state.campaign.name}, {state.campaign.task})" for state in states],
+        questions=[f"{state.campaign.question} ({state.name}, {state.campaign.task})" for state in states],
         numbers=table,
         matrix=verdicts.matrix(states),
         verdicts=verdicts.readable(table),
@@ -86,9 +86,9 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
 
     ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
     """
-    remarks = [f"* {state.campaign.name}: {remark}" for state in states for remark in state.remarks]
+    remarks = [f"* {state.name}: {remark}" for state in states for remark in state.remarks]
     remarks += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.for_chosen_rates_only, numbers.to_dict("records")))
-    untimed = [state.campaign.name for state in states if not state.undecided and str(state.campaign.path) not in times]
+    untimed = [state.name for state in states if not state.undecided and str(state.campaign.path) not in times]
     without = [
         f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "
         "rmsexp.timing) of its task and scale has two of its norms"

@@ -9,10 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.campaigns import Campaign, three, write_timing
-from helpers.records import write_run
+from helpers.records import load_timings, write_run
 
 from rmsexp import report
-from rmsexp.compare import setting_report
+from rmsexp.compare import campaign_report, load, setting_report
+from rmsexp.compare.page import answer
+from rmsexp.compare.plots import canvas
 from rmsexp.compare.records import campaigns
 
 
@@ -98,6 +100,22 @@ def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
     setting = "small+evaluation=validation+optim.lr=0.004"
     report.run(tmp_path, None, setting)
     assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
+
+
+def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("a", "b"):
+        Campaign().write(tmp_path / root)
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
+    states, timings = campaigns.states(tmp_path, []), load_timings(tmp_path)
+    reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
+    names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
+    assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
+    assert all(name in " ".join(reported.questions) and name in reported.matrix["cifar10"][0] for name in names)
+    savings = pd.DataFrame(columns=["series", "task", "setting"])
+    runs = answer.answer([], reported.numbers, savings).table["runs"]
+    assert set(runs) == {f"campaign {name}" for name in names}
+    (panel,) = reported.figures[campaign_report.FOREST]
+    assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
 
 
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -248,7 +248,7 @@ def _folder(state: State, job: Job) -> str:
 
 
 def _title(state: State) -> str:
-    return f"{state.campaign.task} ({state.campaign.name})"
+    return f"{state.campaign.task} ({state.name})"
 
 
 def padded(values: Iterable[float]) -> tuple[float, float]:

@@ -218,9 +218,13 @@ class Campaign(CampaignFile):
 
 
 class State(NamedTuple):
-    """A campaign with all that reports show of it. The fields are named like the methods of :class:`Campaign`."""
+    """A campaign with all that reports show of it. The fields are named like the methods of :class:`Campaign`.
+
+    ``name``: the campaign's name, followed by its root where another root has a campaign of this name.
+    """
 
     campaign: Campaign
+    name: str
     results: Results
     undecided: str
     choice: dict[str, selection.Choice]
@@ -242,10 +246,14 @@ def states(root: Path, problems: list[str]) -> list[State]:
     A line for each damaged file is added to ``problems``.
     """
     found = []
-    for campaign in load_all(root, problems):
+    loaded = load_all(root, problems)
+    count = Counter(campaign.name for campaign in loaded)
+    for campaign in loaded:
+        name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
         results = campaign.results(campaign.root)  # damaged records are already listed by whoever loads all runs
         verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
-        found.append(State(campaign, results, campaign.undecided(results), campaign.choice(results), verdicts, remarks))
+        undecided, choice = campaign.undecided(results), campaign.choice(results)
+        found.append(State(campaign, name, results, undecided, choice, verdicts, remarks))
     return sorted(found, key=lambda state: bool(state.undecided))
 
 

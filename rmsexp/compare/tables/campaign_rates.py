@@ -30,7 +30,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     rows = []
     for state in states:
         campaign = state.campaign
-        shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name, "key": campaign.rate}
+        shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name, "key": campaign.rate}
         for norm in campaign.norms:
             rows += [shared | {"norm": norm} | row for row in _rows(state, norm)]
     return pd.DataFrame(rows, columns=list(COLUMNS))

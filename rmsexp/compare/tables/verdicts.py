@@ -31,6 +31,7 @@ CHOSEN_RATES = (
 def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
+    ``campaign``: the name, as in :class:`rmsexp.compare.records.campaigns.State`, so that no two campaigns share it.
     ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
     family. ``seeds``: the number of pairs that were tested. ``luck_a``, ``luck_b``: a bound of how much better each
     norm would be at its second best rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``with_luck``:
@@ -43,7 +44,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
 
 def _rows(state: State) -> list[dict[str, Any]]:
     campaign = state.campaign
-    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
+    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
     shared |= {"score": " ".join(campaign.score), "unit": unit(campaign), "remarks": "; ".join(state.remarks)}
     rows = []
     for number, claim in enumerate(campaign.claims):
