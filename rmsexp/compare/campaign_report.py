@@ -10,6 +10,7 @@ import pandas as pd
 from rmsexp import atomic
 from rmsexp.compare.page.contents import CampaignReport
 from rmsexp.compare.plots import canvas, verdict_figures, verdict_panels
+from rmsexp.compare.plots.verdict_panels import Panel
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaign_times import Timed, timed
 from rmsexp.compare.records.campaigns import State
@@ -48,7 +49,7 @@ def write(
         TIME: verdict_panels.equal_time(states, records, times),
     }
     figures = {title: panels for title, panels in figures.items() if panels}
-    captions = READING | {TIME: _reading_times(states, times)}
+    captions = READING | {TIME: _reading_times(states, times, figures.get(TIME, []))}
     for title, panels in figures.items():
         canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
     tuned = {
@@ -74,15 +75,18 @@ def _metric(state: State) -> str:
     return f"{split} {names.metric_label(metric)}"
 
 
-def _reading_times(states: Sequence[State], times: dict[str, Timed]) -> str:
+def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
+    """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
     found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in states]
     sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
     reading = "mean over the final seeds, and its 95 % t-interval; time: steps x seconds per step, measured interleaved"
-    return "; ".join([reading, *sorted(sources)])
+    lines = [(panel.title, line) for panel in panels for line in panel.marks]
+    fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
+    return "; ".join([reading, *[f"means that leave out seeds: {', '.join(fewer)}"] * bool(fewer), *sorted(sources)])
 
 
 def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
-    """Return remarks on verdicts, the campaigns without times, and the number of settings without a report.
+    """Return remarks on verdicts, campaigns and norms without times, and the number of settings without a report.
 
     ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
     """
@@ -94,8 +98,25 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
         "rmsexp.timing) of its task and scale has two of its norms"
         for name in untimed
     ]
+    for state in states:
+        if not state.undecided and (timed := times.get(str(state.campaign.path))):
+            without += _not_drawn(state, timed)
     left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
     return remarks + without + left_out * (tuning > 0)
+
+
+def _not_drawn(state: State, timed: Timed) -> list[str]:
+    """Return which norms of a campaign with times are not in the figure of quality at equal time, and why."""
+    untimed = [norm for norm in state.campaign.norms if norm not in timed.seconds]
+    finished = {
+        job.norm for job, result in state.results.items() if (job.stage, result.status) == ("final", "finished")
+    }
+    lost = [norm for norm in timed.seconds if norm not in finished]
+    reasons = {"its timing records do not have them": untimed, "none of their final runs finished": lost}
+    place = f"{state.name}: not in the figure of quality at equal time"
+    return [
+        f"{place}, because {reason}: {', '.join(map(names.label, norms))}" for reason, norms in reasons.items() if norms
+    ]
 
 
 def is_tuning(folder: Path, records: Records, states: Sequence[State]) -> bool:

@@ -118,6 +118,27 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path, monk
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
 
 
+def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {("wn", seed) for seed in range(8)} | {("none", 1)}
+    norms = ("ln", "rms", "none", "bn", "wn")
+    Campaign(level=dict.fromkeys(norms, 16.0), best=dict.fromkeys(norms, 0.004), diverged=lost).write(tmp_path)
+    write_timing(tmp_path, "cifar10", ("ln", "rms", "none", "wn"))
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
+    states, timings = campaigns.states(tmp_path, []), load_timings(tmp_path)
+    reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
+    missing = "quality_cifar10: not in the figure of quality at equal time, because"
+    assert reported.notes == [
+        f"{missing} its timing records do not have them: BatchNorm",
+        f"{missing} none of their final runs finished: WeightNorm",
+    ]
+    caption = reported.captions[campaign_report.TIME]
+    assert "means that leave out seeds: cifar10 (quality_cifar10): no norm (7 of 8 seeds); cifar10: inter" in caption
+    (table,) = reported.tables.values()
+    assert table.set_index("norm").loc["no norm", "test error, final runs"].endswith(" %, 7 of 8 seeds")
+
+
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Campaign().write(tmp_path)
     Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')

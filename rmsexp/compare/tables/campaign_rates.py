@@ -91,11 +91,13 @@ def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
 
 
 def _final(state: State, norm: str) -> str:
-    """Return the mean score of the final runs that finished, once the campaign is decided."""
-    values = [result.test for _, result in state.jobs("final", norm) if result.status == "finished"]
+    """Return the mean score of the final runs that finished, once the campaign is decided, and their number."""
+    ended = [result for _, result in state.jobs("final", norm) if result.ended]
+    values = [result.test for result in ended if result.status == "finished"]
     if state.undecided or not values:
         return formats.NO_VALUE
     mean, sd, interval = statistics.estimate(np.array(values))
     unit = names.scale_and_unit(state.campaign.score.metric)[1]
     spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
-    return f"{formats.four_digits(mean)}{spread} {unit}, {len(values)} seed{'s' * (len(values) > 1)}".replace(" ,", ",")
+    (seeds,) = formats.of_seeds(len(values), len(ended)) or [f"{len(values)} seed{'s' * (len(values) > 1)}"]
+    return f"{formats.four_digits(mean)}{spread} {unit}, {seeds}".replace(" ,", ",")
