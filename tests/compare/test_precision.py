@@ -12,6 +12,7 @@ from rmsexp.compare import load
 from rmsexp.compare.plots import panels, savings_by_task, setting_curves
 from rmsexp.compare.records import comparable, speed
 from rmsexp.compare.records.caveats import caveats, warnings
+from rmsexp.compare.tables import findings, seed_tests
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.rules.quantities import loss
 
@@ -59,6 +60,24 @@ def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
     assert notes == ["reference", "unpaired", "not known to have LN's precision"]
     (table,) = savings_table.tables(records, load_timings(mixed))
     assert table.numbers["series"].tolist() == ["ln", "rms"]
+
+
+def test_the_quality_of_two_precisions_is_not_compared(mixed: Path) -> None:
+    assert seed_tests.table(setting(mixed))["series"].tolist() == ["rms"]
+    sentence, method = findings.figure_1(setting(mixed))
+    assert "float16" not in sentence
+    assert "without RMSNorm precision=float16" in method
+    write_run(mixed, "ln", 2, **HALF)
+    table = seed_tests.table(setting(mixed))
+    assert table["series"].tolist() == ["rms", "rms+precision=float16"]
+    assert table["seeds"].tolist() == [2, 2]
+
+
+def test_times_are_compared_with_layernorm_of_their_precision(mixed: Path) -> None:
+    write_run(mixed, "ln", 2, **HALF)
+    tables = savings_table.tables(setting(mixed), load_timings(mixed))
+    assert [table.numbers["kind"].tolist() for table in tables] == [["reference", "unpaired"]] * 2
+    assert {table.numbers["baseline"].iloc[0] for table in tables} == {"ln", "ln+precision=float16"}
 
 
 def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:

@@ -34,9 +34,12 @@ METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption"
 FLOAT32, PRECISION = "float32", "+precision="  # the usual precision, and what names another one in a setting or series
 
 
-def precision_of(setting: str) -> str:
-    """Return the precision that the name of a setting states, such as "float16" for "demo+precision=float16"."""
-    return setting.partition(PRECISION)[2].partition("+")[0] or FLOAT32
+def precision_of(name: str) -> str:
+    """Return the precision that the name of a setting or series states, such as "float16" for "ln+precision=float16".
+
+    It is float32 for a name without one.
+    """
+    return name.partition(PRECISION)[2].partition("+")[0] or FLOAT32
 
 
 def norm_of(series: str) -> str:
@@ -56,8 +59,11 @@ def without_impl(series: str) -> str:
 
 
 def is_plain_ln(series: str) -> bool:
-    """Return whether a series is LN with no changed option, except perhaps ``impl``. Savings are relative to these."""
-    return without_impl(series) == "ln"
+    """Return whether a series is LN with no changed option, except perhaps ``impl`` and the precision.
+
+    Differences and savings are relative to these.
+    """
+    return without_impl(series).removesuffix(f"{PRECISION}{precision_of(series)}") == "ln"
 
 
 def in_order(series: Iterable[str]) -> list[str]:

@@ -125,9 +125,11 @@ def saving(series: Speed, speeds: list[Speed]) -> tuple[float, str]:
     saving compares the medians of separate runs with the same implementation and the same ``CLOCK``. ``speeds``: those
     of all series of the setting, among which LN is looked up.
     """
-    reference = next((other for other in speeds if other.impl == series.impl and names.is_plain_ln(other.series)), None)
-    if reference is None:
+    plain = [other for other in speeds if other.impl == series.impl and names.is_plain_ln(other.series)]
+    if not plain:
         return math.nan, "no LN run of this impl"
+    precision = names.precision_of(series.series)
+    reference = next((other for other in plain if names.precision_of(other.series) == precision), plain[0])
     if not series.is_clear:
         return math.nan, f"time excluded ({series.reason})"
     if not reference.is_clear:

@@ -21,9 +21,9 @@ def figure_1(records: Records) -> list[str]:
 
     The first gives the training losses of all norms after as many steps as the baseline was trained, and after as much
     time; the second describes the method. The baseline is LN or, if every run with LN is missing, diverged or failed,
-    the model without norm. It is compared only with runs of the same implementation. Times are compared only if
-    they are clear and of the same machine, number of threads, version of torch and code; otherwise the sentence says
-    why not.
+    the model without norm. It is compared only with runs of the same implementation and, where runs differ in it,
+    precision: float32. Times are compared only if they are clear and of the same machine, number of threads, version of
+    torch and code; otherwise the sentence says why not.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
@@ -32,6 +32,7 @@ def figure_1(records: Records) -> list[str]:
     baseline = next(of_norms, None)
     baseline_runs = runs[runs["series"] == baseline]
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
+    others = others[~others["series"].str.contains(names.PRECISION, regex=False)]  # which the baseline does not have
     if baseline is None or others.empty:
         return []
     rows = records.metrics[["folder", "split", "step", "time", "loss"]]
@@ -136,7 +137,8 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
     missing = names.in_order(records.runs.loc[~records.runs["series"].isin(used["series"]), "series"])
     if missing:
         remarks.append(
-            f"without {', '.join(map(names.label, missing))} (diverged, failed, not started or of another impl)"
+            f"without {', '.join(map(names.label, missing))} (diverged, failed, not started or of another impl or "
+            "precision)"
         )
     seeds = ", ".join(_seeds(used[used["series"] == series]) for series in names.in_order(used["series"]))
     return "; ".join([*remarks, f"seeds: {seeds}"]) + "."

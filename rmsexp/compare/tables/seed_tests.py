@@ -26,7 +26,7 @@ COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adj
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series, except plain LN, for which there is a plain LN series of the same implementation.
+    """Return one row per series, except plain LN, for which there is plain LN of its implementation and precision.
 
     Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
     finished; ``difference``, the
@@ -43,8 +43,10 @@ def table(records: Records) -> pd.DataFrame:
     rows = []
     for series in names.in_order(runs["series"]):
         series_runs = runs[runs["series"] == series]
-        same_impl = runs["impl"] == speed.impl_of(series_runs)
-        reference = runs[runs["series"].map(names.is_plain_ln) & same_impl]
+        same = (runs["impl"] == speed.impl_of(series_runs)) & (
+            runs["series"].map(names.precision_of) == names.precision_of(series)
+        )
+        reference = runs[runs["series"].map(names.is_plain_ln) & same]
         if series not in set(reference["series"]) and not reference.empty:
             seeds = len({*series_runs["seed"], *reference["seed"]})
             row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
