@@ -67,7 +67,8 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
     for row in _shown(claims):
         undecided, quality = row["outcome"] == verdicts.UNDECIDED, formats.NO_VALUE
         if not undecided and not math.isnan(row["difference"]):
-            difference = _signed(row["difference"], row["low"], row["high"], row["level"], row["score"].split()[1])
+            values = (row["difference"], row["low"], row["high"])
+            difference = _signed(*values, row["level"], row["score"].split()[1], row["margin"])
             quality = f"{difference} {row['unit']}, {row['seeds']:.0f} seeds"
         verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {_outcome(row)}"
         by_quality.setdefault(quality, []).append(verdict)
@@ -107,11 +108,10 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     return rows
 
 
-def _signed(value: float, low: float, high: float, level: float, metric: str) -> str:
+def _signed(value: float, low: float, high: float, level: float, metric: str, margin: float = math.nan) -> str:
     """Return a difference with its interval at confidence ``level``, such as "+1.24 (90 %: +0.29 to +2.20)"."""
-    difference, lower, upper = (formats.signed(number, metric) for number in (value, low, high))
-    interval = "no interval" if math.isnan(low) else f"{100 * level:.4g} %: {lower} to {upper}"
-    return f"{difference} ({interval})"
+    interval = f"{100 * level:.4g} %: {formats.ends(low, high, metric, margin)}"
+    return f"{formats.signed(value, metric)} ({'no interval' if math.isnan(low) else interval})"
 
 
 def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:

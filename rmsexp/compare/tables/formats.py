@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from rmsexp.compare.records.names import FINE, scale_and_unit
 from rmsexp.compare.records.ratios import Interval
 
 NO_VALUE = "\N{EN DASH}"
+MORE_DECIMALS = 6  # of an end of an interval, at most; what is nearer to a bound is a rounding error
 
 
 def four_digits(value: float) -> str:
@@ -58,7 +61,28 @@ def of_seeds(averaged: int, seeds: int) -> list[str]:
 
 def signed(value: float, metric: str) -> str:
     """Return a difference in the displayed unit with its sign and two or four decimals, such as "+0.51"."""
-    return f"{value:+.{4 if metric in FINE else 2}f}"
+    return f"{value:+.{_decimals(metric)}f}"
+
+
+def _decimals(metric: str) -> int:
+    return 4 if metric in FINE else 2
+
+
+def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
+    """Return the ends of the interval of a difference as :func:`signed` writes them, such as "-0.03 to +0.25".
+
+    An end has as many decimals as it needs to lie on the same side of 0 and of ± ``margin``, if there is one, as
+    before it was rounded: what is wholly within ±1 does not seem to reach to +1.00.
+    """
+    bounds = [0.0] if math.isnan(margin) else [0.0, margin, -margin]
+    return " to ".join(_end(value, metric, bounds) for value in (low, high))
+
+
+def _end(value: float, metric: str, bounds: Sequence[float]) -> str:
+    fewest = _decimals(metric)
+    texts = [f"{value:+.{decimals}f}" for decimals in range(fewest, fewest + MORE_DECIMALS + 1)]
+    sides = [np.sign(value - bound) for bound in bounds]
+    return next((text for text in texts if [np.sign(float(text) - bound) for bound in bounds] == sides), texts[0])
 
 
 def difference(value: float, metric: str, form: str) -> str:

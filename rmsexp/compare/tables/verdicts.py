@@ -69,7 +69,12 @@ def _luck(state: State, norm: str) -> float:
 
 def marked(row: Mapping[Any, Any]) -> str:
     """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`for_chosen_rates_only`."""
-    return f"{row['outcome']}{'*' if row['remarks'] else ''}{'†' if for_chosen_rates_only(row) else ''}"
+    return f"{row['outcome']}{_marks([row])}"
+
+
+def _marks(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return the marks of an outcome to which these rows have led."""
+    return "*" * any(row["remarks"] for row in rows) + "†" * any(map(for_chosen_rates_only, rows))
 
 
 def for_chosen_rates_only(row: Mapping[Any, Any]) -> bool:
@@ -119,9 +124,10 @@ def _difference(row: dict[Any, Any]) -> str:
     """Return a difference with its interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
         return formats.NO_VALUE
-    difference, low, high = (formats.signed(row[key], row["score"].split()[1]) for key in ("difference", "low", "high"))
-    interval = "no interval" if math.isnan(row["low"]) else f"{low} to {high}"
-    return f"{difference} ({interval}) {row['unit']}"
+    metric = row["score"].split()[1]
+    interval = formats.ends(row["low"], row["high"], metric, row["margin"])
+    interval = "no interval" if math.isnan(row["low"]) else interval
+    return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}"
 
 
 def matrix(states: Sequence[State]) -> pd.DataFrame:
@@ -139,7 +145,7 @@ def matrix(states: Sequence[State]) -> pd.DataFrame:
             cells = [_cell(entry, len(same[same["task"] == task]) > 1) for entry in _of(same, task)]
             row[task] = "; ".join(cells) or formats.NO_VALUE
         if len(tasks) > 1:
-            row[EVERY] = _every(states, str(claim)) if same["task"].nunique() > 1 else formats.NO_VALUE
+            row[EVERY] = _every(states, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -156,10 +162,11 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     return f"{marked(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
-def _every(states: Sequence[State], claim: str) -> str:
-    """Return the outcome of a claim on every task, by an intersection-union test.
+def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
+    """Return the outcome of a claim on every task, by an intersection-union test, with the marks of all its outcomes.
 
-    A claim that one campaign has refuted is refuted, whatever the others will find.
+    A claim that one campaign has refuted is refuted, whatever the others will find. ``rows``: those of the claim in
+    :func:`table`.
     """
     concerned = [state for state in states if claim in [other.claim for other in state.campaign.claims]]
     decided = [state for state in concerned if not state.undecided]
@@ -168,4 +175,5 @@ def _every(states: Sequence[State], claim: str) -> str:
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns are not finished"
     joint = claims.every(verdicts)
-    return f"{joint.outcome}: {joint.reason}"
+    marks = _marks(rows[rows["outcome"] != UNDECIDED].to_dict("records"))
+    return f"{joint.outcome}{marks}: {joint.reason}"

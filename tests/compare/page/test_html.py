@@ -16,7 +16,9 @@ from helpers.records import write_run
 
 from rmsexp.compare import load, paper
 from rmsexp.compare.page import html
+from rmsexp.compare.page.contents import CampaignReport
 from rmsexp.compare.plots import style
+from rmsexp.compare.tables.formats import NO_VALUE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "input", "img", "br", "link", "line"}
@@ -222,3 +224,12 @@ def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(tmp_pa
         losses = embedded(html.page([report(tmp_path, "rnnsearch", setting)]))[0]["charts"][0]["panels"]
         by_axis = {axis: [curve["series"] for curve in losses[axis]["curves"] if "paper" in curve] for axis in losses}
         assert by_axis == {"step": ["none", "ln"] if setting == "paper" else [], "time": []}
+
+
+def test_marks_of_verdicts_do_not_change_their_colour() -> None:
+    outcomes = ["supported*: +0.1", "refuted†: -2", "inconclusive*†: +1; not decided yet: 3 of 24 final runs", NO_VALUE]
+    matrix = pd.DataFrame({"claim": ["RMSNorm equals LayerNorm"] * 4, "cifar10": outcomes})
+    empty = pd.DataFrame()
+    campaigns = CampaignReport(["?"], empty, matrix, empty, {}, {}, {}, {}, [], set())
+    found = set(re.findall('<b data-outcome="([^"]*)"', html.page([], campaigns)))
+    assert found == {"supported", "refuted", "inconclusive", "not decided yet", NO_VALUE}

@@ -24,6 +24,22 @@ def test_qualities_have_their_unit_and_the_interval_and_remarks_that_are_known()
     assert formats.difference(-0.0049, "error", "+.2f") == "-0.49"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "text"),
+    [
+        (-0.03, 0.9963, 1.0, "-0.03 to +0.996"),
+        (-1.0004, 0.25, 1.0, "-1.0004 to +0.25"),
+        (0.0021, 1.0, 1.0, "+0.002 to +1.00"),
+        (0.0021, 0.9963, math.nan, "+0.002 to +1.00"),
+        (-math.inf, 1e-12, 1.0, "-inf to +0.00"),
+    ],
+)
+def test_ends_of_intervals_are_on_their_side_of_zero_and_margins(
+    low: float, high: float, margin: float, text: str
+) -> None:
+    assert formats.ends(low, high, "error", margin) == text
+
+
 def test_times_and_savings_have_their_range() -> None:
     assert formats.median_and_range(50, 49, 51.5) == "50.00 (49.00 to 51.50)"
     assert formats.median_and_range(50, 49, 51.5, "1 contended") == "50.00 (49.00 to 51.50, 1 contended)"

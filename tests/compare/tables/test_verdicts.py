@@ -79,6 +79,13 @@ def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path
     assert verdicts.matrix(found)["cifar10"][0].startswith("supported†: ")
 
 
+def test_the_outcome_on_every_task_has_the_marks_of_each(tmp_path: Path) -> None:
+    first, second = states(tmp_path, *three()[:2])
+    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in first.choice.items()}
+    matrix = verdicts.matrix([first._replace(choice=choice), second._replace(remarks=["of two commits"])])
+    assert matrix["every task"][0].startswith("inconclusive*†: 1 of 2")
+
+
 def test_one_campaign_has_no_column_for_every_task(tmp_path: Path) -> None:
     assert list(verdicts.matrix(states(tmp_path, Campaign())).columns) == ["claim", "cifar10"]
 
