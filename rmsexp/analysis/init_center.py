@@ -101,7 +101,7 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
             "norm": names.label(row["series"]),
             "runs": f"{row['runs']}",
             **{name: f"{row[name]}" for name in statistics.LOST},
-            "step": formats.NO_VALUE if math.isnan(row["step"]) else f"{row['step']:.4g}",
+            "step": formats.NO_VALUE if math.isnan(row["step"]) else formats.without_exponent(row["step"]),
             **{name: _mean(row[name], row[f"{name}_interval"]) for name in ("last", "lowest", "highest")},
         }
         for row in table.to_dict("records")

@@ -162,10 +162,10 @@ function sort(button) {
   body.append(...rows);
 }
 
-/** Compare by the numbers at the start of both cells. Cells without a number come last, in both directions; two of them
- * are compared as text. */
+/** Compare by the numbers at the start of both cells, such as "1,178". Cells without a number come last, in both
+ * directions; two of them are compared as text. */
 function compare(a, b, direction) {
-  const [first, second] = [parseFloat(a), parseFloat(b)];
+  const [first, second] = [a, b].map((text) => parseFloat(text.replace(/(?<=\d),(?=\d{3}\b)/g, "")));
   if (Number.isNaN(first) !== Number.isNaN(second)) return Number.isNaN(first) ? 1 : -1;
   return direction * (Number.isNaN(first) ? a.localeCompare(b) : first - second);
 }

@@ -22,6 +22,11 @@ def four_digits(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e-4 else f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
+def without_exponent(value: float) -> str:
+    """Return a number with at most four significant digits, or with all digits of its whole part, such as "10240"."""
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:.0f}"
+
+
 def number(value: float) -> str:
     """Return a number as :func:`four_digits` writes it, or ``NO_VALUE`` for NaN."""
     return NO_VALUE if math.isnan(value) else four_digits(value)

@@ -179,7 +179,7 @@ def _text(found: Value, column: Column, norm: str) -> str:
         spread = "" if math.isnan(found.sd) else f" ± {found.sd:.3g}"
         is_shown = names.norm_of(norm) in WITH_SAVING and not math.isnan(found.saving)
         saved = f" ({formats.saving(found.saving)})" if is_shown else ""
-        return f"{found.mean:.4g}{spread}{saved}"
+        return f"{formats.without_exponent(found.mean)}{spread}{saved}"
     factor = names.scale_and_unit(column.metric)[0]
     spread = "" if math.isnan(found.sd) else f" ± {found.sd * factor:.{column.decimals}f}"
     left_out = "".join(f" ({remark})" for remark in found.left_out)

@@ -132,7 +132,7 @@ def _saving(row: dict[Any, Any]) -> str:
 def _paper(task: str, series: str) -> dict[str, str]:
     times, savings = (_paper_numbers(task, series, metric) for metric in ("seconds_per_1k_steps", "saving_vs_ln"))
     return {
-        "seconds per 1k steps, paper": _listed([f"{value:.4g}" for value in times["value"]], times),
+        "seconds per 1k steps, paper": _listed([formats.without_exponent(value) for value in times["value"]], times),
         "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
     }
 

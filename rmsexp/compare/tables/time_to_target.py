@@ -152,4 +152,4 @@ def _text(row: dict[Any, Any], name: str) -> str:
 
 
 def _number(value: float) -> str:
-    return NEVER if math.isinf(value) else f"{value:.4g}"
+    return NEVER if math.isinf(value) else formats.without_exponent(value)

@@ -240,6 +240,12 @@ def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None
     assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]
 
 
+def test_numbers_with_separators_are_sorted_as_numbers(show: Callable[[str], Page]) -> None:
+    cells = ["9.5, 8 seeds", "27", "1,178 (1 contended)", "1,234,567", "none"]
+    found = show().evaluate("(cells) => cells.toReversed().sort((a, b) => compare(a, b, 1))", cells)
+    assert found == cells
+
+
 def test_the_page_works_with_the_keyboard_alone(show: Callable[[str], Page]) -> None:
     page = show()
     page.locator("select[name=task]").focus()

@@ -17,6 +17,13 @@ def test_numbers_have_at_least_four_significant_digits(value: float, text: str) 
     assert formats.four_digits(value) == formats.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(27.504, "27.5"), (9999.4, "9999"), (9999.6, "10000"), (10240, "10240"), (123456.7, "123457")]
+)
+def test_steps_and_seconds_have_no_exponent(value: float, text: str) -> None:
+    assert formats.without_exponent(value) == text
+
+
 def test_qualities_have_their_unit_and_the_interval_and_remarks_that_are_known() -> None:
     assert formats.quality(0.0951, "error", 0.002, ["sd 0.12", "2 of 3 runs"]) == "9.510 ± 0.2 (sd 0.12, 2 of 3 runs) %"
     assert formats.quality(23.5, "bleu") == "23.50"
