@@ -82,8 +82,12 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
+    families = setting_report.families(settings)
     written = [
-        setting_report.write(folder, settings, timings, pool, _place(folder, results, out)) for folder in selected
+        setting_report.write(
+            folder, settings[folder], families.get(folder, {}), timings, pool, _place(folder, results, out)
+        )
+        for folder in selected
     ]
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
@@ -57,8 +57,27 @@ class Part(NamedTuple):
     caption: tuple[str, ...] = ()
 
 
+def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
+    """Return, for each setting, those that differ from it at most in the learning rate, including itself, by folder.
+
+    Settings whose records cannot be compared are left out. If the setting with the learning rate of the task's config
+    is in a family, it comes first. ``settings``: the records of all settings (:meth:`Records.settings`).
+    """
+    by_rest: dict[Path, dict[Path, Records]] = {}
+    for folder in sorted(settings, key=lambda path: (len(path.name), path)):
+        with suppress(ValueError):
+            comparison.check(settings[folder])
+            by_rest.setdefault(learning_rates.family(folder), {})[folder] = settings[folder]
+    return {folder: family for family in by_rest.values() for folder in family}
+
+
 def write(
-    folder: Path, settings: dict[Path, Records], timings: pd.DataFrame, pool: Executor, to: Path
+    folder: Path,
+    records: Records,
+    family: dict[Path, Records],
+    timings: pd.DataFrame,
+    pool: Executor,
+    to: Path,
 ) -> WrittenReport:
     """Write the report of one setting into the folder ``to``.
 
@@ -68,13 +87,12 @@ def write(
 
     Args:
         folder: the folder of the setting.
-        settings: the records of all settings by their folders (:meth:`Records.settings`). The other settings are needed
-            to compare learning rates.
+        records: the records of the setting.
+        family: those of the settings that differ from it at most in the learning rate (:func:`families`).
         timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
         pool: the executor that writes the figures, perhaps after this function has returned.
         to: the folder of the report, which is made if it is missing.
     """
-    records = settings[folder]
     records.problems.extend(_missing_configs(records))
     report = SettingReport(folder.parent.name, folder.name, str(folder.parents[1]), to, records)
     comparable = _are_comparable(records)
@@ -82,7 +100,9 @@ def write(
     if not comparable and timings.empty:
         return WrittenReport(report, None)
     to.mkdir(parents=True, exist_ok=True)
-    parts = list(_parts(folder, settings, timings) if comparable else _times(report.task, records.only([]), timings))
+    parts = list(
+        _parts(folder, records, family, timings) if comparable else _times(report.task, records.only([]), timings)
+    )
     figures = _figures(report, parts)
     numbers = {part.name: part.numbers for part in parts}
     report = replace(
@@ -149,12 +169,11 @@ def _missing_configs(records: Records) -> list[str]:
     return [f"{path} is missing" for path in paths if not path.exists()]
 
 
-def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
+def _parts(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
     """Yield the tables of the setting in ``folder``, which has runs, without those for which it has no data.
 
     The table of learning rates covers several settings. It is yielded for the first of them only.
     """
-    records = settings[folder]
     task, setting = records.names
     target, summary = statistics.target(records), summary_table.table(records, task, setting)
     readable = summary_table.readable(summary)
@@ -176,7 +195,6 @@ def _parts(folder: Path, settings: dict[Path, Records], timings: pd.DataFrame) -
         by_p = p_table.table(records, task, setting)
         if by_p["p"].nunique() > 1:
             yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
-    family = _learning_rate_family(folder, settings)
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)
         yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
@@ -191,20 +209,6 @@ def _times(task: str, records: Records, timings: pd.DataFrame) -> Iterator[Part]
     timed = savings_table.timing_table(timings)
     if len(timed):
         yield Part("timings", savings_table.RECORDS, timed, timed)
-
-
-def _learning_rate_family(folder: Path, settings: dict[Path, Records]) -> dict[Path, Records]:
-    """Return the settings that differ from this one at most in the learning rate, and whose records can be compared.
-
-    If the setting with the learning rate of the task's config is among them, it comes first.
-    """
-    family = {}
-    for other in sorted(settings, key=lambda path: (len(path.name), path)):
-        if learning_rates.family(other) == learning_rates.family(folder):
-            with suppress(ValueError):
-                comparison.check(settings[other])
-                family[other] = settings[other]
-    return family
 
 
 def _figures(report: SettingReport, parts: list[Part]) -> dict[str, Callable[[], Figure]]:

@@ -33,6 +33,7 @@ from rmsexp.compare.tables.formats import NO_VALUE
 # Limit for one quantity and one x axis, summed over all settings: points in the curves of seeds, and also points in the
 # means. Browsers draw so many quickly.
 POINTS = 100_000
+FEWEST = 4  # points of a curve that keep its shape (rmsexp.compare.records.curves.thinned)
 READING = (
     "relative to LayerNorm, on each machine, interleaved, with 95 % intervals; diamonds: the paper, each framework"
 )
@@ -66,7 +67,9 @@ def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = No
         raise ValueError("there is no setting to show; train one first: python -m rmsexp task=cifar10 norm=rms")
     runs = sum(len(report.records.runs) for report in reports) or 1
     series = sum(report.records.runs["series"].nunique() for report in reports) or 1
-    limits = panels.Limits(seed=min(LIMITS.seed, POINTS // runs), mean=min(LIMITS.mean, POINTS // series))
+    limits = panels.Limits(
+        seed=min(LIMITS.seed, max(FEWEST, POINTS // runs)), mean=min(LIMITS.mean, max(FEWEST, POINTS // series))
+    )
     folder = Path(__file__).parent
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}

@@ -127,15 +127,18 @@ class StoredRecords(Records):
 
     def only(self, folders: Iterable[str]) -> Records:
         kept = set(folders)
-        return self._part(self.runs["folder"].isin(kept).to_numpy(), kept)
+        return self._part(np.flatnonzero(self.runs["folder"].isin(kept)), kept)
 
     def settings(self) -> dict[Path, Records]:
-        folder_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1])).to_numpy()
-        return {Path(folder): self._part(folder_of_run == folder, [folder]) for folder in sorted(set(folder_of_run))}
+        places: dict[str, list[int]] = {}
+        for place, folder in enumerate(self.runs["folder"]):
+            places.setdefault(str(Path(folder).parents[1]), []).append(place)
+        return {Path(folder): self._part(places[folder], [folder]) for folder in sorted(places)}
 
-    def _part(self, kept: NDArray[np.bool_], folders: Iterable[str]) -> Records:
-        stored = [run for run, keep in zip(self.__dict__["_stored"], kept, strict=True) if keep]
-        return StoredRecords(self.runs[kept].reset_index(drop=True), stored, self._problems_below(folders))
+    def _part(self, places: Sequence[int] | NDArray[np.int64], folders: Iterable[str]) -> Records:
+        """Return the runs in these rows of ``runs``, with the problems below ``folders``."""
+        stored = [self.__dict__["_stored"][place] for place in places]
+        return StoredRecords(self.runs.iloc[places].reset_index(drop=True), stored, self._problems_below(folders))
 
 
 _kept: dict[StoredRecords, pd.DataFrame] = {}  # the metrics of the object that was asked for them last

@@ -233,3 +233,11 @@ def test_marks_of_verdicts_do_not_change_their_colour() -> None:
     campaigns = CampaignReport(["?"], empty, matrix, empty, {}, {}, {}, {}, [], set())
     found = set(re.findall('<b data-outcome="([^"]*)"', html.page([], campaigns)))
     assert found == {"supported", "refuted", "inconclusive", "not decided yet", NO_VALUE}
+
+
+def test_curves_of_very_many_runs_keep_a_few_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "ln")
+    monkeypatch.setattr(html, "POINTS", 1)
+    _, end = html.page([report(tmp_path)]).split('"curves":', 1)
+    curves, _ = json.JSONDecoder().raw_decode(end)
+    assert [2 <= len(curve["x"]) <= 4 for curve in curves] == [True, True]

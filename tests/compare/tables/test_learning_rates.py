@@ -7,7 +7,7 @@ from pathlib import Path
 from helpers.comparisons import setting, write_errors
 
 from rmsexp import record
-from rmsexp.compare import load
+from rmsexp.compare import load, setting_report
 from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import learning_rates
 
@@ -80,3 +80,16 @@ def test_a_single_rate_was_not_chosen(tmp_path: Path) -> None:
 def test_settings_that_differ_only_in_the_learning_rate_are_one_family() -> None:
     folder = Path("results/cifar10/demo+batch_size=8+optim.lr=0.01+model.width=4")
     assert learning_rates.family(folder) == Path("results/cifar10/demo+batch_size=8+model.width=4")
+
+
+def test_families_are_found_once_for_all_settings(tmp_path: Path) -> None:
+    names = ["demo", "demo+optim.lr=0.1", "demo+optim.lr=0.01", "demo+batch_size=8"]
+    for name in names:
+        write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting=name)
+    (write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=1.0") / record.METRICS).unlink()
+    families = setting_report.families(load(tmp_path).settings())
+    usual, second, third, other = (families.pop(tmp_path / "cifar10" / name) for name in names)
+    assert [folder.name for folder in usual] == names[:3]
+    assert usual is second is third
+    assert [folder.name for folder in other] == names[3:]
+    assert not families
