@@ -75,13 +75,14 @@ def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, lis
     return _figure(lefts, PANEL, lefts[-1] + PANEL[0] + 0.2, title, lines)
 
 
-def bars(labels: Sequence[str], title: str, lines: Sequence[str] = ()) -> tuple[Figure, Axes]:
+def bars(labels: Sequence[str], title: str, lines: Sequence[str] = (), legend: int = 0) -> tuple[Figure, Axes]:
     """Return a figure with one panel, and this panel, whose y axis has a tick at 0, 1, … for each label.
 
-    There is room for the labels on the left, and for a legend on the right.
+    There is room for the labels on the left, and on the right for a legend of ``legend`` lines of text.
     """
     left, width = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0]
-    figure, (axes,) = _figure([left], (width, 0.3 + 0.4 * len(labels)), left + width + LEGEND + 0.2, title, lines)
+    size = (width, max(0.3 + 0.4 * len(labels), ENTRY * legend))
+    figure, (axes,) = _figure([left], size, left + width + LEGEND + 0.2, title, lines)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(-0.6, len(labels) - 0.4)
     return figure, axes

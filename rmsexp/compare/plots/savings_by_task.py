@@ -54,7 +54,9 @@ def draw(rows: pd.DataFrame, impl: str) -> Figure:
     table["label"] = place_names + ": " + table["series"].map(without_impl).map(label)
     clocks = sorted(set(table[list(CLOCK)].itertuples(index=False, name=None)))
     title = f"Time saved relative to LayerNorm, {impl} norms" + f", {table['setting'].iloc[0]}" * one_setting
-    figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table))
+    machines, norms = list(map(_machine, clocks)), in_order(table["norm"])
+    legend = len(norms) + len("\n".join(machines).splitlines()) + (impl == "eager")
+    figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table), legend)
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
         first = line.iloc[0]
         if impl == "eager":
@@ -66,19 +68,24 @@ def draw(rows: pd.DataFrame, impl: str) -> Figure:
             filling = "none" if row["processes"] == 1 else "full"
             height = y + OFFSET * ((len(clocks) - 1) / 2 - place)
             marks.interval(axes, height, saving, low, high, colour, marker, filling)
-    _legend(axes, clocks, in_order(table["norm"]), impl)
+    _legend(axes, machines, norms, impl)
     marks.zero_line(axes)
     axes.set_xlabel("time saved per training step (%)")
     return figure
 
 
-def _legend(axes: Axes, clocks: Sequence[tuple[str, str, float, str]], norms: Sequence[str], impl: str) -> None:
+def _machine(clock: tuple[str, str, float, str]) -> str:
+    """Return the name of a ``CLOCK`` for the legend, in two or three lines."""
+    machine, processor, threads, precision = clock
+    identity = "" if machine == processor else f"\nmachine {machine}"
+    return f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
+
+
+def _legend(axes: Axes, machines: Sequence[str], norms: Sequence[str], impl: str) -> None:
     """Draw the legend: the colours of norms, the marker of each machine, and that of the paper."""
     for norm in norms:
         axes.plot([], [], color=style.colour(norm), linewidth=2, label=label(norm))
-    for place, (machine, processor, threads, precision) in enumerate(clocks):
-        identity = "" if machine == processor else f"\nmachine {machine}"
-        name = f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
+    for place, name in enumerate(machines):
         axes.plot([], [], CLOCKS[place % len(CLOCKS)], color="black", label=name)
     if impl == "eager":
         axes.plot([], [], PAPER, color=style.GREY, fillstyle="none", label="paper, each framework")

@@ -68,3 +68,14 @@ def test_the_caption_names_single_processes_few_rounds_and_contention(tmp_path: 
     assert "hollow: one process, not replicated" in texts
     assert "fewer than 20 rounds: cifar10, demo (AMD EPYC, 1 thread)" in texts
     assert "time not clear: cifar10, demo (AMD EPYC, 1 thread)" in texts
+
+
+def test_the_legend_of_few_norms_on_many_machines_is_not_cut_off(tmp_path: Path) -> None:
+    for number in range(4):
+        session = {"machine": {"id": f"3f{number}", "name": "AMD EPYC"}}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8, "prms": 0.9}, number=number, session=session)
+    figure = draw(tmp_path)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    assert len(axes.get_yticklabels()) == 2
+    assert axes.get_legend().get_window_extent().y0 >= 0
