@@ -147,7 +147,7 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
     doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
     return [
         quality,
-        f"Time: RMSNorm saves {saved.min():.1f} to {saved.max():.1f} % of a training step of LayerNorm, on {tasks} "
+        f"Time: RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of LayerNorm, on {tasks} "
         f"task{'s' if tasks > 1 else ''}; in {sure} of {len(savings)} timings the whole interval is above 0.{doubt}",
     ]
 

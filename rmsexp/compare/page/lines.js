@@ -128,10 +128,19 @@ function roomFor(look) {
   return 34 + 5.6 * Math.min(18, Math.max(...[...look].filter(([series]) => !hidden.has(series)).map(([, { label }]) => label.length)));
 }
 
+/** Return where the means that are drawn are furthest beyond the axis, like the `beyond` of a panel. */
+function meansBeyond(chart, drawn) {
+  return drawn.filter((line) => line.meta.kind === "mean").flatMap(({ x, y, meta }) =>
+    [[Math.max(...y), true], [Math.min(...y), false]]
+      .filter(([value, above]) => (above ? value > chart.range[1] : value < chart.range[0]))
+      .map(([value, above]) => ({ series: meta.series, x: x[y.indexOf(value)], y: value, above })));
+}
+
 /** Return an arrow with the value where the curves of a norm are furthest beyond the axis. */
-function arrows(chart, panel, look) {
-  if (!rangeOf(chart).range || form.show.value === "mean") return [];
-  return panel.beyond.filter(({ series }) => !hidden.has(series)).map(({ series, x, y, above }, i) => ({
+function arrows(chart, panel, drawn, look) {
+  if (!rangeOf(chart).range) return [];
+  const beyond = form.show.value === "mean" ? meansBeyond(chart, drawn) : panel.beyond;
+  return beyond.filter(({ series }) => !hidden.has(series)).map(({ series, x, y, above }, i) => ({
     x, yref: "paper", y: above ? 1 : 0, yshift: (above ? -1 : 1) * LABEL * (i % 4), text: `${above ? "\u2191" : "\u2193"}${Number(y.toPrecision(3))}`,
     showarrow: false, xanchor: "left", yanchor: above ? "top" : "bottom", font: { size: 11, color: look.get(series).colour },
   }));
@@ -145,7 +154,7 @@ function layout(chart, panel, drawn, look, height) {
   return {
     xaxis: { ...axis, title: { text: panel.title } },
     yaxis: { ...axis, title: { text: chart.title + smoothing }, type: scale(chart), ...rangeOf(chart) },
-    annotations: [...labels, ...arrows(chart, panel, look)], hoverdistance: REACH,
+    annotations: [...labels, ...arrows(chart, panel, drawn, look)], hoverdistance: REACH,
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color: text, family: "system-ui, sans-serif" },
     margin: { l: 55, r: labels.length ? roomFor(look) : 12, t: 12, b: 48 }, showlegend: false, uirevision: form.x.value + form.y.value,
     hovermode: form.show.value === "seeds" ? "closest" : "x unified",

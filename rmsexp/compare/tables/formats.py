@@ -112,6 +112,9 @@ def ratio(interval: Interval) -> str:
 
 
 def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Return a saving of time, and its interval if ``low`` is not NaN, such as "20.0 % (17.0 to 22.0 %)"."""
-    interval = "" if math.isnan(low) else f" ({low * 100:.1f} to {high * 100:.1f} %)"
-    return f"{fraction * 100:.1f} %{interval}"
+    """Return a saving of time, and its interval if ``low`` is not NaN, such as "20.0 % (17.0 to 22.0 %)".
+
+    What rounds to 0 has no sign.
+    """
+    interval = "" if math.isnan(low) else f" ({low * 100:z.1f} to {high * 100:z.1f} %)"
+    return f"{fraction * 100:z.1f} %{interval}"

@@ -49,7 +49,7 @@ def _saving(row: dict[Hashable, Any]) -> str:
 def _in_each_process(row: dict[Hashable, Any]) -> str:
     if row["series"] == row["reference"]:
         return ""
-    return f"{', '.join(f'{100 * (1 - ratio):.1f}' for ratio in row['estimates'])} %"
+    return f"{', '.join(f'{100 * (1 - ratio):z.1f}' for ratio in row['estimates'])} %"
 
 
 def _parts(row: dict[Hashable, Any]) -> str:

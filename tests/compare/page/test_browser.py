@@ -129,6 +129,16 @@ def test_selecting_a_task_shows_its_settings_and_the_papers_curves(show: Callabl
     assert axis_titles(page)[3:] == [("time in training (minutes)", "train loss (nats)")]
 
 
+def test_a_mean_that_leaves_the_axis_has_an_arrow_also_without_its_seeds(show: Callable[[str], Page]) -> None:
+    call = """() => arrows(
+        { range: [0, 1], log: false, may_be_log: false }, { beyond: [] },
+        [{ meta: { kind: "mean", series: "ln" }, x: [1, 2, 3], y: [0.5, 7, 0.5] }],
+        new Map([["ln", { colour: "red" }]]),
+    )"""
+    (arrow,) = show("show=mean").evaluate(call)
+    assert (arrow["x"], arrow["text"]) == (2, "\u21917")
+
+
 def test_a_norm_is_toggled_in_every_chart(show: Callable[[str], Page]) -> None:
     page = show("show=mean")
     assert lines(page) == 4
