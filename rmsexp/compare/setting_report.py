@@ -33,10 +33,14 @@ P_TITLE = "The fraction of units p"
 
 
 class WrittenReport(NamedTuple):
-    """The report of a setting. ``drawing`` ends when its figures are written; None: nothing is written."""
+    """The report of a setting.
+
+    ``drawing`` ends when its figures are written; None: nothing is written. ``files``: the paths of its files.
+    """
 
     report: SettingReport
     drawing: Future[None] | None
+    files: list[Path]
 
 
 class Part(NamedTuple):
@@ -98,7 +102,7 @@ def write(
     comparable = _are_comparable(records)
     timings = _timings_of(folder, records, timings)
     if not comparable and timings.empty:
-        return WrittenReport(report, None)
+        return WrittenReport(report, None, [])
     to.mkdir(parents=True, exist_ok=True)
     parts = list(
         _parts(folder, records, family, timings) if comparable else _times(report.task, records.only([]), timings)
@@ -126,7 +130,9 @@ def write(
         atomic.write_atomic(to / f"{part.name}.csv", markup.csv(part.numbers))
     atomic.write_atomic(to / "report.md", markdown.setting(report, to))
     atomic.write_atomic(to / "tables.tex", markdown.latex(report))
-    return WrittenReport(report, pool.submit(_draw, figures, to))
+    texts = [*(f"{part.name}.csv" for part in parts), "report.md", "tables.tex"]
+    files = [to / name for name in (*texts, *(f"{figure}.png" for figure in figures))]
+    return WrittenReport(report, pool.submit(_draw, figures, to), files)
 
 
 def _are_comparable(records: Records) -> bool:

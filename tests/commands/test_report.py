@@ -170,6 +170,32 @@ def test_committed_records_are_left_out_unless_they_are_asked_for(
     assert report.report_folder(tmp_path / "reference") == tmp_path / "reference/report"
 
 
+@pytest.mark.usefixtures("pages")
+def test_files_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    for name in ("demo", "demo+batch_size=8", "demo+batch_size=9"):
+        write_run(results, "rms", setting=name)
+    report.run(results, out=out)
+    own, outside = out / "cifar10/demo+batch_size=8/notes.md", tmp_path / "outside.csv"
+    linked = out / "linked"
+    linked.symlink_to(tmp_path)
+    for path in (own, outside):
+        path.write_text("")
+    listed = out / report.FILES
+    listed.write_text(listed.read_text() + f"../outside.csv\n{outside}\nlinked/outside.csv\n\n")
+    for name in ("demo+batch_size=8", "demo+batch_size=9"):
+        shutil.rmtree(results / "cifar10" / name)
+    report.run(results, task="cifar10", out=out)
+    assert (out / "cifar10/demo+batch_size=9/report.md").exists()  # it was not asked for all settings
+    report.run(results, out=out)
+    assert {path.name for path in (out / "cifar10").iterdir()} == {"demo", "demo+batch_size=8"}
+    assert [*own.parent.iterdir()] == [own]
+    assert outside.exists()
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    figures = {"cifar10/demo/curves.png"}  # which this test does not draw
+    assert set(listed.read_text().splitlines()) - figures == left - {own.relative_to(out).as_posix(), report.FILES}
+
+
 def test_without_runs_the_error_shows_a_command_that_trains_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
