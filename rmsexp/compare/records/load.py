@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from rmsexp import record
@@ -127,7 +126,7 @@ class StoredRecords(Records):
 
     def only(self, folders: Iterable[str]) -> Records:
         kept = set(folders)
-        return self._part(np.flatnonzero(self.runs["folder"].isin(kept)), kept)
+        return self._part(np.flatnonzero(self.runs["folder"].isin(kept)).tolist(), kept)
 
     def settings(self) -> dict[Path, Records]:
         places: dict[str, list[int]] = {}
@@ -135,7 +134,7 @@ class StoredRecords(Records):
             places.setdefault(str(Path(folder).parents[1]), []).append(place)
         return {Path(folder): self._part(places[folder], [folder]) for folder in sorted(places)}
 
-    def _part(self, places: Sequence[int] | NDArray[np.int64], folders: Iterable[str]) -> Records:
+    def _part(self, places: list[int], folders: Iterable[str]) -> Records:
         """Return the runs in these rows of ``runs``, with the problems below ``folders``."""
         stored = [self.__dict__["_stored"][place] for place in places]
         return StoredRecords(self.runs.iloc[places].reset_index(drop=True), stored, self._problems_below(folders))
