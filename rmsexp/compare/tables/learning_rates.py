@@ -2,7 +2,8 @@
 
 The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
 ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did,
-and the best of the rates that have the most seeds comes first. The rates with fewer seeds follow, ranked alike.
+and the best of the rates with ``ENOUGH`` seeds comes first, or with the most, if no rate has so many. The rates with
+fewer seeds follow, ranked alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rmsexp.readers import read_yaml
 from rmsexp.rules import selection
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
+ENOUGH = 3  # seeds, as in the tuning of campaigns
 COLUMNS = [
     "series",
     "rate",
@@ -83,8 +85,8 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        most = max(map(len, by_row.values()))
-        order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < most)
+        enough = min(ENOUGH, max(map(len, by_row.values())))
+        order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < enough)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
 
@@ -111,8 +113,9 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
-        most, differ = tried["seeds"].max(), tried["seeds"].nunique() > 1
-        among = f"{(tried['seeds'] == most).sum()} with {most} seeds, of {len(tried)}" if differ else str(len(tried))
+        enough, differ = min(ENOUGH, tried["seeds"].max()), tried["seeds"].nunique() > 1
+        fewer = int((tried["seeds"] < enough).sum())
+        among = f"{len(tried) - fewer} with {enough} seeds or more, of {len(tried)}" if fewer else str(len(tried))
         rows.append(
             {
                 "norm": names.label(series),

@@ -49,15 +49,16 @@ def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) 
     assert text["number of rates at which every run diverged or failed"] == "0"
 
 
-def test_a_rate_with_fewer_seeds_ranks_behind_the_rates_with_all(tmp_path: Path) -> None:
-    for name, of_seeds in {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.35, 0.37], "demo+optim.lr=0.1": [0.1]}.items():
+def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path) -> None:
+    errors = {"demo": [0.3, 0.32, 0.31], "demo+optim.lr=0.01": [0.35] * 4, "demo+optim.lr=0.1": [0.1]}
+    for name, of_seeds in errors.items():
         for seed, error in enumerate(of_seeds):
             write_errors(tmp_path, "ln", seed, [0.9, error], setting=name)
     table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
     assert table["rank"].tolist() == [1, 2, 3]
     text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
-    assert text["best rate"] == "the recipe's (best of 2 with 2 seeds, of 3 tried, by test error)"
-    assert text["test error at the recipe's rate"] == "31.00 (2 seeds) %"
+    assert text["best rate"] == "the recipe's (best of 2 with 3 seeds or more, of 3 tried, by test error)"
+    assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
 
 
 def test_a_mean_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
