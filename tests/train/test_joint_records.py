@@ -16,7 +16,7 @@ from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.clock import Clock
 from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start
-from rmsexp.train.loop import Start
+from rmsexp.train.loop import Start, Trainer
 from rmsexp.train.state import State
 
 CPU = torch.device("cpu")
@@ -61,9 +61,13 @@ def test_a_difference_in_one_parameter_is_an_error(damaged: str) -> None:
         started(damaged)
 
 
-def test_the_seconds_are_those_of_the_slowest_process() -> None:
-    """The slowest one took most time for data and training; its warm-up does not count."""
-    clocks = [{"train": 2.0, "data": 1.5, "eval": 1.0}, {"train": 3.0, "data": 1.0}, {"train": 3.0, "warmup": 9.0}]
+def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_process_0() -> None:
+    """The slowest one took most time for data and training; its warm-up does not count. Process 0 writes."""
+    clocks = [
+        {"train": 2.0, "data": 1.5, "eval": 1.0, "checkpoint": 5.0, "log": 2.0},
+        {"train": 3.0, "data": 1.0, "checkpoint": 0.5},
+        {"train": 3.0, "warmup": 9.0},
+    ]
 
     def collect(group: Any) -> dict[str, float]:
         trainer: Any = JointTrainer.__new__(JointTrainer)
@@ -75,7 +79,25 @@ def test_the_seconds_are_those_of_the_slowest_process() -> None:
         trainer._collect()
         return trainer.clock.seconds
 
-    assert in_threads(3, collect) == [dict.fromkeys(BUCKETS, 0.0) | clocks[1]] * 3
+    expected = dict.fromkeys(BUCKETS, 0.0) | clocks[0] | {"train": 3.0, "data": 1.0}
+    assert in_threads(3, collect) == [expected] * 3
+
+
+def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes meet before the first step after it, outside of every bucket of the clock."""
+    seconds: list[dict[str, float]] = []
+    trainer: Any = JointTrainer.__new__(JointTrainer)
+    trainer.clock = Clock()
+    group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)))
+    trainer._contention = SimpleNamespace(group=group)
+
+    def train_to(self: Any, edge: int) -> None:
+        with self.clock.bucket("train"):
+            seconds.append({"edge": edge})
+
+    monkeypatch.setattr(Trainer, "_train_to", train_to)
+    trainer._train_to(7)
+    assert seconds == [dict.fromkeys(BUCKETS, 0.0), {"edge": 7}]
 
 
 # Nanoseconds on a core, and waiting for one.

@@ -136,6 +136,10 @@ class JointTrainer(Trainer):
         super()._warm_up()
         self._can_save = self._group.backend == "gloo"  # after an error of nccl the last step may be incomplete
 
+    def _train_to(self, edge: int) -> None:
+        self._group.barrier()  # waiting here for what process 0 writes is no time of training
+        super()._train_to(edge)
+
     def _batches(self, step: int) -> MicroBatches:
         return self.task.batches(step, self._group.chosen)
 
@@ -146,8 +150,10 @@ class JointTrainer(Trainer):
 
     def _collect(self) -> None:
         super()._collect()
-        clocks = self._group.gather((self.clock.time, dict(self.clock.seconds)))
-        self.clock.seconds = max(clocks, key=lambda clock: clock[0])[1]
+        clocks = self._group.gather(dict(self.clock.seconds))
+        slowest = max(clocks, key=lambda seconds: sum(seconds[name] for name in record.TIMED))
+        # process 0 alone writes, so only it knows the seconds of that
+        self.clock.seconds = clocks[0] | {name: slowest[name] for name in record.TIMED}
 
     def _record(self, rows: list[record.Row]) -> None:
         if self._group.rank == 0:
