@@ -62,7 +62,7 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
     model = tasks.build(task, job.norm)
     settings = Settings.of(cfg, device)
     stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
-    start = share_start(group, stepper, None, runner.identity(job, task))
+    start = share_start(group, stepper, None, runner.identity(job, task), job.resolved)
     compile_model(model, cfg)
     folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
     contention = JointContention(device, group)

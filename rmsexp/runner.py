@@ -264,7 +264,7 @@ def _run(
         stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
         start = restore(stepper, folder, identity(job, task), status.checkpoint)
         if group is not None:
-            share_start(group, stepper, start, identity(job, task))
+            share_start(group, stepper, start, identity(job, task), job.resolved)
         compile_model(model, cfg)
         for warning in start.warnings:
             display.report(f"warning: {warning}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,22 +11,27 @@ import torch
 from helpers.thread_group import in_threads
 from torch import nn
 
+from rmsexp import record
 from rmsexp.command_line import ReportedError
 from rmsexp.record import BUCKETS
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.clock import Clock
-from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start
+from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
 from rmsexp.train.loop import Start, Trainer
 from rmsexp.train.state import State
 
 CPU = torch.device("cpu")
 
 
-def started(damaged: str | None) -> list[torch.Tensor]:
+EVERY = dict.fromkeys(EDGES, 10)
+
+
+def started(damaged: str | None, notes: Mapping[str, str] = {}, **resolved: Any) -> list[torch.Tensor]:
     """Let three processes share the start of process 0; return the weights of all.
 
     After it has loaded them, process 2 changes an element of ``damaged``: the model's, or the optimiser's momentum.
+    ``notes``: those of its task. ``resolved``: values of its config.
     """
 
     def start(group: Any) -> torch.Tensor:
@@ -41,9 +47,12 @@ def started(damaged: str | None) -> list[torch.Tensor]:
 
         if group.rank == 2 and damaged is not None:
             optimizer.register_load_state_dict_post_hook(damage)
-        stepper: Any = SimpleNamespace(model=model, optimizer=optimizer, scaler=torch.amp.GradScaler(enabled=False))
+        task = SimpleNamespace(notes=notes if group.rank == 2 else {})
+        scaler = torch.amp.GradScaler(enabled=False)
+        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, scaler=scaler)
         first = Start(State(step=7), Clock()) if group.rank == 0 else None
-        assert share_start(group, stepper, first, Identity(0, "config", "data")).state.step == 7
+        config = EVERY | resolved if group.rank == 2 else EVERY
+        assert share_start(group, stepper, first, Identity(0, "config", "data"), config).state.step == 7
         return model.weight.detach()
 
     provenance.code()  # reads all files of the package once, before the threads do
@@ -59,6 +68,19 @@ def test_all_processes_begin_with_the_parameters_of_process_0() -> None:
 def test_a_difference_in_one_parameter_is_an_error(damaged: str) -> None:
     with pytest.raises(ReportedError, match="the processes of the run differ in parameters"):
         started(damaged)
+
+
+@pytest.mark.parametrize("key", EDGES)
+def test_a_difference_in_the_steps_at_which_processes_meet_is_an_error(key: str) -> None:
+    with pytest.raises(ReportedError, match=f"the processes of the run differ in {key} "):
+        started(None, **{key: 20})
+
+
+def test_a_difference_in_learnt_subwords_or_own_modules_is_an_error() -> None:
+    with pytest.raises(ReportedError, match="the processes of the run differ in subwords"):
+        started(None, notes={record.SUBWORDS: "0123"})
+    with pytest.raises(ReportedError, match="the processes of the run differ in own_code"):
+        started(None, norm={"_target_": f"{__name__}.Norm"})  # any module outside of the package
 
 
 def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_process_0() -> None:

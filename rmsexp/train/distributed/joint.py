@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +23,7 @@ from rmsexp.train.task import MicroBatches, Schedule, Task
 
 T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")
+EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")  # keys by which all processes meet at a step
 
 
 class JointStepper(Stepper):
@@ -58,14 +59,20 @@ class JointStepper(Stepper):
         return True
 
 
-def share_start(group: Group, stepper: Stepper, start: Start | None, identity: Identity) -> Start:
+def share_start(
+    group: Group, stepper: Stepper, start: Start | None, identity: Identity, resolved: Mapping[str, Any]
+) -> Start:
     """Return the start of process 0, whose model, optimiser and scale of the loss are set on all processes.
 
-    ``start``: that of process 0; None on the others. ``identity``: that of the run, as this process has it.
+    ``start``: that of process 0; None on the others. ``identity`` and ``resolved``: the identity and the config of the
+    run, as this process has them.
 
-    Raises: ReportedError if the processes differ in the parameters, or in what results depend on.
+    Raises: ReportedError if the processes differ in the parameters, in what results depend on, or in the steps at which
+    they meet, where one would wait for the others in vain.
     """
     facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    facts |= {record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
+    facts |= {record.SUBWORDS: stepper.task.notes.get(record.SUBWORDS)}
     group.require_equal(identity._asdict() | facts)
     parts: list[Any] = [stepper.model, stepper.optimizer, stepper.scaler]
     states = None if start is None else tree_map_only(Tensor, Tensor.cpu, [part.state_dict() for part in parts])
