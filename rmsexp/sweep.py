@@ -152,7 +152,8 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
         except (lock.RunLockedError, ReportedError, OSError) as error:
             report(error)
             return "failed"
-        if not _is_of_joblib():  # the process of the sweep shows how it ended
+        # the process of the sweep shows how the runs of joblib ended, but may not know why one was refused
+        if outcome.status == "failed" or not _is_of_joblib():
             outcomes.show(job, outcome)
     if outcome.signum is not None:
         process.exit_if_orphaned(outcome.signum)
@@ -205,7 +206,8 @@ def _print_table(records: Records, job: config.Job, console: Console) -> None:
 def _result(job: config.Job) -> dict[str, Any]:
     """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
 
-    The job was then refused, and the message that says why was printed in its turn.
+    So it is, too, if the record contradicts that it has ended. The job was then refused or could not be repeated, and
+    the message that says why was printed in its turn.
     """
     status, folder = _status(job), record.RunFolder(job.folder)
     if status["status"] in record.ENDED:
@@ -215,6 +217,8 @@ def _result(job: config.Job) -> dict[str, Any]:
             earlier.refuse_other_config(job)
             if not earlier.has_ended(job):
                 raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
+            if (contradiction := earlier.contradiction(job)) is not None:
+                raise RefusedError(contradiction)
         except RefusedError as error:
             return status | {"status": "failed", "error": str(error)}
     return status

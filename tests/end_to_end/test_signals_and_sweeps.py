@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
 
-from rmsexp import config, cores, record, runner
+from rmsexp import config, cores, record, runner, sweep
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
 from rmsexp.train.task import Extent
@@ -90,6 +90,29 @@ def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
     assert done.status == 1
     assert f"failed: {bench.folder()}: " in done.out
     assert "was begun with another config (norm.eps is now 1e-06)" in done.out
+
+
+def test_a_sweep_fails_if_the_record_of_an_ended_run_is_damaged(bench: Bench) -> None:
+    """No checkpoint can be used, because the metrics before both have changed. The status stays "finished"."""
+    words = ("-m", "norm=rms,ln")
+    assert bench(*words).status == 0
+    path = bench.folder() / record.METRICS
+    path.write_text(path.read_text().replace('"step": 0', '"step": 1', 1))
+    done = bench(*words)
+    assert bench.status()["status"] == "finished"
+    assert done.status == 1
+    assert f"failed: {bench.folder()}: {path} has changed since status.json was written" in done.out
+
+
+def test_a_worker_of_joblib_prints_why_a_run_was_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "_is_of_joblib", lambda: True)
+    words = [*TINY, f"results={bench.results}"]
+    for status, printed in (("failed", "rmsexp: planned\n"), ("finished", "")):
+        monkeypatch.setattr(runner, "execute", lambda *_, status=status: runner.Outcome(status, 0, "planned"))
+        assert sweep.do_run(words, None, 2) == status
+        assert capsys.readouterr() == ("", printed)
 
 
 def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
