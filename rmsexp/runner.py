@@ -6,7 +6,7 @@ import errno
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,7 +113,7 @@ class Around:
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
     ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
-    progress is shown.
+    progress is shown; warnings are.
     """
 
     n_jobs: int = 1
@@ -255,7 +255,7 @@ def _run(
             display.metric = task.target.metric
             display.report(_headline(job, task))
             for warning in warnings:
-                display.report(f"warning: {warning}")
+                display.warn(warning)
             earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
             earlier.refuse_other_tokens(task.notes)
@@ -267,11 +267,11 @@ def _run(
             share_start(group, stepper, start, identity(job, task), job.resolved)
         compile_model(model, cfg)
         for warning in start.warnings:
-            display.report(f"warning: {warning}")
+            display.warn(warning)
         contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
         session |= {record.OWN_CODE: own} if (own := provenance.own_modules(job.resolved)) else {}
-        sessions = _sessions(earlier.sessions, session, display.report)
+        sessions = _sessions(earlier.sessions, session, display)
         run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
 
         def update_record() -> None:
@@ -321,7 +321,7 @@ def _headline(job: config.Job, task: Task) -> str:
 
 
 def _sessions(
-    earlier: Sequence[dict[str, Any]], current: dict[str, Any], report: Callable[[str], None]
+    earlier: Sequence[dict[str, Any]], current: dict[str, Any], display: ProgressDisplay
 ) -> list[dict[str, Any]]:
     """Return the sessions of a run: those of ``earlier`` that began before the present one, and ``current``, this one.
 
@@ -332,12 +332,12 @@ def _sessions(
     sessions = [session for session in earlier if session["from_step"] < step]
     changed = provenance.changed(sessions[-1], current) if sessions else []
     if changed:
-        report(f"warning: changed since the run's last process: {', '.join(changed)}; savings of time exclude this run")
+        display.warn(f"changed since the run's last process: {', '.join(changed)}; savings of time exclude this run")
     known = bool(sessions) or not step
     if not known:
-        report("warning: the run's earlier processes are not recorded; savings of time exclude this run")
+        display.warn("the run's earlier processes are not recorded; savings of time exclude this run")
     if step:
-        report(f"continuing at step {step}")
+        display.report(f"continuing at step {step}")
     return [*sessions, current | {"comparable": known and not changed}]
 
 

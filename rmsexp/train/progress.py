@@ -17,8 +17,8 @@ from rmsexp.train.failures import Failures
 class ProgressDisplay:
     """Shows training rows (step, loss, speed, remaining time), evaluation rows and messages on standard error.
 
-    If the display fails, it is switched off and its error is added to ``failures``. With ``quiet`` it shows nothing.
-    ``metric``: the metric that is shown of evaluations, besides the loss.
+    If the display fails, it is switched off and its error is added to ``failures``. With ``quiet`` it shows only
+    warnings. ``metric``: the metric that is shown of evaluations, besides the loss.
     """
 
     metric: str | None = None
@@ -52,6 +52,13 @@ class ProgressDisplay:
     def report(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
         self._show(self._console.print, text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning. With ``quiet``, it names the run, which nothing before it has named."""
+        if self._console.quiet:
+            self._show(print, f"warning: {self._label}: {text}", file=sys.stderr)
+        else:
+            self.report(f"warning: {text}")
 
     def close(self) -> None:
         if self._bar is not None:

@@ -215,6 +215,22 @@ def test_after_a_damaged_checkpoint_only_its_steps_are_repeated(
     assert_same(reference("bn"), tmp_path)
 
 
+def test_damage_is_named_also_without_progress(
+    data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(data_root, tmp_path, "max_steps=4").step == 4
+    (last,) = tmp_path.rglob(checkpoint.LAST)
+    last.write_bytes(b"")
+    (run,) = tmp_path.rglob(record.RUN)
+    run.write_text(run.read_text().replace('"code": "', '"code": "0'))
+    capsys.readouterr()
+    job = config.job(words(data_root, tmp_path, "max_steps=5"))
+    assert runner.execute(job, runner.Around(quiet=True)).step == 5
+    lines = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
+    changed = "changed since the run's last process: code; savings of time exclude this run"
+    assert lines == [f"warning: rms seed0: {last} is damaged", f"warning: rms seed0: {changed}"]
+
+
 def flip_a_bit(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]

@@ -56,6 +56,16 @@ def test_a_message_is_printed_without_markup_or_line_breaks(capsys: pytest.Captu
     assert capsys.readouterr().err.rstrip("\n") == text
 
 
+@pytest.mark.parametrize(("quiet", "expected"), [(False, "warning: [1]\n[1]\n"), (True, "warning: rms seed0: [1]\n")])
+def test_warnings_are_shown_also_if_progress_is_not(
+    capsys: pytest.CaptureFixture[str], quiet: bool, expected: str
+) -> None:
+    display = progress.ProgressDisplay("rms seed0", 1, quiet=quiet)
+    display.warn("[1]")
+    display.report("[1]")
+    assert capsys.readouterr().err == expected
+
+
 def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
