@@ -7,13 +7,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from rmsexp.command_line import ConfigError
 
+# Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
+# also if the file is edited afterwards.
+sources: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
 Find = Callable[[str], Any]  # returns what a path such as package.module.Class names; raises ConfigError
 
 
@@ -26,7 +31,10 @@ def imported(path: str) -> Any:
     """
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
+        if found not in sources and (source := Path(getattr(found, "__file__", None) or "")).is_file():
+            sources[found] = source.read_bytes()
+        return getattr(found, name)
     except Exception as error:  # the module of a norm or task is any program
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ConfigError(f"{path} cannot be imported ({kind}{error})") from None

@@ -139,6 +139,9 @@ def execute(job: config.Job, around: Around = ALONE) -> Outcome:
 
 
 def _execute(job: config.Job, around: Around) -> Outcome:
+    # They are remembered. The files may be edited while data are loaded and models trained by the code of before.
+    provenance.code()
+    provenance.git()
     folder = record.RunFolder(job.folder)
     with folder.locked():
         if job.config.force and _is_repeated(folder, around.group):
@@ -177,7 +180,7 @@ def _already(earlier: Earlier, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert earlier.status is not None
     status, notices = earlier.status, earlier.notices
-    now = provenance.own_modules(job.resolved)
+    now = provenance.own_modules(job.resolved, edited=True)
     if earlier.sessions and earlier.sessions[-1].get(record.OWN_CODE, "") != now:
         notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
     return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(notices))

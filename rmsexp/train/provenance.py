@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rmsexp import machine, process, record
+from rmsexp import classes, machine, process, record
 from rmsexp.schema import flatten
 from rmsexp.train import memory
 from rmsexp.train.clock import now
@@ -70,18 +70,20 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def own_modules(resolved: Mapping[str, Any]) -> str:
+def own_modules(resolved: Mapping[str, Any], edited: bool = False) -> str:
     """Return a digest of the sources of the user's own modules whose classes a config names, or "".
 
-    The modules of this package are left out.
+    The modules of this package are left out. The sources are those that this process has imported; with ``edited``,
+    they are as the files are now.
     """
-    classes = [str(value) for key, value in flatten(resolved).items() if key.endswith("_target_")]
-    modules = {name.rpartition(".")[0] for name in classes}  # of "my_norm.MyNorm", "my_norm"
-    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    targets = [str(value) for key, value in flatten(resolved).items() if key.endswith("_target_")]
+    names = {name.rpartition(".")[0] for name in targets}  # of "my_norm.MyNorm", "my_norm"
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
     own = {name: Path(file) for name, file in files.items() if file and not Path(file).is_relative_to(PACKAGE)}
     digest = hashlib.sha256()
     for name, path in sorted(own.items()):
-        digest.update(name.encode() + b"\0" + path.read_bytes())
+        source = None if edited else classes.sources.get(sys.modules[name])
+        digest.update(name.encode() + b"\0" + (path.read_bytes() if source is None else source))
     return digest.hexdigest()[:16] if own else ""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import pickle
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +21,8 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 from rmsexp import record
-from rmsexp.train import checkpoint
+from rmsexp.tasks.cifar10 import Task
+from rmsexp.train import checkpoint, provenance
 
 # --- failures after a run has begun
 
@@ -174,7 +177,26 @@ def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
     assert "note" not in bench(*words).out
     module.write_text("from rmsexp.norms import RMS\nclass Edited(RMS): ...  # edited\n")
     assert "note    the module of your own norm or task has changed since" in bench(*words).out
-    assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=6").err
+    assert "own_code" not in bench(*words, "max_steps=6").err  # this process goes on with what it has imported
+    monkeypatch.delitem(sys.modules, module.stem)  # as in a new process
+    assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=8").err
+
+
+def test_a_session_has_the_code_of_the_beginning_of_the_process(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "code/a.py"
+    source.parent.mkdir()
+    source.write_text("1")
+    for name in ("code", "git"):
+        monkeypatch.setattr(provenance, name, functools.cache(getattr(provenance, name).__wrapped__))
+    monkeypatch.setattr(provenance, "PACKAGE", source.parent)
+    before = provenance.code.__wrapped__()
+    prepare = Task.prepare
+    monkeypatch.setattr(Task, "prepare", lambda *arguments: (source.write_text("2"), prepare(*arguments)))
+    assert bench("max_steps=1").status == 0
+    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
+    assert session["code"] == before != provenance.code.__wrapped__()
 
 
 @pytest.mark.parametrize("name", [record.RUN, record.CONFIG])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import platform
 import re
@@ -14,6 +13,7 @@ import pytest
 import torch
 from helpers.records import make_row
 
+from rmsexp import classes
 from rmsexp.train import progress, provenance
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -204,15 +204,25 @@ def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypat
     assert provenance.git.__wrapped__() == {"commit": None, "dirty": None}
 
 
-def test_the_digest_of_own_modules_follows_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process goes on with the code that it has imported while the file is edited."""
     path = tmp_path / "own_norm_of_this_test.py"
     path.write_text("class Own: pass")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, path.stem, raising=False)
-    importlib.import_module(path.stem)
     built_in, own = {"_target_": "rmsexp.norms.RMS"}, {"_target_": f"{path.stem}.Own"}
-    before = provenance.own_modules({"task": built_in, "norm": own})
-    assert provenance.own_modules({"norm": own, "other": built_in}) == before
+
+    def digest(edited: bool = False) -> str:
+        classes.imported(own["_target_"])
+        return provenance.own_modules({"task": built_in, "norm": own}, edited)
+
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    before = digest()
+    assert provenance.own_modules({"norm": own, "other": built_in}) == digest(edited=True) == before
     path.write_text("class Own: faster = True")
-    assert provenance.own_modules({"task": built_in, "norm": own}) != before
+    assert digest() == before
+    assert digest(edited=True) != before
+    monkeypatch.delitem(sys.modules, path.stem)  # as in a new process
+    assert digest() == digest(edited=True) != before
     assert provenance.own_modules({"norm": built_in}) == provenance.own_modules({"_target_": None}) == ""
