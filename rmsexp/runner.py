@@ -195,7 +195,7 @@ def _run_and_report(
     """Run the job and return its outcome, also after an exception.
 
     Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over, or it had
-    ended and fails before it goes on: then the status stays as it was.
+    ended and fails or is stopped before it goes on: then the status stays as it was.
     """
     folder, before = earlier.folder, earlier.status or {}
     status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
@@ -214,11 +214,11 @@ def _run_and_report(
         return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder))
-        if before.get("status") in record.ENDED and not status.begun:
-            _restore(folder.status_path, written)
-            return outcome
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
         outcome = replace(outcome, signum=interrupt.received)
+    if before.get("status") in record.ENDED and not status.begun:
+        _restore(folder.status_path, written)
+        return outcome
     if outcome.status in record.ENDED:
         folder.traceback_path.unlink(missing_ok=True)  # of an earlier process of the run
     try:

@@ -63,6 +63,16 @@ def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatc
     assert bench().status == 0
 
 
+def test_a_finished_run_that_is_stopped_before_it_goes_on_stays_finished(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench().status == 0
+    before = (bench.folder() / record.STATUS).read_bytes()
+    monkeypatch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert bench("max_steps=6").status == 130
+    assert (bench.folder() / record.STATUS).read_bytes() == before
+
+
 def test_ctrl_c_while_the_config_is_composed_prints_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
