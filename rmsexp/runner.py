@@ -292,7 +292,11 @@ def _run(
         parts_of_trainer = (stepper, start, folder, interrupt, contention, views, display, update_record)
         trainer = Trainer(*parts_of_trainer, around.pause) if group is None else JointTrainer(*parts_of_trainer)
         try:
-            return _train(trainer, views, status)
+            outcome = _train(trainer, views, status)
+            if outcome.status == "diverged":  # the file has the contention up to the last checkpoint
+                with suppress(OSError):
+                    run_file.write()
+            return outcome
         finally:
             run_file.write_failures()
 

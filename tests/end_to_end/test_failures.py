@@ -23,6 +23,7 @@ from torchvision.datasets import CIFAR10
 from rmsexp import record
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint, provenance
+from rmsexp.train.contention import Contention
 
 # --- failures after a run has begun
 
@@ -197,6 +198,18 @@ def test_a_session_has_the_code_of_the_beginning_of_the_process(
     assert bench("max_steps=1").status == 0
     (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
     assert session["code"] == before != provenance.code.__wrapped__()
+
+
+def test_the_contention_of_a_diverged_run_is_that_up_to_its_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It diverges before its first checkpoint after a step."""
+    not_finite_at(monkeypatch, 3)
+    seen: list[int] = []
+
+    monkeypatch.setattr(Contention, "report", lambda _: {"state": "clear", "waited": len(seen)})
+    at_step(monkeypatch, 3, lambda: seen.append(3))
+    assert bench("checkpoint_every=100").out.startswith("diverged at step 3")
+    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
+    assert session["contention"]["waited"] == 1
 
 
 @pytest.mark.parametrize("name", [record.RUN, record.CONFIG])

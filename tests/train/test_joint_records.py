@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.clock import Clock
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
-from rmsexp.train.loop import Start, Trainer
+from rmsexp.train.loop import Diverged, Start, Trainer
 from rmsexp.train.state import State
 
 CPU = torch.device("cpu")
@@ -148,3 +149,18 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
     for found in in_threads(3, report):
         assert (found["state"], found["waited"]) == (state, waited)
+
+
+def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: Any) -> None:  # noqa: ARG001
+        raise Diverged(3, "the training objective")
+
+    monkeypatch.setattr(Trainer, "run", run)
+    exchanged: list[bool] = []
+    group = SimpleNamespace(guarded=lambda _: nullcontext())
+    trainer: Any = JointTrainer.__new__(JointTrainer)
+    trainer._interrupt = SimpleNamespace(deferred=nullcontext)
+    trainer._contention = SimpleNamespace(group=group, exchange=lambda: exchanged.append(True))
+    with pytest.raises(Diverged):
+        trainer.run()
+    assert exchanged == [True]

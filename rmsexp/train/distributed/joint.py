@@ -17,7 +17,7 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.distributed.sums import KINDS
 from rmsexp.train.interrupt import Interrupted
-from rmsexp.train.loop import Start, Trainer
+from rmsexp.train.loop import Diverged, Start, Trainer
 from rmsexp.train.step import Settings, Stepper, Sums
 from rmsexp.train.task import MicroBatches, Schedule, Task
 
@@ -137,7 +137,11 @@ class JointTrainer(Trainer):
     def run(self) -> None:
         """Train as one process does. Raises, besides: LostError."""
         with self._interrupt.deferred(), self._group.guarded(self._save_after_loss):
-            super().run()
+            try:
+                super().run()
+            except Diverged:  # in all processes, without a last checkpoint
+                self._contention.exchange()
+                raise
 
     def _warm_up(self) -> None:
         super()._warm_up()
