@@ -238,7 +238,7 @@ def contents(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def refusal(folder: Path) -> str | None:
-    """Return why ``best.pt`` of a run is refused whenever it is read, or None if it is not. Training only writes it."""
+    """Return why ``best.pt`` of a run is refused whenever it is read, or None if it is not. A run goes on anyway."""
     from rmsexp import config
     from rmsexp.readers import read_yaml
     from rmsexp.train import checkpoint

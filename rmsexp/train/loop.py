@@ -58,7 +58,8 @@ def restore(
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
     A checkpoint also counts as damaged if the metrics of its steps have changed since. Without a checkpoint, initialise
-    the model and drop all metrics.
+    the model and drop all metrics. If the best model so far is of a later step, whose metrics are dropped, the next
+    evaluation replaces it.
 
     ``saved_step``: the step of the last checkpoint according to the run's status; 0: there is none; None: not known.
 
@@ -82,11 +83,22 @@ def restore(
         stepper.task.initialise(stepper.model)
         return Start(State(), Clock(), identity, warnings)
     state, clock = restored
+    if _step_of_best(folder, identity) > state.step:
+        state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
     if state.step < (saved_step or 0) and not warnings:
         warnings = [
             f"{folder.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one"
         ]
     return Start(state, clock, identity, warnings)
+
+
+def _step_of_best(folder: record.RunFolder, identity: checkpoint.Identity | None) -> int:
+    """Return the step of the best model so far, or 0 if there is none that can be used."""
+    try:
+        step = checkpoint.read(folder.checkpoints / checkpoint.BEST, identity).get("step")
+    except checkpoint.CheckpointError:
+        return 0
+    return step if isinstance(step, int) else 0
 
 
 def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]:

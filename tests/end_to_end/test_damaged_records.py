@@ -269,7 +269,7 @@ def test_the_damaged_file_of_a_finished_run_is_written_again(runs: Runs, capsys:
 def make_older(runs: Runs) -> None:
     """Remove from the damaged run what older versions did not write: digests, identities and new keys of the status.
 
-    The best checkpoint stays as it is; training does not read it.
+    The best checkpoint stays as it is; training reads only its step.
     """
     for path in (runs.checkpoint("damaged", name) for name in (checkpoint.LAST, checkpoint.PREVIOUS)):
         payload = torch.load(path, weights_only=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from helpers.slopes import slopes_trainer
 from torch import nn
+
+from rmsexp.train import checkpoint
+from rmsexp.train.evaluations import Every
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
@@ -33,6 +38,25 @@ def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:
     trainer.task.batches = steps.append
     trainer.run()
     assert not steps
+
+
+def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) -> None:
+    """The run crashes after its best evaluation, at step 3, and continues from step 2 with another interval."""
+    losses = [3.0, 2.0, 2.0, 1.0]  # of the evaluations up to step 3; that of step 4 crashes
+    trainer, files = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
+    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+    trainer.task.evaluate = lambda *_: {"test": {"loss": losses.pop(0)}}
+    with pytest.raises(IndexError):
+        trainer.run()
+    best = files.checkpoints / checkpoint.BEST
+    assert checkpoint.read(best)["step"] == 3
+
+    trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
+    assert trainer.state.step == 2
+    trainer.task.evaluate = lambda *_: {"test": {"loss": 2.5}}
+    trainer.run()
+    payload = checkpoint.read(best)
+    assert (payload["step"], payload["loss"], trainer.state.best) == (4, 2.5, 2.5)
 
 
 def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
