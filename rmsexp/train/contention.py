@@ -1,12 +1,14 @@
 """Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed.
 
 There are three kinds of evidence. The threads of the run wait for a core; the host takes away time of the cores; and
-probes (:mod:`.probe`) take longer than on the quiet machine, even if the neighbour is outside the virtual machine.
+probes (:mod:`.probe`) take longer than on the quiet machine, even if the neighbour is outside the virtual machine. A
+run also counts as slowed down if its process was suspended, as by Ctrl-Z.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Set
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 
+from rmsexp import process
 from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times, probe
@@ -28,7 +31,7 @@ SPIKE, RECENT, FEWEST = 2.0, 50, 5
 def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
     """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of these processes."""
     times = {}
-    for path in (path for process in processes for path in Path(f"/proc/{process}/task").glob("*/schedstat")):
+    for path in (path for pid in processes for path in Path(f"/proc/{pid}/task").glob("*/schedstat")):
         try:
             ran, waited, _ = path.read_text().split()
         except (OSError, ValueError):  # the thread has ended
@@ -81,7 +84,7 @@ class Contention:
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
-        self._readable = True
+        self._readable, self._suspended = True, False
         self._probes: list[Times] = []
         self._spikes = 0
 
@@ -91,7 +94,10 @@ class Contention:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown."""
+        """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown.
+
+        The process must not have been suspended inside, either: the clock would have run on.
+        """
         try:
             threads, machine = _schedstat(self._processes), _machine()
         except (OSError, ValueError, IndexError):
@@ -99,7 +105,8 @@ class Contention:
             yield
             return
         try:
-            yield
+            with self._noting_suspension():
+                yield
         finally:  # the run may be interrupted inside
             for thread, (ran, waited) in _schedstat(self._processes).items():
                 before = threads.get(thread, (0, 0))
@@ -108,6 +115,19 @@ class Contention:
             stolen, ticks = _machine()
             self._stolen += stolen - machine[0]
             self._ticks += ticks - machine[1]
+
+    @contextmanager
+    def _noting_suspension(self) -> Iterator[None]:
+        """Note whether the process is suspended and continued in the context: by SIGCONT, which ends a suspension.
+
+        It does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM that ends a
+        job. A frozen container gets no signal.
+        """
+        numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []  # None: not of Python
+        continued: list[int] = []
+        with process.handling(lambda number, _: continued.append(number), numbers):
+            yield
+        self._suspended |= bool(continued)
 
     def probe(self) -> bool:
         """Take a probe, and return whether it is a spike: something else ran at this moment.
@@ -147,6 +167,7 @@ class Contention:
         probes = self._probe_report()
         slowdown = probes["slowdown"] if probes else None
         evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]
+        evidence += ["suspension"] if self._suspended else []
         if not self._readable or not self._ran or self._gpu_shared is None:
             unknown = {"state": "unknown", "waited": None, "steal": None, "probes": probes}
             return unknown | {"shared": self._shared, "based_on": []}
@@ -154,7 +175,7 @@ class Contention:
         waited = round(self._waited / self._ran, 4)
         steal = round(self._stolen / self._ticks, 4) if self._ticks else 0.0
         shared = self._shared or self._gpu_shared
-        contended = shared or waited > WAITED_LIMIT or steal > STEAL_LIMIT
+        contended = shared or self._suspended or waited > WAITED_LIMIT or steal > STEAL_LIMIT
         if slowdown:
             contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
         too_few = probes is not None and probes["reference"] is not None and slowdown is None

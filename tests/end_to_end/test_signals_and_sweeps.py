@@ -55,6 +55,14 @@ def test_a_run_continues_after_a_signal_in_an_evaluation(
     assert_same_end(bench, undisturbed)
 
 
+def test_a_run_that_was_suspended_is_contended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_step(monkeypatch, 3, lambda: signal.raise_signal(signal.SIGCONT))
+    assert bench().status == 0
+    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
+    contention = session["contention"]
+    assert contention["state"] == "unknown" or "suspension" in contention["based_on"]  # unknown without files in /proc
+
+
 def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -169,6 +172,28 @@ def test_times_until_an_interruption_count(proc: Path) -> None:
     with pytest.raises(KeyboardInterrupt), watch.watch():
         interrupted()
     assert watch.report()["waited"] == 0.01
+
+
+def test_a_process_that_was_suspended_in_the_context_is_contended(proc: Path) -> None:
+    """SIGCONT ends every suspension. Outside of the context, and if SLURM sends it with SIGTERM, it does not count."""
+
+    def report(in_context: bool, error: type[BaseException] | None = None) -> dict[str, Any]:
+        watch = Contention(CPU)
+        write_proc(proc, {"1": (0, 0)})
+        with suppress(KeyboardInterrupt), watch.watch():
+            write_proc(proc, {"1": (1000, 0)})
+            if in_context:
+                signal.raise_signal(signal.SIGCONT)
+            if error is not None:
+                raise error
+        signal.raise_signal(signal.SIGCONT)
+        return watch.report()
+
+    before = signal.getsignal(signal.SIGCONT)
+    assert (report(True)["state"], report(True)["based_on"]) == ("contended", ["waiting", "steal", "suspension"])
+    assert (report(False)["state"], report(False)["based_on"]) == ("clear", ["waiting", "steal"])
+    assert report(True, KeyboardInterrupt)["state"] == "clear"
+    assert signal.getsignal(signal.SIGCONT) == before
 
 
 @readable
