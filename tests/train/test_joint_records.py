@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.clock import Clock
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
+from rmsexp.train.distributed.sums import OrderedSums
 from rmsexp.train.loop import Diverged, Start, Trainer
 from rmsexp.train.state import State
 
@@ -92,18 +94,31 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
         {"train": 3.0, "warmup": 9.0},
     ]
 
+    intervals: list[float] = []  # between two readings of signals, which must be the same in all processes
+
     def collect(group: Any) -> dict[str, float]:
         trainer: Any = JointTrainer.__new__(JointTrainer)
-        trainer.clock, trainer._recent, trainer._contention = (
-            Clock(clocks[group.rank]),
-            [],
-            SimpleNamespace(group=group),
-        )
+        trainer.clock, trainer._recent = Clock(clocks[group.rank]), []
+        trainer.state, trainer._first_step, trainer._first_seconds = State(step=9), 7, 1.0
+        trainer._contention = SimpleNamespace(group=group)
+        trainer._stepper = SimpleNamespace(joint_sums=SimpleNamespace(set_interval=intervals.append))
         trainer._collect()
         return trainer.clock.seconds
 
     expected = dict.fromkeys(BUCKETS, 0.0) | clocks[0] | {"train": 3.0, "data": 1.0}
     assert in_threads(3, collect) == [expected] * 3
+    assert intervals == [1.5] * 3  # seconds per step of this start of the run
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "interval"),
+    [("cuda", 0.0, 16), ("cuda", 0.06, 16), ("cuda", 0.3, 3), ("cuda", 1.1, 1), ("cuda", math.inf, 1), ("cpu", 0.0, 1)],
+)
+def test_on_a_gpu_signals_are_read_about_once_a_second(device: str, seconds: float, interval: int) -> None:
+    group: Any = SimpleNamespace(device=torch.device(device))
+    sums = OrderedSums(group, nn.Linear(1, 1))
+    sums.set_interval(seconds)
+    assert sums.interval == interval
 
 
 def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -41,11 +42,11 @@ class JointStepper(Stepper):
         reduce: str,
     ) -> None:
         super().__init__(task, model, optimizer, schedule, settings)
-        self._group, self._joint_sums, self._number = group, KINDS[reduce](group, model), 0
+        self._group, self.joint_sums, self._number = group, KINDS[reduce](group, model), 0
 
     def _sums(self, number: int) -> Sums:
         self._number = number
-        return self._joint_sums.begin(number)
+        return self.joint_sums.begin(number)
 
     def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
         return zip(range(self._number)[self._group.chosen], own, strict=True)
@@ -127,6 +128,7 @@ class JointTrainer(Trainer):
     The contention must be a :class:`JointContention`, which has the group of processes.
     """
 
+    _stepper: JointStepper
     _contention: JointContention
     _can_save = False  # whether the last step is complete
 
@@ -146,6 +148,7 @@ class JointTrainer(Trainer):
     def _warm_up(self) -> None:
         super()._warm_up()
         self._can_save = self._group.backend == "gloo"  # after an error of nccl the last step may be incomplete
+        self._stepper.joint_sums.set_interval(math.inf)  # until it is known how long steps take
 
     def _train_to(self, edge: int) -> None:
         self._group.barrier()  # waiting here for what process 0 writes is no time of training
@@ -165,6 +168,8 @@ class JointTrainer(Trainer):
         slowest = max(clocks, key=lambda seconds: sum(seconds[name] for name in record.TIMED))
         # process 0 alone writes, so only it knows the seconds of that
         self.clock.seconds = clocks[0] | {name: slowest[name] for name in record.TIMED}
+        if (steps := self.state.step - self._first_step) > 0:
+            self._stepper.joint_sums.set_interval((self.clock.time - self._first_seconds) / steps)
 
     def _record(self, rows: list[record.Row]) -> None:
         if self._group.rank == 0:

@@ -10,7 +10,9 @@ from rmsexp.train.distributed.group import Group
 from rmsexp.train.step import Sums
 from rmsexp.train.task import Objective
 
-READ_SIGNALS_EVERY = {"cpu": 1, "cuda": 16}  # in steps; reading makes the host wait for a GPU
+# On a GPU, signals are read about every READ_SECONDS, but at least every MOST_STEPS, because the host must wait for the
+# GPU to read them. torchrun kills a process 30 seconds after its signal.
+READ_SECONDS, MOST_STEPS = 1.0, 16
 
 
 class JointSums(Sums):
@@ -26,6 +28,13 @@ class JointSums(Sums):
         self._present = [False] * len(self._parameters)  # whether each parameter has had a gradient in this process
         self._used: list[bool] | None = None  # whether it has one in any process, agreed upon in the first step
         self._steps = self._last = 0
+        self.interval = 1  # in steps: how often signals are read
+        self.set_interval(0.0)
+
+    def set_interval(self, seconds: float) -> None:
+        """Choose how often signals are read. ``seconds``: what a step takes, the same number in all processes."""
+        if self._group.device.type != "cpu":
+            self.interval = max(1, int(READ_SECONDS / max(seconds, READ_SECONDS / MOST_STEPS)))
 
     def begin(self, number: int) -> JointSums:
         """Begin with a step of ``number`` micro-batches."""
@@ -47,7 +56,7 @@ class JointSums(Sums):
         for parameter, used, gradient in zip(self._parameters, self._used, gradients, strict=True):
             parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if used else None
         self.values, (self.count, self.examples) = values, counts.clone().unbind()
-        if self._steps % READ_SIGNALS_EVERY[flat.device.type] == 0:
+        if self._steps % self.interval == 0:
             received = [number for number, count in zip(process.STOPPING, signals.tolist(), strict=True) if count]
             self._group.stop = received[0] if received else None
 
