@@ -147,13 +147,14 @@ class WandbLogger:
     """Writes to Weights & Biases, with files in ``<run>/wandb``.
 
     The runs of a setting are a group. The step is that of the run; ``time``, the seconds in training, is the default
-    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values.
+    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values. What an
+    evaluation gives that is repeated because the run was stopped in it gets the first step that Weights & Biases takes.
     """
 
     def __init__(self, run: Run, mode: str, project: str) -> None:
         import wandb
 
-        facts = run.facts
+        facts, self._first_step = run.facts, run.step
         setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
         tags = dict.fromkeys(str(facts[key])[:LONGEST_TAG] for key in ("task", "scale", "norm", "impl"))
         self._run = wandb.init(
@@ -172,7 +173,10 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="time", step_sync=False)
 
     def log(self, row: Row) -> None:
-        self._run.log(scalars(row) | {"time": time(row)}, step=row["step"])
+        step = row["step"]
+        if step == self._first_step:  # of which an earlier process may have logged the training row
+            step = max(step, self._run.starting_step)
+        self._run.log(scalars(row) | {"time": time(row)}, step=step)
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status

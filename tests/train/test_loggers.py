@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,6 +252,34 @@ def logged_run(folder: Path, step: int) -> loggers.Run:
     """Return a run that begins or continues at a step, for loggers."""
     facts = dict.fromkeys(("task", "scale", "setting", "series"), "x") | {"quantities": []}
     return loggers.Run(folder, {}, facts | {"sessions": [{"started": "2026-11-23T00:00:00+00:00"}]}, step)
+
+
+def test_wandb_takes_the_evaluation_in_which_a_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run was stopped in its evaluation at step 8, whose training row had been logged, so that W&B is at step 9."""
+
+    class Resumed:
+        """A run of W&B, which drops values of steps before its own."""
+
+        starting_step = step = 9
+
+        def __init__(self) -> None:
+            self.history: list[tuple[int, str]] = []
+
+        def define_metric(self, *_: object, **__: object) -> None: ...
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            if step >= self.step:
+                self.history += [(step, name) for name in values if name.endswith("loss")]
+                self.step = step
+
+    resumed = Resumed()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: resumed, Settings=dict))
+    run = logged_run(tmp_path, 8)
+    facts = dict.fromkeys(("norm", "impl", "seed"), "x") | dict(run.facts)
+    logger = loggers.WandbLogger(dataclasses.replace(run, facts=facts), "online", "x")
+    for step, split in ((8, "valid"), (8, "test"), (10, "train")):
+        logger.log(make_row(step, 1.0, split))
+    assert resumed.history == [(9, "valid/loss"), (9, "test/loss"), (10, "train/loss")]
 
 
 @pytest.mark.parametrize("resumed", [0, 3])
