@@ -153,7 +153,9 @@ class RunFolder:
         return status
 
     def read_run(self) -> dict[str, Any]:
-        """Return the content of ``run.json``, of which the data's digest and the first steps of sessions are checked.
+        """Return the content of ``run.json``, of which what a continued run needs is checked.
+
+        This is the digest of the data, the first steps and the machines of sessions, and whether the notes are a dict.
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
@@ -161,10 +163,10 @@ class RunFolder:
         dataset, sessions = run.get("dataset"), run.get("sessions")
         if not isinstance(dataset, dict) or not isinstance(dataset.get("digest"), str):
             raise ValueError(f"{self.run_path} has no digest of the data")
-        if not isinstance(sessions, list) or not all(
-            isinstance(session, dict) and _is_count(session.get("from_step")) for session in sessions
-        ):
+        if not isinstance(sessions, list) or not all(map(_is_session, sessions)):
             raise ValueError(f"{self.run_path} has no valid sessions")
+        if not isinstance(run.get("notes"), dict | None):
+            raise ValueError(f"{self.run_path} has no valid notes")
         return run
 
     def metric(self) -> str | None:
@@ -327,6 +329,14 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
 
 def _is_row(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("split"), str) and type(value.get("step")) in (int, float)
+
+
+def _is_session(value: object) -> bool:
+    """Return whether a value is a session. Older records lack its machine."""
+    if not isinstance(value, dict) or not _is_count(value.get("from_step")):
+        return False
+    machine = value.get("machine", {"id": ""})
+    return isinstance(machine, dict) and isinstance(machine.get("id"), str)
 
 
 def _is_count(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,12 @@ def test_runs_of_another_machine_do_not_say_how_long_runs_take_here(
     """Nor do those of which one process was on another machine, and those of older records, which name none."""
     asked = ask(tmp_path)
     here, there, unknown, *_ = done = [job for job in jobs(asked) if job.norm == "ln"]
-    for job, machine in ((here, None), (there, {"machine": {"id": "other"}}), (unknown, {"machine": None})):
-        write_run(asked, job, **(machine or {}))
+    write_run(asked, here)
+    write_run(asked, there, machine={"id": "other"})
+    path = write_run(asked, unknown).run_path
+    older = json.loads(path.read_text())
+    del older["sessions"][0]["machine"]
+    path.write_text(json.dumps(older))
     results = plan.update(asked)[1]
     assert [cost.is_from_this_machine(asked.results / job.folder) for job in done[:3]] == [True, False, False]
     spent = {here: Cost(10, 1), there: Cost(50, 2), unknown: Cost(90, 3)}

@@ -153,6 +153,16 @@ REPAIRED = {
         ],
         ["run.json.old0"],
     ),
+    "a session without its machine": (
+        edit(record.RUN, lambda run: run["sessions"][0].update(machine=None)),
+        ["run.json has no valid sessions; it is written again", "the run's earlier processes are not recorded"],
+        ["run.json.old0"],
+    ),
+    "notes that are no dict": (
+        edit(record.RUN, lambda run: run.update(notes=[])),
+        ["run.json has no valid notes; it is written again", "the run's earlier processes are not recorded"],
+        ["run.json.old0"],
+    ),
     "a config that is not YAML": (
         write(record.CONFIG, b"a: [1"),
         ["config.yaml, line 1: ", "; it is written again"],
