@@ -15,11 +15,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from threading import Event
 
 import torch
 
@@ -163,22 +164,29 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
     Raises: BuildError if a command fails.
     """
     running: list[subprocess.Popen[str]] = []
-    jobs: list[Future[str]] = []
+    stopping = Event()
+
+    def note(process: subprocess.Popen[str]) -> None:
+        running.append(process)
+        if stopping.is_set():  # its thread was about to start it when those that ran were ended
+            _end_group(process)
+
     with ThreadPoolExecutor(cores.threads()) as pool:
         try:
-            for command in commands:
-                jobs.append(pool.submit(_output, command, running))
-            for job in jobs:
+            for job in [pool.submit(_output, command, note) for command in commands]:
                 job.result()
-        except BaseException:
+        except BaseException:  # a signal may also come while commands are submitted
+            stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            while not all(job.done() for job in jobs):  # one of them may be about to start its process
-                for process in running:
-                    with suppress(ProcessLookupError):  # it has ended, and its thread has not yet noted that
-                        if process.poll() is None:
-                            os.killpg(process.pid, signal.SIGKILL)
-                wait(jobs, timeout=0.05)
+            for process in list(running):
+                _end_group(process)
             raise
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):  # it has ended, and its thread has not yet noted that
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _definitions() -> list[str]:
@@ -200,15 +208,15 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
-def _output(command: Sequence[str], running: list[subprocess.Popen[str]] | None = None) -> str:
+def _output(command: Sequence[str], note: Callable[[subprocess.Popen[str]], None] | None = None) -> str:
     """Run a command, as the leader of a process group, and return its standard output.
 
-    ``running``: a list to which the process is appended. Raises: BuildError if the exit status is not 0.
+    ``note``: is called with the process once it has started. Raises: BuildError if the exit status is not 0.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace", process_group=0) as process:
-        if running is not None:
-            running.append(process)
+        if note is not None:
+            note(process)
         output, messages = process.communicate()
     if process.returncode:
         raise BuildError(f"{command[0]} failed: {_first_error(messages)}")

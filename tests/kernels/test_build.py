@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -323,6 +324,24 @@ def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, t
     for pid in (tmp_path / "pids").read_text().split():
         assert not is_running(int(pid))
     assert cached_files(tmp_path) == ["lock"]
+
+
+def test_a_signal_while_compilers_are_started_ends_those_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(*arguments: Any) -> None:
+        submit(*arguments)
+        while not (tmp_path / "started").exists():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    command = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/ended"
+    with pytest.raises(KeyboardInterrupt):
+        build._run([["sh", "-c", command]] * 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]
 
 
 def is_running(pid: int) -> bool:
