@@ -151,16 +151,16 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
 
 
 def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_dir: str | None) -> None:
-    """Raise ConfigError if a chosen file of the user's names itself otherwise than it is called.
+    """Raise ConfigError if the task, scale or norm that stands in a chosen file is not the name of the file.
 
-    The run's folder has the name that stands in the file, so the run would be recorded as another task, norm or scale.
+    The run's folder has the name in the file, so the run would be recorded as another task, scale or norm.
     """
     for override in parse(overrides):
         group, choice = override.key_or_group, str(override.value())
-        if group in names and names[group] != choice.rpartition("/")[2]:
+        if group in names and names[group] != Path(choice).name:
             key = "norm.name" if group == "norm" else group
             path = file(group, choice, config_dir)
-            raise ConfigError(f"{path}: {key} is {names[group]}; it must be {path.stem}, as its file is called")
+            raise ConfigError(f"{path}: {key} is {names[group]}; it must be {path.stem}, the name of the file")
 
 
 @lru_cache(maxsize=256)

@@ -60,7 +60,7 @@ class DataConfig:
         return expanded(self.root)
 
     def check_options_of(self, key: str, value: str, options: Sequence[str]) -> None:
-        """Check that the options below ``data`` that only ``key=value`` reads have their defaults otherwise.
+        """Check that options that are read only with ``data.<key>=<value>`` are left at their defaults otherwise.
 
         An option that nothing reads would still be part of a run's identity. Raises: ValueError.
         """

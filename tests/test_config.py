@@ -205,7 +205,7 @@ def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, 
     path.write_text(content)
     (tmp_path / "recipe/cifar10").mkdir(parents=True)
     (tmp_path / "recipe/cifar10/mine.yaml").write_text("# @package _global_\nschedule: {steps: 5, period: 5}\n")
-    with pytest.raises(config.ConfigError, match=re.escape(f"{path}: {message}, as its file is called")):
+    with pytest.raises(config.ConfigError, match=re.escape(f"{path}: {message}, the name of the file")):
         config.job([word], str(tmp_path))
 
 

@@ -82,7 +82,7 @@ class BN(BatchNormOptions):
         super().check_effect(model)
         if self.everywhere and not any(isinstance(layer, Linear) and layer.optional for layer in model.modules()):
             raise ValueError(
-                "norm.everywhere=true has no effect on this task: its model has no layers that it alone normalises"
+                "norm.everywhere=true has no effect on this task: the model has no layers that only it normalises"
             )
 
     def normaliser(self, site: Site) -> BatchNorm:

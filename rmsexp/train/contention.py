@@ -123,7 +123,8 @@ class Contention:
         It does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM that ends a
         job. A frozen container gets no signal.
         """
-        numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []  # None: not of Python
+        # Python cannot restore a handler that it did not install; getsignal is then None
+        numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []
         continued: list[int] = []
         with process.handling(lambda number, _: continued.append(number), numbers):
             yield

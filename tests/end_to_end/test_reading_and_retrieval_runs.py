@@ -137,7 +137,7 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
 @pytest.mark.parametrize(
     ("name", "norm", "word", "message"),
     [
-        (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: its model has no layers that it alone"),
+        (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: the model has no layers that only"),
         (TASKS[0], "ln", "norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
     ],
 )
