@@ -64,7 +64,7 @@ quick: setup
 
 unit: setup ## run pytest: most tests in parallel, then those that measure time or memory one by one
 	$(BIN)/pytest $(PARALLEL) -m "not alone and not minutes"
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -m alone $$(grep -rl "mark.alone" tests)
 
 notebooks: setup ## run the notebooks
 	$(BIN)/pytest $(PARALLEL) --nbmake notebooks

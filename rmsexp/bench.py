@@ -6,7 +6,8 @@ norms         norm layers, eager, fused and torch's: forward with backward, forw
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
 Prints one table per shape (norms: three) and tables of ratios over all shapes. The record, its tables (Markdown) and
-its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/.
+its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with
+a record of the tables that were finished.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import atomic, checks, config
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, documentation, entry_point, report
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -49,8 +50,14 @@ SUMMARIES = {
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = parse(words)
-    folder = run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
-    print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
+    from rmsexp.train.interrupt import Interrupt, Interrupted
+
+    try:
+        with Interrupt().install():
+            run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
+    except Interrupted as error:
+        report(error)
+        return 128 + error.signum
     return 0
 
 
@@ -115,8 +122,11 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--shapes names {shape} twice")
 
 
-def run(arguments: argparse.Namespace, command: str) -> Path:
-    """Measure all shapes and print their tables; write the record, tables and figures to a new folder and return it."""
+def run(arguments: argparse.Namespace, command: str) -> None:
+    """Measure all shapes and print their tables; write the record, tables and figures to a new folder, and print where.
+
+    If the measuring fails or is stopped, the finished tables are written.
+    """
     import torch
 
     from rmsexp.measure import layers, peers
@@ -139,15 +149,19 @@ def run(arguments: argparse.Namespace, command: str) -> Path:
         _report(reason)
 
     report_peer = leave_out if arguments.peers else None
-    for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=report_peer):
-        measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
-        _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
-    content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
-    content["peers_left_out"] = left_out
-    folder = new_folder(results, arguments.what)
-    folder.mkdir()
-    _write(folder, content, measured)
-    return folder
+    stopped = "interrupted"
+    try:
+        for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=report_peer):
+            measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
+            _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+        stopped = "all measured"
+    finally:
+        if measured:
+            content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
+            content |= {"peers_left_out": left_out, "stopped": stopped}
+            folder = new_folder(results, arguments.what)
+            _write(folder, content, measured)
+            print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
 
 
 def _own_norms(config_dir: str | None) -> list[Any]:

@@ -158,13 +158,13 @@ def report(message: object) -> None:
     print(f"rmsexp: {brief(message)}", file=sys.stderr)
 
 
-def brief(message: object) -> str:
-    """Return a message, or that of an error, in at most two lines and ``LONGEST_MESSAGE`` characters.
+def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
+    """Return a message, or that of an error, in at most two lines and ``longest`` characters.
 
     If it is longer, its long words (values and paths) lose their middle, the longest first; then words are left out,
     paths last. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
     """
-    longest = getattr(message, "longest", LONGEST_MESSAGE)
+    longest = getattr(message, "longest", longest)
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
     text = "\n".join("".join(map(_printable, line)) for line in ([first, " ".join(others)] if others else [first]))
     for word in sorted(set(text.split()), key=len, reverse=True):

@@ -223,7 +223,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     if config_dir:
         _check_own_files(config_dir)
     _check_choices(parsed, config_dir)
-    return _compose(tuple(overrides), config_dir, hydra)
+    return (_compose if hydra else _without_hydra)(tuple(overrides), config_dir)
 
 
 def _check_own_files(config_dir: str) -> None:
@@ -235,15 +235,24 @@ def _check_own_files(config_dir: str) -> None:
                 raise ConfigError(f"{own} has the name of a file of rmsexp, which would be used instead; rename it")
 
 
+def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
+    """Return the composed config without Hydra's own part."""
+    composed = _compose(overrides, config_dir)
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    OmegaConf.set_struct(own, True)
+    return own
+
+
 @lru_cache(maxsize=256)
-def _compose(overrides: tuple[str, ...], config_dir: str | None, hydra: bool) -> DictConfig:
+def _compose(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
+    """Return the composed config, including Hydra's own part."""
     outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
     extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
     outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base=None):
-            return hydra_compose("config", [*extra, *overrides], return_hydra_config=hydra)
+            return hydra_compose("config", [*extra, *overrides], return_hydra_config=True)
     except YAMLError as error:
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
@@ -277,10 +286,15 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     """Return the overrides as Hydra parses them. Raises: ConfigError."""
     for word in overrides:
         check_size(word)
+    return list(map(_parsed, overrides))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(word: str) -> Override:
     try:
-        return OverridesParser.create().parse_overrides(list(overrides))
+        return OverridesParser.create().parse_overrides([word])[0]
     except (HydraException, ValueError) as error:
-        word, reason = getattr(error, "override", ""), " ".join(str(error).split("\nSee http")[0].split())
+        reason = " ".join(str(error).split("\nSee http")[0].split())
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
 
 
@@ -367,7 +381,7 @@ def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
 def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
     """Raise a ConfigError about the first override whose key does not exist; return if there is none."""
     choices = [o.input_line for o in parsed if o.key_or_group in GROUPS and o.input_line]
-    composed = _compose(tuple(choices), config_dir, False) if len(choices) < len(parsed) else None
+    composed = _without_hydra(tuple(choices), config_dir) if len(choices) < len(parsed) else None
     if composed is None:
         return
     known = flatten(OmegaConf.to_container(composed))

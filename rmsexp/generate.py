@@ -40,10 +40,12 @@ def _generate(arguments: argparse.Namespace) -> None:
     """
     import torch
 
-    from rmsexp import classes, trained
+    from rmsexp import classes, process, trained
     from rmsexp.tasks.language_model import Task
     from rmsexp.train.step import autocast
 
+    if "standard output" in process.output_failures():
+        raise OSError("standard output is closed; use python -m rmsexp.generate RUN > text")
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, Task, device, _report, which=arguments.checkpoint)

@@ -31,10 +31,10 @@ def mounts() -> list[Mount]:
 
 
 def mount_of(path: Path) -> Mount | None:
-    """Return the mount that has a file, or None if it is not known."""
+    """Return the mount that has a file, or None if it is not known. Of several at one point the last is in effect."""
     resolved = path.resolve()
     return max(
-        (mount for mount in mounts() if resolved.is_relative_to(mount.point)),
+        (mount for mount in reversed(mounts()) if resolved.is_relative_to(mount.point)),
         key=lambda mount: len(mount.point.parts),
         default=None,
     )

@@ -30,6 +30,7 @@ from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
 from rmsexp.sweep_display import evaluation
 
 REFRESH_SECONDS = 2.0
+LONGEST_COMMAND = 1000  # characters
 WIDEST = 10_000  # characters of a line that is not written to a terminal
 STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "magenta", "interrupted": "yellow"}
 
@@ -145,7 +146,7 @@ def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
     yield table
     if any(stage.left for stage in campaign.stages):
         yield _text(f"time left  {_duration(campaign.seconds_left)}, with one worker")
-    yield _text(f"next       {campaign.next}")
+    yield Text(f"next       {brief(campaign.next, LONGEST_COMMAND)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

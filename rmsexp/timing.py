@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, ReportedError, command, documentation, entry_point, report
+from rmsexp.command_line import Parser, command, documentation, entry_point, report
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
@@ -59,18 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.measure import processes
     from rmsexp.train.interrupt import Interrupt, Interrupted
 
-    content, status = None, 0
+    content = None
     try:
         with Interrupt().install():
             for content in processes.measure(jobs, options.timing, _report):  # noqa: B007
                 pass
-    except (Interrupted, ReportedError) as error:
+    except Interrupted as error:
         report(error)
-        status = 128 + error.signum if isinstance(error, Interrupted) else error.exit_status
-    if content is not None:
-        typed = ["python", "-m", "rmsexp.timing", *words]
-        _show(timing_records.write(content, next(iter(jobs.values())).setting_folder, typed))
-    return status
+        return 128 + error.signum
+    finally:  # also after an error
+        if content is not None:
+            typed = ["python", "-m", "rmsexp.timing", *words]
+            _show(timing_records.write(content, next(iter(jobs.values())).setting_folder, typed))
+    return 0
 
 
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:

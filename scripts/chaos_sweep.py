@@ -34,6 +34,7 @@ FILES = {  # fault -> files that it damages
     "record": "results/*/*/*/seed*/[a-z]*.[jy]*",
     "cache": "data/[st]*/*/*",
 }
+NOTHING = "nothing there yet"
 WEIGHTS = {  # how often a fault is drawn, relative to the others
     "SIGKILL": 16,
     "SIGTERM": 10,
@@ -204,7 +205,7 @@ def damage_files(fault: str, root: Path, rng: random.Random) -> str:
     paths = [path for path in sorted(root.glob(FILES[fault])) if path.is_file()]
     chosen = [path for path in paths if not str(path).startswith(tuple(finished))]
     if not chosen:
-        return "nothing there yet"
+        return NOTHING
     path = rng.choice(chosen)
     others = [other for other in paths if other.name == path.name and other != path]
     if fault == "swap" and others:
@@ -304,8 +305,10 @@ def disturb(faults: int, root: Path, seed: int, runs: Sequence[str] = RUNS) -> R
         shutil.rmtree(disturbed, ignore_errors=True)
         for _ in range(min(FAULTS_PER_CYCLE, faults - number)):
             number += 1
-            (fault,) = rng.choices(list(WEIGHTS), WEIGHTS.values())
-            done = damage_files(fault, disturbed, rng) if fault in FILES else ""
+            done = NOTHING
+            while done == NOTHING:
+                (fault,) = rng.choices(list(WEIGHTS), WEIGHTS.values())
+                done = damage_files(fault, disturbed, rng) if fault in FILES else ""
             end = launch(command, log, fault, rng)
             report.ends[fault][str(end)] += 1
             print(f"{number:4}  {fault:16} {end!s:10} after {end.steps:3} steps  {done}", flush=True)

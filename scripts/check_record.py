@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -73,7 +74,6 @@ class Check:
         contention = {"contention": self._contention.report()} if self._contention else {}
         git = self._session["git"]
         folder = new_folder(self._results / "checks", self._name)
-        folder.mkdir()
         content = {
             "format": FORMAT,
             "check": self._name,
@@ -104,7 +104,11 @@ class Parts:
         self._planned, self._check = planned, Check(name, results)
         self._lines = results.expanduser() / "checks" / f"{name}.jsonl"
         self._lines.parent.mkdir(parents=True, exist_ok=True)
-        texts = self._lines.read_text().splitlines() if self._lines.exists() else []
+        content = self._lines.read_bytes() if self._lines.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]  # without a line that was not written to its end
+        if whole != content:
+            os.truncate(self._lines, len(whole))
+        texts = whole.decode().splitlines()
         self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
         self._here = {"code": provenance.code(), "machine": quiet.machine_id()}
         expected = [{**part, **self._here} for part in planned[: len(texts)]]

@@ -33,6 +33,7 @@ from check_record import FILE, Check, add_option, report
 
 from rmsexp.compare.plots import canvas
 from rmsexp.data.files import FLOAT32, write_array
+from rmsexp.machine_lock import measuring
 
 NAME = "data_at_size"
 KINDS = ("sentencepiece", "moses_bpe")
@@ -105,7 +106,7 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     words = ["task=transformer", "scale=paper", "data.name=files", "data.tests=[test]", *splits, *chosen]
     shutil.rmtree(root, ignore_errors=True)  # what a killed process has stored would be missing from the measurement
     check = Check(NAME, results)
-    with check.measuring():
+    with measuring(report):
         prepared, cached = (watched([sys.executable, "-c", PREPARE, *words]) for _ in range(2))
     report(f"{kind}, {pairs:,} pairs: prepared {prepared}, from what is stored {cached}")
     check.write(identity | {"prepared": prepared, "cached": cached})
@@ -125,7 +126,7 @@ def measure_images(images: int, folder: Path, results: Path) -> None:
         root.with_suffix(".tmp").rename(root)
     words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
     check = Check(NAME, results)
-    with check.measuring():
+    with measuring(report):
         found = watched([sys.executable, "-m", "rmsexp", *words])
     report(f"{images:,} images: {found}")
     check.write(identity | {"trained": found})

@@ -42,7 +42,11 @@ AREAS = {
     "models": (10, r"models/\w+\.py"),
     "loop": (8, r"train/(loop|step|optim|schedule|clock|randomness|device)\.py"),
     "checkpoint": (6, r"(train/(checkpoint|interrupt)|record|runner|run_folder)\.py"),
-    "statistics": (6, r"compare/(stats|paired|rates|targets|records/(statistics|curves|speed)|tables/\w+)\.py"),
+    "statistics": (
+        6,
+        r"(rules/\w+|compare/(stats|paired|rates|targets|records/(statistics|curves|speed)|tables/\w+))\.py",
+    ),
+    "campaigns": (5, r"(campaign/\w+|lock|file_lock|earlier|states)\.py"),
     "timing": (
         5,
         r"(train/(interleaved|contention)|norms/calls|measure/\w+|compare/timing|compare/records/(tim\w+|ratios))\.py",

@@ -28,9 +28,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from check_record import Check, add_option
+from check_record import Check, add_option, report
 
 from rmsexp import record
+from rmsexp.machine_lock import measuring
 from rmsexp.readers import read_json
 
 REFERENCE = Path(__file__).parents[1] / "results/reference"
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results = Path(root, "results")
             make(results, runs, options.rows, options.settings)
             print(f"{runs:,} runs are made", flush=True)
-            with check.measuring():
+            with measuring(report):
                 sizes.append({"runs": runs, "reports": measure_all(results, Path(root, "cache"))})
     check.write({"rows": options.rows, "settings": options.settings, "sizes": sizes})
     return 0

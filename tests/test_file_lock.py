@@ -17,6 +17,8 @@ MOUNTED = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 40 21 0:44 / {folder} rw - lustre 10.0.0.1@tcp:/scratch rw,noflock
 41 40 0:45 / {folder}/inner rw - nfs4 server:/export rw,vers=4.2
+42 40 0:46 / {folder}/auto rw - autofs /etc/auto.home rw,fd=7
+43 42 0:47 / {folder}/auto rw - nfs4 server:/home rw,vers=4.2
 """
 
 
@@ -74,6 +76,7 @@ def test_the_mount_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
     (tmp_path / "link").symlink_to(tmp_path / "inner")
     expected = {"/etc/hosts": "ext4", f"{tmp_path}/innermost": "lustre", f"{tmp_path}/link/x": "nfs4"}
+    expected[f"{tmp_path}/auto/x"] = "nfs4"  # the last one mounted there
     for path, kind in expected.items():
         mount = mounts.mount_of(Path(path))
         assert mount is not None

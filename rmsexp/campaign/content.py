@@ -42,6 +42,9 @@ class Tune:
         checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - TUNING_SEEDS)
 
 
+MOST_SEEDS = 1000
+
+
 @dataclass
 class Seeds:
     """Numbers of final seeds: ``look`` at first; then as many as the spread asks for, at most ``most``."""
@@ -51,7 +54,7 @@ class Seeds:
 
     def __post_init__(self) -> None:
         checks.at_least("final.seeds.look", self.look, 2)
-        checks.at_least("final.seeds.most", self.most, self.look)
+        checks.at_least("final.seeds.most", self.most, self.look, MOST_SEEDS)
 
 
 @dataclass

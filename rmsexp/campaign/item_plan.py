@@ -116,13 +116,14 @@ def _trial(asked: Items, run: Run, report: Callable[[str], None]) -> float:
 
 
 def _extrapolated(files: record.RunFolder, steps: int, eval_every: int) -> float:
-    """Return the seconds of a run from the record of a trial, which ended with an evaluation of all splits."""
+    """Return the seconds of a run from the record of a trial, which began and ended with an evaluation."""
     rows = files.read_metrics()[0] if files.metrics_path.exists() else []
     if not rows or rows[-1]["step"] < cost.TRIAL_STEPS:  # it diverged
         return 0.0
     clock = rows[-1]["seconds"]
     training = (clock["data"] + clock["train"]) * steps / cost.TRIAL_STEPS
-    return float(clock["warmup"] + training + math.ceil(steps / eval_every) * clock["eval"]) / (1 + cost.waited(files))
+    evaluations = 1 + math.ceil(steps / eval_every)  # the first is before training
+    return float(clock["warmup"] + training + evaluations * clock["eval"] / 2) / (1 + cost.waited(files))
 
 
 def conclude(asked: Items) -> None:

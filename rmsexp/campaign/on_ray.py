@@ -58,17 +58,21 @@ class RayWorker(Worker):
         Raises: ReportedError if Ray is not installed, the cluster cannot be reached, or a run may not begin.
         """
         with self._marked(), _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
-            while self._signum is None and (left := self._left()):
-                self._submit(ray, [job for job in left if job not in self._tasks.values()])
-                done = ray.wait(list(self._tasks), timeout=POLL_SECONDS)[0] if self._tasks else []
-                for task in done:
-                    self._take(ray, task)
-                if cause := self._common_cause():
-                    self.report(f"stopped, because several runs failed for the same reason: {cause}")
-                    break
-            for task in self._tasks:
-                ray.cancel(task)  # as Ctrl-C: the task saves its run
-            ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=SAVING_SECONDS) if self._tasks else None
+            try:
+                while self._signum is None and (left := self._left()):
+                    self._submit(ray, [job for job in left if job not in self._tasks.values()])
+                    done = ray.wait(list(self._tasks), timeout=POLL_SECONDS)[0] if self._tasks else []
+                    for task in done:
+                        self._take(ray, task)
+                    if cause := self._common_cause():
+                        self.report(f"stopped, because several runs failed for the same reason: {cause}")
+                        break
+            finally:
+                tasks = list(self._tasks)
+                for task in tasks:
+                    ray.cancel(task)  # as Ctrl-C: the task saves its run
+                if tasks:
+                    ray.wait(tasks, num_returns=len(tasks), timeout=SAVING_SECONDS)
         return self._signum
 
     def _begun(self) -> Collection[Any]:

@@ -121,11 +121,15 @@ def final_count(campaign: Campaign, norm: str, count: int) -> int:
     return max((min(claim.seeds or count, count) for claim in campaign.claims if norm in (claim.a, claim.b)), default=0)
 
 
-def coming(campaign: Campaign, extensions: int, seeds: int) -> list[Job]:
+def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seeds: int) -> list[Job]:
     """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
 
-    ``extensions``: how often the grid is extended, by a rate each time. ``seeds``: the number of final seeds.
+    None come if all norms diverged at every rate. ``extensions``: how often the grid is extended, by a rate each time.
+    ``seeds``: the number of final seeds.
     """
+    choice = campaign.choice(results)
+    if choice and all(chosen.rate is None for chosen in choice.values()):
+        return []
     runs: list[Job] = []
     planned = Counter((job.stage, job.norm) for job in campaign.jobs)
     tuned = any(stage == "final" for stage, _ in planned)

@@ -28,12 +28,17 @@ from rmsexp.schema import fit
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
 KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")
-PLACES = ("results=", "data.root=", "threads=", "device=")  # words that say where and how runs are done, not which
+# beginnings of words that say where and how runs are done and logged, not which
+PLACES = (
+    *("results=", "data.root=", "threads=", "device="),
+    *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
+)
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
     "seed": "set tune.first_seed, pilot.seed, final.seeds.look or final.seeds.most",
     "evaluation": "only final runs are evaluated on test splits",
     "max_steps": "set schedule.steps",
+    "eval_every": "all runs are evaluated at twenty equally spaced steps",
     "force": "to repeat a run, remove its folder",
 }
 

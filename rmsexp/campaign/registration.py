@@ -25,7 +25,9 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 
 
 class OtherCommitError(ReportedError):
-    """The final runs of the campaign come from another commit than this one."""
+    """The final runs of the campaign come from another commit than this one. Its message has a command with paths."""
+
+    longest = 1000
 
 
 def code() -> dict[str, str]:

@@ -13,6 +13,7 @@ from rmsexp.command_line import command
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
+from rmsexp.compare.tables import formats
 from rmsexp.rules import score, selection
 from rmsexp.rules.claims import Verdict
 
@@ -27,8 +28,11 @@ def print_plan(question: Question) -> None:
     for job in campaign.jobs:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
-    left = [*planned, *plan.coming(campaign, 0, campaign.seeds.look)]
-    most = [*planned, *plan.coming(campaign, selection.EXTENSIONS, campaign.seeds.most)]
+    left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.look)]
+    open_ended = campaign.seeds.needed is None and bool(left)
+    most = (
+        [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)] if open_ended else left
+    )
     estimated = cost.estimates(question, most, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
     print("runs and uncontended hours, one after the other:")
     for stage in STAGES:
@@ -37,7 +41,7 @@ def print_plan(question: Question) -> None:
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")
     if (timed := timing.of_campaign(question)) is not None:
         print(f"  timing {f'left, about {timed.options.budget:.0f} s' if timed.is_left() else 'done'}")
-    if campaign.seeds.needed is None:
+    if open_ended:
         needs = f"if the spread of scores asks for all {campaign.seeds.most} seeds"
         if not any(job.stage == "final" for job in campaign.jobs):
             needs += f" and best rates at its edge extend the grid by {selection.EXTENSIONS} rates"
@@ -103,15 +107,14 @@ def print_verdicts(question: Question) -> None:
 
 
 def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Return a verdict in one line. Differences of fractions are in percentage points."""
-    unit = names.unit_of_difference(metric)
-    interval = "" if math.isnan(verdict.low) else f" ({_signed(verdict.low)} to {_signed(verdict.high)})"
-    difference = "" if math.isnan(verdict.difference) else f"{_signed(verdict.difference)}{interval} {unit}, "
+    """Return a verdict in one line, with numbers as in the report; differences of fractions in percentage points."""
+    if math.isnan(verdict.difference):
+        difference = ""
+    else:
+        margin = math.nan if verdict.claim.margin is None else verdict.claim.margin
+        ends = "" if math.isnan(verdict.low) else f" ({formats.ends(verdict.low, verdict.high, metric, margin)})"
+        difference = f"{formats.signed(verdict.difference, metric)}{ends} {names.unit_of_difference(metric)}, "
     return f"{verdict.outcome}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {verdict.reason}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}" if math.isfinite(value) else "no bound"
 
 
 def _next(question: Question, left: bool) -> str:

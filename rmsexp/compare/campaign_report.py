@@ -16,6 +16,7 @@ from rmsexp.compare.records.campaign_times import Timed, timed
 from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import campaign_rates, markup, verdicts
+from rmsexp.rules import score
 
 FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate", "Quality at equal time"
 FILES = {FOREST: "differences", RATES: "rates", TIME: "equal_time"}
@@ -49,7 +50,8 @@ def write(
         TIME: verdict_panels.equal_time(states, records, times),
     }
     figures = {title: panels for title, panels in figures.items() if panels}
-    captions = READING | {TIME: _reading_times(states, times, figures.get(TIME, []))}
+    captions = READING | {FOREST: "; ".join([READING[FOREST], *_marks(states, table)])}
+    captions |= {TIME: _reading_times(states, times, figures.get(TIME, []))}
     for title, panels in figures.items():
         canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
     tuned = {
@@ -79,7 +81,12 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Seq
     """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
     found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in states]
     sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
-    reading = "mean over the final seeds, and its 95 % t-interval; time: steps x seconds per step, measured interleaved"
+    easier = any("recall" in state.campaign.score.metric for state in states)
+    reading = (
+        "mean over the final seeds, and its 95 % t-interval; evaluated on the first "
+        f"{score.INTERIM_EXAMPLES} validation examples{', among which recall is higher than in tables' * easier}; "
+        "time: steps x seconds per step, measured interleaved"
+    )
     lines = [(panel.title, line) for panel in panels for line in panel.marks]
     fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
     return "; ".join([reading, *[f"means that leave out seeds: {', '.join(fewer)}"] * bool(fewer), *sorted(sources)])
@@ -90,8 +97,6 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
 
     ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
     """
-    remarks = [f"* {state.name}: {remark}" for state in states for remark in state.remarks]
-    remarks += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.for_chosen_rates_only, numbers.to_dict("records")))
     untimed = [state.name for state in states if not state.undecided and str(state.campaign.path) not in times]
     without = [
         f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "
@@ -102,7 +107,14 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
         if not state.undecided and (timed := times.get(str(state.campaign.path))):
             without += _not_drawn(state, timed)
     left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
-    return remarks + without + left_out * (tuning > 0)
+    return _marks(states, numbers) + without + left_out * (tuning > 0)
+
+
+def _marks(states: Sequence[State], numbers: pd.DataFrame) -> list[str]:
+    """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
+    remarks = [f"* {state.name}: {remark}" for state in states for remark in state.remarks]
+    of_rates = any(map(verdicts.for_chosen_rates_only, numbers.to_dict("records")))
+    return remarks + [f"† {verdicts.CHOSEN_RATES}"] * of_rates
 
 
 def _not_drawn(state: State, timed: Timed) -> list[str]:

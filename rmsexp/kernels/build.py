@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 
 import torch
 
@@ -38,11 +38,13 @@ SOURCES = Path(__file__).parent / "cpp"
 FLAGS = "-std=c++20 -O3 -march=native -fopenmp -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off -w"
 
 
+_loading = Lock()  # held by the thread that loads, because operators can be registered only once
+
+
 class BuildError(Exception):
     """The operators cannot be built on this machine. The message is one line that gives the cause, if it is known."""
 
 
-@lru_cache(maxsize=1)
 def load() -> bool:
     """Return whether the operators ``torch.ops.rmsexp`` are available.
 
@@ -50,6 +52,12 @@ def load() -> bool:
     fails, the first call prints a notice to standard error, and all calls return False. Callers then use eager
     operations.
     """
+    with _loading:
+        return _load()
+
+
+@lru_cache(maxsize=1)
+def _load() -> bool:
     try:
         torch.ops.load_library(_library())
     except (BuildError, OSError) as error:  # an intact library that cannot be loaded does not fit to this torch
@@ -192,6 +200,8 @@ def _end_group(process: subprocess.Popen[str]) -> None:
 def _definitions() -> list[str]:
     """Return compiler options that define macros: the vector instructions that torch uses, the numbers of ``Kind``."""
     capability = torch.backends.cpu.get_cpu_capability()
+    if not capability.isidentifier():  # "NO AVX", "Z VECTOR"
+        capability = "DEFAULT"
     kinds = [f"-DRMSEXP_KIND_{name}={value}" for name, value in vars(Kind).items() if name.isupper()]
     return [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}", *kinds]
 

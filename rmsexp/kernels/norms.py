@@ -23,8 +23,8 @@ def normalise(
         maps: Whether ``x`` is feature maps.
         slope: Slope of the leaky ReLU, in (0, 1]. A slope of 1 means no leaky ReLU.
 
-    For float16 and bfloat16 input, all is computed in float32. Results are deterministic for a fixed number of threads;
-    with another number, gradients of gain and shift may differ by rounding errors.
+    For float16 and bfloat16 input, all is computed in float32, on CUDA except the leaky ReLU. Results are deterministic
+    for a fixed number of threads; with another number, gradients of gain and shift may differ by rounding errors.
 
     Raises: ValueError for tensors whose shapes or devices do not fit together, and for a form that the kernels cannot
     compute.

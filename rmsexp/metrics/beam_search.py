@@ -26,6 +26,9 @@ NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {
 }
 
 
+LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
+
+
 class State(Protocol):
     """The state of a decoder between steps, with one row per hypothesis."""
 
@@ -46,8 +49,8 @@ class SearchOptions:
     """Options of the search.
 
     ``beam``: largest number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``:
-    exponent of "gnmt", unused by "length". ``forbid_empty``: whether EOS is excluded as the first token. ``search``: a
-    key of ``RULES``.
+    exponent of "gnmt", at most 10, unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
+    ``search``: a key of ``RULES``.
 
     Raises: ValueError if a value is out of range.
     """
@@ -62,6 +65,8 @@ class SearchOptions:
         checks.at_least("decoding.beam", self.beam, 1, checks.LARGEST_BEAM)
         checks.choice("decoding.normalisation", self.normalisation, tuple(NORMALISATIONS))
         checks.at_least("decoding.alpha", self.alpha, 0)
+        if self.alpha > LARGEST_ALPHA:
+            raise ValueError(f"decoding.alpha must be at most {LARGEST_ALPHA}, got {self.alpha}")
         if self.search is not None:
             checks.choice("decoding.search", self.search, [name for name in RULES if name])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: float) -> tuple[Tensor, Tensor]:
@@ -38,6 +39,7 @@ class _TokenLosses(torch.autograd.Function):
         return plain, ctx.true * plain - others * log_probabilities.sum(1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_plain: Tensor, grad_smoothed: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the loss L: ``dL/dlogit_v = dL/dl_v - softmax_v * sum(dL/dl)`` for each word v."""
         log_probabilities, targets = ctx.saved_tensors

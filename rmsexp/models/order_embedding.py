@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import Norm
+from rmsexp.norms.base import compute_dtype
 
 # Largest number of elements of a temporary tensor of the order penalty, by type of device. On CPUs the tensor fits a
 # cache (2 MiB in float32); GPUs need few, large kernels.
@@ -56,7 +57,11 @@ class OrderEmbedding(nn.Module):
         return self._unit(self.image(features))
 
     def _unit(self, x: Tensor) -> Tensor:
-        """Scale each row to length 1 and, with ``absolute``, replace each coordinate by its absolute value."""
+        """Scale each row to length 1 and, with ``absolute``, replace each coordinate by its absolute value.
+
+        The results of 16-bit layers are widened first, because the loss is computed in float32.
+        """
+        x = x.to(compute_dtype(x.dtype))
         unit = x / x.norm(dim=-1, keepdim=True)
         return unit.abs() if self.absolute else unit
 

@@ -22,6 +22,11 @@ State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden
 Part = tuple[Tensor, ...]  # the terms of a step that depend on the input alone, for one time step or for all
 W = TypeVar("W")
 
+DIFFERENT_NORMS = (
+    "fused recurrences need norms of one kind, with the same eps and share of the units, at all their sites; "
+    "use norm.impl=eager"
+)
+
 
 class Recurrence(nn.Module, ABC, Generic[W]):
     """A recurrent layer. It runs step by step or, with ``norm.impl=fused``, as one operator for whole sequences.
@@ -189,7 +194,8 @@ class GRU(Recurrence[GRUWeights]):
 
     def form(self) -> tuple[kernels.StepForm, float]:
         """Return what the fused kernels need to know about the norms, and the norms' eps."""
-        return form(self.gates_h, 2 * self.hidden_size, self.candidate_h.norm, self.hidden_size)
+        gates, candidates = (self.gates_x.norm, self.gates_h.norm), (self.candidate_x.norm, self.candidate_h.norm)
+        return form(gates, 2 * self.hidden_size, candidates, self.hidden_size, self.gates_h.weight.dtype)
 
 
 class LSTMWeights(NamedTuple):
@@ -257,7 +263,7 @@ class LSTM(Recurrence[LSTMWeights]):
             torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
             torch.stack(gain_and_shift(self.cell, size, self.bias)),
             mask,
-            *form(self.gates_h, 4 * size, self.cell, size),
+            *form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights.gates_h.dtype),
             reverse=reverse,
         )
 
@@ -301,15 +307,27 @@ def biases(*sites: Linear) -> Tensor | None:
     return torch.cat(parts) if parts else None
 
 
-def form(gates: Linear, gates_size: int, inner: Normaliser, inner_size: int) -> tuple[kernels.StepForm, float]:
-    """Return what the fused kernels need to know about the two norms of a step, and the norms' common eps.
+def form(
+    gates: Sequence[Normaliser],
+    gates_size: int,
+    inner: Sequence[Normaliser],
+    inner_size: int,
+    dtype: torch.dtype,
+) -> tuple[kernels.StepForm, float]:
+    """Return what the fused kernels need to know about the norms of a step, and the norms' common eps.
 
-    ``gates``: the normalised layer of the gates, which have ``gates_size`` units. ``inner``: the norm of the candidate
-    (GRU) or of the cell (LSTM), which has ``inner_size`` units.
+    ``gates``: the norms of the gates, which have ``gates_size`` units. ``inner``: those of the candidate (GRU) or of
+    the cell (LSTM), which has ``inner_size`` units. ``dtype``: that of the weights.
+
+    Raises: ValueError for norms that the kernels cannot compute in one step, because they differ.
     """
-    gates_form = gates.norm.form(gates_size, gates.weight.dtype)
-    inner_form = inner.form(inner_size, gates.weight.dtype)
-    return kernels.StepForm(gates_form.kind, gates_form.k, inner_form.k, gates_form.inside), gates_form.eps
+    gates_forms = [norm.form(gates_size, dtype) for norm in gates]
+    inner_forms = [norm.form(inner_size, dtype) for norm in inner]
+    (kind, gates_k, inside, eps), (inner_kind, inner_k, inner_inside, inner_eps) = gates_forms[0], inner_forms[0]
+    alike = (kind, inside, eps) == (inner_kind, inner_inside, inner_eps)
+    if not alike or gates_forms != gates_forms[:1] * len(gates) or inner_forms != inner_forms[:1] * len(inner):
+        raise ValueError(DIFFERENT_NORMS)
+    return kernels.StepForm(kind, gates_k, inner_k, inside), eps
 
 
 def reversal(mask: Tensor | None, x: Tensor) -> Tensor:

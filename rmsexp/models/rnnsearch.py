@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from rmsexp import kernels
 from rmsexp.models.noise import Noise
-from rmsexp.models.recurrent import GRU, GRUWeights, Part, affine
+from rmsexp.models.recurrent import DIFFERENT_NORMS, GRU, GRUWeights, Part, affine
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
 
@@ -150,6 +150,9 @@ class RNNSearch(nn.Module):
         """
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
+        query_form = self.query.norm.form(keys.shape[-1], keys.dtype)
+        if self.second_gru.form() != (form, eps) or query_form.eps != eps:
+            raise ValueError(DIFFERENT_NORMS)
         return kernels.decoder(
             self.first_gru.products(previous, weights.first),
             start.history[0],
@@ -165,7 +168,7 @@ class RNNSearch(nn.Module):
             self.second_gru.affine(),
             affine((self.query,))[0],
             form,
-            self.query.norm.form(keys.shape[-1], keys.dtype),
+            query_form,
             eps,
         )
 

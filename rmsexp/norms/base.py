@@ -166,7 +166,7 @@ class Normaliser(nn.Module):
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
         """Return the gain or the shift in a shape that broadcasts to the input; None, if there is none, as is.
@@ -412,8 +412,14 @@ class Norm:
     def check_effect(self, model: nn.Module) -> None:
         """Check that the options of this norm have an effect on a model that was built with it.
 
-        Otherwise a run would be recorded as another norm than the one that it equals. Raises: ValueError.
+        Otherwise a run would be recorded as another norm, or implementation, than the one that it equals.
+
+        Raises: ValueError.
         """
+        for layer in model.modules() if self.impl == "fused" else ():
+            fused = isinstance(layer, FusedNormaliser) and layer.has_kernel
+            if isinstance(layer, Normaliser) and not isinstance(layer, Identity) and not fused:
+                raise ValueError(f"{type(layer).__name__} has no fused kernel; use norm.impl=eager")
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""

@@ -163,6 +163,8 @@ class BatchNorm(Normaliser):
         statistic has is then known only after the mask was read.
         """
         self.check_input(x)
+        if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)
+            mask = mask.view(*mask.shape, *[1] * (x.dim() - 1 - mask.dim())).expand(x.shape[:-1])
         wide = x.to(compute_dtype(x.dtype))
         span = range(steps, steps + 1) if isinstance(steps, int) else steps
         use_batch = self.training or self.statistics == "batch"

@@ -23,7 +23,8 @@ class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
     A subclass defines :meth:`standardise`, and if the fused kernels compute it ``kind``, its number in them. A subclass
-    that defines :meth:`standardise` alone does not inherit ``kind``: it has no kernel.
+    that computes something else, by its own ``standardise``, ``divisor`` or ``forward``, does not inherit ``kind``: it
+    has no kernel unless it names one.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -51,7 +52,7 @@ class PerExampleNorm(FusedNormaliser):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "standardise" in vars(cls) and "kind" not in vars(cls):
+        if {"standardise", "divisor", "forward"} & vars(cls).keys() and "kind" not in vars(cls):
             cls.kind = None
 
     def __init__(
@@ -117,11 +118,13 @@ class PerExampleNorm(FusedNormaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
-        """Normalise ``x``, then apply a leaky ReLU of this ``slope``; a slope of 1 means no leaky ReLU.
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
         self.check_input(x)
+        if slope != 1:
+            checks.fraction("slope", slope)
         if self.fuses_leaky_relu:
             return self._fused(x, slope)
         wide = x.to(compute_dtype(x.dtype))
@@ -172,7 +175,7 @@ class PerExampleNorm(FusedNormaliser):
     def _kind(self) -> int:
         """Return ``kind``. Raises: NotImplementedError if there is none."""
         if self.kind is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use impl=eager")
+            raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
         return self.kind
 
     def _form(self, x: Tensor) -> kernels.Form:

@@ -81,11 +81,13 @@ class DynamicTanh(FusedNormaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
-        """Return the result, after a leaky ReLU of this ``slope``; a slope of 1 means no leaky ReLU.
+        """Return the result, after a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
         self.check_input(x)
+        if slope != 1:
+            checks.fraction("slope", slope)
         assert self.weight is not None
         if self.fuses_leaky_relu:
             parameters = (self.alpha, self.offset, self.weight, self.bias)

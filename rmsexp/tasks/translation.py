@@ -119,6 +119,9 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 }
 
 
+LONGEST_TRANSLATION = 10_000  # tokens; the search keeps memory for as many
+
+
 @dataclass
 class DecodingConfig:
     """Options of decoding. :class:`SearchOptions` describes ``normalisation``, ``alpha``, ``forbid_empty``, ``search``.
@@ -147,7 +150,7 @@ class DecodingConfig:
             raise ValueError("decoding needs a limit: set decoding.max_length or decoding.beyond_source")
         for key in ("max_length", "beyond_source"):
             if getattr(self, key) is not None:
-                checks.at_least(f"decoding.{key}", getattr(self, key), 1)
+                checks.at_least(f"decoding.{key}", getattr(self, key), 1, LONGEST_TRANSLATION)
 
     def options(self, beam: int) -> SearchOptions:
         """Return the options of a search with this beam. A beam of 1 is greedy search, whatever ``search`` is."""

@@ -203,7 +203,7 @@ def report_at_size(evidence: Evidence) -> str:
             for name, found in size["reports"].items()
         ]
         runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
-        how = f"each measured once, on {machine(content)}, time state {time_state(content['session'])}"
+        how = f"each measured once, on {machine(content)}; other work beside them was not recorded"
         return paragraphs(f"At commit {commit_of(content)}, {runs}, {how}:", table(rows))
 
     return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
@@ -318,7 +318,7 @@ def _speeds(evidence: Evidence) -> str:
                 "ratio (95 % interval over rounds)": f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 "machine": evidence.link(machine(content), folder),
                 "method": f"interleaved, {len(ours)} rounds in processes of their own",
-                "time state": counted(results["time_states"]),
+                "time state of the rounds with rmsexp": counted(results["time_states"]),
             }
         )
     return table(rows) if rows else ""

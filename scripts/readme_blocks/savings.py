@@ -158,9 +158,14 @@ def _known(found: dict[str, Interval | None]) -> dict[str, Interval]:
     return {task: interval for task, interval in found.items() if interval is not None}
 
 
+def _replicated(found: list[Group]) -> list[Group]:
+    """Return the groups whose tasks were all timed in several processes; all groups if there are none."""
+    return [group for group in found if min(group.processes.values()) > 1] or found
+
+
 def timing_page(evidence: Evidence) -> str:
     """A table for each group, and what they have in common."""
-    found = groups(evidence)
+    found = _replicated(groups(evidence))
     parts = [part for group in found for part in (_heading(group), _group_table(evidence, group), _shares(group))]
     return paragraphs(*parts, _common(found))
 
@@ -224,9 +229,6 @@ def _range(counts: pd.Series) -> str:
 def _group_table(evidence: Evidence, group: Group) -> str:
     rows = []
     for task, record in group.records.items():
-        text = plural(group.rounds[task], "round")
-        if group.processes[task] > 1:
-            text += f" in {group.processes[task]} processes, at least {group.least[task]} in each"
         rows.append(
             {
                 "task": f"`{task}`",
@@ -235,10 +237,17 @@ def _group_table(evidence: Evidence, group: Group) -> str:
                 "pRMSNorm saves": _saving(ratio(record, "prms")),
                 "pRMSNorm in the paper": _paper(task, "prms"),
                 "a model without norm saves": _saving(ratio(record, "none")),
-                "record": _links(evidence, text, record),
+                "record": _links(evidence, _rounds(group, task), record),
             }
         )
     return table(rows)
+
+
+def _rounds(group: Group, task: str) -> str:
+    text = plural(group.rounds[task], "round")
+    if group.processes[task] == 1:
+        return text
+    return f"{text} in {group.processes[task]} processes, at least {group.least[task]} in each"
 
 
 def _links(evidence: Evidence, text: str, records: pd.DataFrame) -> str:
@@ -289,11 +298,12 @@ def _common(found: list[Group]) -> str:
     saved = [100 * (1 - interval.ratio) for interval in intervals if interval]
     published = [100 * value for task in TASKS for value in paper.savings(task).query("norm == 'rms'")["saving"]]
     clear = sum(interval.high < 1 for interval in intervals if interval)
+    machines = plural(len({(group.place, group.machine) for group in found}), "machine")
     return sentences(
         *_frameworks(),
-        f"In these {len(intervals)} comparisons RMSNorm saves {min(saved):.1f} to {max(saved):.1f} % of LayerNorm's "
-        f"step time, and the interval lies above 0 in {clear} of them; in the paper it saves {min(published):.1f} to "
-        f"{max(published):.1f} %.",
+        f"In these {len(intervals)} comparisons, on {machines}, RMSNorm saves {min(saved):.1f} to {max(saved):.1f} % "
+        f"of LayerNorm's step time, and the interval lies above 0 in {clear} of them; in the paper it saves "
+        f"{min(published):.1f} to {max(published):.1f} %.",
         "The saving depends on how much of a step the norm takes: a norm can save at most what a model without norm "
         "saves.",
     )
@@ -302,13 +312,13 @@ def _common(found: list[Group]) -> str:
 def layers(evidence: Evidence) -> str:
     """The times of norm layers alone."""
     parts = []
-    for group in groups(evidence, "layers"):
+    for group in _replicated(groups(evidence, "layers")):
         rows = [
             {
                 "task": f"`{task}`",
                 "RMSNorm saves": _saving(ratio(record, "rms")),
                 "pRMSNorm saves": _saving(ratio(record, "prms")),
-                "record": _links(evidence, plural(group.rounds[task], "round"), record),
+                "record": _links(evidence, _rounds(group, task), record),
             }
             for task, record in group.records.items()
         ]
@@ -319,7 +329,7 @@ def layers(evidence: Evidence) -> str:
 def fused(evidence: Evidence) -> str:
     """Fused and eager steps, relative to eager LayerNorm; fused norms relative to each other."""
     parts = []
-    for group in groups(evidence, needed="rms+impl=fused"):
+    for group in _replicated(groups(evidence, needed="rms+impl=fused")):
         rows = [_fused_row(task, record) for task, record in group.records.items()]
         parts += [_heading(group, ("eager", "fused")), table(rows), _quotients(group)]
     return paragraphs(*parts)

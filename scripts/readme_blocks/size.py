@@ -8,8 +8,7 @@ from typing import Any
 import data_at_size as measured
 
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import machine, not_recorded, paragraphs, sentences, table
-from rmsexp.compare.records.time_states import time_state
+from readme_blocks.text import listed, machine, not_recorded, paragraphs, sentences, table
 
 COMMAND = "python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287"
 
@@ -19,19 +18,15 @@ def data_at_size(evidence: Evidence) -> str:
     found = evidence.all_checks(measured.NAME)
     if not found:
         return not_recorded(COMMAND)
-    records = [
-        content["results"] | {"machine": machine(content), "state": time_state(content["session"])}
-        for content in found.values()
-    ]
+    records = [content["results"] | {"machine": machine(content)} for content in found.values()]
     texts = sorted((one for one in records if "pairs" in one), key=lambda one: (one["subwords"], one["pairs"]))
     images = sorted((one for one in records if "images" in one), key=lambda one: one["images"])
     return paragraphs(
         table([_text(one) for one in texts]) if texts else "",
         sentences(*(_growth(kind, texts) for kind in measured.KINDS)),
         table([_images(one) for one in images]) if images else "",
-        sentences(
-            *(f"Each size was measured once on {name}." for name in dict.fromkeys(one["machine"] for one in records))
-        ),
+        f"Each size was measured once: on {listed(dict.fromkeys(one['machine'] for one in records))}. Other work there "
+        "was not recorded.",
         *(_figure(path, evidence) for path in evidence.reference.glob(f"*/checks/{measured.NAME}.png")),
     )
 
@@ -47,7 +42,6 @@ def _text(record: dict[str, Any]) -> dict[str, str]:
         "MiB": f"{prepared['mebibytes']:,.0f}",
         "loading what is stored, s": f"{cached['seconds']:.1f}",
         "MiB when loading": f"{cached['mebibytes']:,.0f}",
-        "time state": record["state"],
     }
 
 
@@ -57,7 +51,6 @@ def _images(record: dict[str, Any]) -> dict[str, str]:
         "images": f"{record['images']:,}",
         "five steps and the evaluation, s": f"{trained['seconds']:,.0f}",
         "MiB": f"{trained['mebibytes']:,.0f}",
-        "time state": record["state"],
     }
 
 

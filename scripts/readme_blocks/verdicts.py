@@ -12,6 +12,7 @@ from rmsexp.compare.tables import verdicts
 NONE = "No campaign is among the committed records yet."
 CAMPAIGNS = Path(__file__).parents[2] / "configs" / "campaign"
 WHOLE = "docs/campaigns.md#verdicts"  # the place of the table of :func:`whole`
+CONDITIONS = "results/README.md#campaigns"  # what the verdicts of the committed campaigns hold for
 COLUMNS = ["claim", "task", "verdict", "difference (interval)", "margin", "seeds"]
 
 
@@ -19,8 +20,9 @@ def readme(evidence: Evidence) -> str:
     """A table of the outcomes, claim by task, and a line for the campaigns that are not decided."""
     decided = _decided(evidence)
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
+    fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
     where = (
-        f"At {scales}; an empty cell: no such claim.",
+        f"At {scales}{', fused norms' * fused} ([conditions]({CONDITIONS})); an empty cell: no such claim.",
         f"[Differences, intervals and margins]({WHOLE}).",
     )
     return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence, brief=True)]))
@@ -30,9 +32,10 @@ def whole(evidence: Evidence) -> str:
     """A row per claim of a decided campaign, with its difference, margin and number of seeds."""
     decided = _decided(evidence)
     rows = verdicts.readable(verdicts.table(decided))[COLUMNS].to_dict("records") if decided else []
+    levels = verdicts.table(decided)["level"] if decided else [0.9]
     what = (
         "Differences of mean scores, positive if the norm named first is better, with the intervals that decide: of "
-        "90 %, and in a family of up to 95 %."
+        f"90 %, and in a family of up to {100 * max(levels):.3g} %."
     )
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 

@@ -110,10 +110,12 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "tuning and pilot runs share seed 1001"),
         (["tune.first_seed=-1"], {}, "tune.first_seed must be at least 0"),
         (["final.seeds.look=5"], {}, "final.seeds.most must be at least 5, got 4"),
+        (["final.seeds.most=1000000000"], {}, "final.seeds.most must be at most 1000, got 1000000000"),
         (["seed=3"], {}, "seed=3: the campaign sets seed itself; set tune.first_seed"),
         (["norm=rms"], {}, "norm=rms: the campaign sets norm itself; write norms=[ln,rms]"),
         (["optim.lr=1e-3"], {}, "sets optim.lr itself; set its rates with tune.over.optim.lr=[…]"),
         (["max_steps=10"], {}, "the campaign sets max_steps itself; set schedule.steps"),
+        (["eval_every=10"], {}, "the campaign sets eval_every itself; all runs are evaluated at twenty"),
         (["force=true"], {}, "the campaign sets force itself; to repeat a run, remove its folder"),
         (["schedule.steps=10"], {}, "schedule.steps=10 is too few for 20 evaluations"),
         (["pilot.rate=-1"], {}, "optim.lr"),
@@ -196,9 +198,13 @@ def test_names_of_folders_differ_when_the_words_differ() -> None:
 def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     """Places and threads do not change it; rules and runs do."""
     first = ask(tmp_path)
-    assert ask(tmp_path, f"data.root={tmp_path}", "threads=3").digest == first.digest
+    for words in ([f"data.root={tmp_path}", "threads=3"], ["log_every=5", "logger=tensorboard"]):
+        assert (ask(tmp_path, *words).digest, ask(tmp_path, *words).name) == (first.digest, first.name)
     others = [ask(tmp_path, word).digest for word in ("batch_size=16", "final.seeds.most=3", "pilot.rate=1e-3")]
-    others += [ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest, ask(tmp_path, runs=RUNS | {"log_every": 5}).digest]
+    others += [
+        ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest,
+        ask(tmp_path, runs=RUNS | {"batch_size": 5}).digest,
+    ]
     assert len({first.digest, *others}) == 6
 
 

@@ -7,9 +7,10 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,16 +188,14 @@ def test_a_measurement_waits_for_no_worker_that_waits(simulation: Simulation, mo
     folder = record.RunFolder(simulation.asked.results / first.folder)
     monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.01)
     lines: list[str] = []
-    with ExitStack() as stack:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         stack.enter_context(folder.locked())
-        thread = Thread(target=simulation.worker().work)
-        thread.start()
-        while len(simulation.tried) < len(simulation.planned()) - 1:
+        done = pool.submit(simulation.worker().work)
+        while len(simulation.tried) < len(simulation.planned()) - 1 and not done.done():
             Event().wait(0.01)
         with machine_lock.measuring(lines.append):
             stack.close()
-    thread.join(60)
-    assert not thread.is_alive()
+    assert done.result(60) is None
 
 
 def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.measure import interleaved, layers, peers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
+from rmsexp.train.interrupt import Interrupted
 
 pytestmark = pytest.mark.slow
 
@@ -170,6 +172,7 @@ def test_record_tables_and_output_of_norm_layers(
 ) -> None:
     stored = run(f"norms --shapes 3x32 5x16 --dtype {dtype}", "norms0")
     assert (stored["what"], stored["dtype"], stored["budget"]) == ("norms", dtype, 0.01)
+    assert stored["stopped"] == "all measured"
     assert (stored["session"]["threads"], stored["session"]["device_type"]) == (1, "cpu")
     assert cases(stored) == [
         ("3x32", BOTH, 96, "nn.LayerNorm"),
@@ -215,6 +218,28 @@ def test_peers_and_those_left_out_are_in_record_and_page(
     assert (stored["peers"], stored["peers_left_out"]) == ({"liger-kernel": "0.5"}, ["other is not timed"])
     page = (tmp_path / "norms0/bench.md").read_text()
     assert "- other libraries: liger-kernel 0.5\n- other is not timed\n" in page
+
+
+@pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), RuntimeError("CUDA out of memory")])
+def test_tables_that_were_finished_before_an_end_are_kept(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object, **__: object) -> Any:
+        yield measured("2x4", 8, FORWARD, {"a": [1.0] * 6, "b": [2.0] * 6}).stored | {"operators": {}}
+        raise error
+
+    monkeypatch.setattr(layers, "measure", measure)
+    status = bench.main(["norms", "--results", str(tmp_path)])
+    printed = capsys.readouterr()
+    if isinstance(error, Interrupted):
+        assert (status, printed.err) == (128 + signal.SIGTERM, "rmsexp: stopped by SIGTERM\n")
+    else:
+        assert status == 1
+        assert printed.err.startswith("rmsexp: too little memory")
+    assert f"record  {tmp_path / 'norms0/bench.json'}" in printed.out
+    stored = json.loads((tmp_path / "norms0/bench.json").read_text())
+    assert (stored["stopped"], len(stored["measurements"])) == ("interrupted", 1)
+    assert "- interrupted: not all tables were measured\n" in (tmp_path / "norms0/bench.md").read_text()
 
 
 def test_repeating_a_command_writes_another_record(run: Any, tmp_path: Path) -> None:

@@ -185,7 +185,9 @@ def test_records_of_format_1_are_read_as_one_process() -> None:
 
 
 def test_a_repeated_timing_is_another_record(setting: Path) -> None:
-    assert timing_records.new_folder(setting / "timing", "steps") == setting / "timing" / "steps2"
+    folder = timing_records.new_folder(setting / "timing", "steps")
+    assert folder == setting / "timing" / "steps2"
+    folder.rmdir()
 
 
 def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path) -> None:
@@ -244,8 +246,12 @@ def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
-    [(Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM"), (processes.ProcessError("too little"), 1, "too little")],
-    ids=["signal", "failure"],
+    [
+        (Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM"),
+        (processes.ProcessError("too little"), 1, "too little"),
+        (OSError(11, "no process can be started"), 1, "[Errno 11] no process can be started"),
+    ],
+    ids=["signal", "failure", "system"],
 )
 def test_finished_processes_are_kept(
     error: BaseException,

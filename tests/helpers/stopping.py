@@ -38,8 +38,8 @@ def stop(patch: pytest.MonkeyPatch, method: str, nth: int, how: Callable[[], obj
     patch.setattr(owner, method, patched)
 
 
-def execute_on_few_images(words: Sequence[str]) -> runner.Outcome:
-    """Do a run of task=cifar10 that is evaluated on only 20 images, to save time."""
+def evaluate_few_images(patch: pytest.MonkeyPatch) -> None:
+    """Patch task=cifar10, whose runs in this process are then evaluated on only 20 images, to save time."""
     prepare = cifar10.Task.prepare
 
     def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
@@ -47,8 +47,13 @@ def execute_on_few_images(words: Sequence[str]) -> runner.Outcome:
         images = self._images
         self._images = Whitened(images.train_x, images.train_y, images.test_x[:20], images.test_y[:20])
 
+    patch.setattr(cifar10.Task, "prepare", prepare_few_images)
+
+
+def execute_on_few_images(words: Sequence[str]) -> runner.Outcome:
+    """Do a run of task=cifar10 with :func:`evaluate_few_images`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cifar10.Task, "prepare", prepare_few_images)
+        evaluate_few_images(patch)
         return runner.execute(config.job(list(words)))
 
 

@@ -76,7 +76,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-load_uncached = build.load.__wrapped__  # `load` without its cache: as called for the first time in a process
+load_uncached = build._load.__wrapped__  # `load` without its cache: as called for the first time in a process
 
 
 def cached_files(tmp_path: Path) -> list[str]:
@@ -146,10 +146,15 @@ def test_a_change_of_sources_compiler_torch_or_kinds_builds_another_library(
     assert len(compiler.calls()) == 2 * (len(SOURCES) + 1)
 
 
+def test_capabilities_whose_names_are_no_identifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NO AVX")
+    assert build._definitions()[:2] == ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
+
+
 def test_one_of_several_concurrent_loads_builds(
     compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compiler.set_body(VERSION + "sleep 0.3\n" + WRITE)
+    compiler.set_body(VERSION + "sleep 0.05\n" + WRITE)
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(lambda _: load_uncached(), range(3)))
     assert len(loaded) == 3

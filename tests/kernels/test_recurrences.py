@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -524,6 +525,31 @@ def test_autocast_computes_in_float32(name: str, unit: str) -> None:
             states = fused(x, MASK, initial_of(fused))
         results.append([states, *gradients(states, [x, *fused.parameters()])])
     assert_autocast_widens(*results)
+
+
+# --- norms that differ between the places of a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(norms.LN):
+    """LayerNorm, but RMSNorm for sites whose name ends with ``others``."""
+
+    others: str
+
+    def normaliser(self, site: norms.Site) -> norms.Normaliser:
+        if site.name.endswith(self.others):
+            return norms.RMSNorm(site.features, 1e-5, bias=True, impl=self.impl)
+        return super().normaliser(site)
+
+
+@pytest.mark.parametrize(
+    ("unit", "others"), [("LSTM", ".cell"), ("LSTM", "gates_x"), ("GRU", "candidate_x"), ("GRU", "gates_h")]
+)
+def test_different_norms_in_one_step_are_refused(unit: str, others: str) -> None:
+    for impl in ("eager", "fused"):
+        layer = fill(UNITS[unit](Mixed(name="ln", impl=impl, others=others), input_size=E, hidden_size=H))
+        with nullcontext() if impl == "eager" else pytest.raises(ValueError, match="norms of one kind"):
+            layer(draw(2, 3, E))
 
 
 # --- whole models

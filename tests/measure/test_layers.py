@@ -147,7 +147,9 @@ def test_compiled_layers_are_compiled_for_every_shape(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch, "compile", partial(compile_with, backend=backend))
     for shape in ("4x8", "4x16", "5x16"):
         for case in norm_cases(shape, torch.float64, torch.device("cpu"), peers=print):
-            for name in [name for name in case.layers if name.endswith("compiled")]:
+            compiled = [name for name in case.layers if name.endswith("compiled")]
+            assert compiled
+            for name in compiled:
                 with torch.set_grad_enabled(case.passes != FORWARD):
                     case.layers[name].take(0, NO_BATCHES)
                     counts |= {"compiled": 0, "ran": 0}

@@ -43,6 +43,15 @@ def padded(sequences: list[Tensor], fill: int = 0) -> tuple[Tensor, Tensor]:
 # Vectors
 
 
+def test_vectors_are_in_float32_under_autocast() -> None:
+    model = fill(OrderEmbedding(NORMS["rms"], WORDS, FEATURES, embedding=E, hidden=H)).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = (model.images(draw(3, FEATURES).float()), model.captions(*padded(captions())))
+    assert [vector.dtype for vector in vectors] == [torch.float32] * 2
+    for vector in vectors:
+        torch.testing.assert_close(vector.norm(dim=-1), torch.ones(len(vector)))
+
+
 def plain_vectors(model: Any, tokens: Tensor, norm: str) -> Tensor:
     """Return the vectors of captions of equal length by the formulas of the GRU, ``(captions, hidden)``."""
 

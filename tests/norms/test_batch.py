@@ -106,6 +106,12 @@ def test_joint_statistics_exclude_padding() -> None:
     close(flat(x.flatten(0, 1), mask=mask.flatten())[mask.flatten()], y[mask])
 
 
+def test_a_mask_of_positions_masks_all_heads() -> None:
+    mask, x, layer = mask_of(), draw(BATCH, TIME, 2, N), layer_of()
+    y, valid = layer(x, mask=mask), x[mask].flatten(0, 1)
+    close(y, formula(layer, x, valid.mean(0), valid.var(0, unbiased=False)))
+
+
 def test_running_statistics_of_a_step_are_set_to_its_first_batch() -> None:
     layer, first, second = layer_of(), draw(BATCH, N, seed=1), draw(BATCH, N, seed=2)
     layer(first, steps=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -162,6 +163,47 @@ def test_the_formula_of_a_subclass_is_used(base: Any, impl: str) -> None:
     assert [subclass.kind for subclass in (Doubled, Renamed, WithKernel)] == [None, base.kind, base.kind]
     with pytest.raises(NotImplementedError, match="Doubled has no fused kernel"):
         layer.form(4)
+
+
+@pytest.mark.parametrize("method", ["forward", "divisor"])
+def test_a_subclass_with_another_method_of_the_formula_has_no_kernel(method: str, impl: str) -> None:
+
+    def doubled(self: norms.RMSNorm, *arguments: Any, **options: Any) -> Any:
+        return 2 * getattr(norms.RMSNorm, method)(self, *arguments, **options)
+
+    changed: Any = type("Changed", (norms.RMSNorm,), {method: doubled})
+    layer, x = changed(4, 0.0, impl=impl).double(), draw(3, 4)
+    factor = 2.0 if method == "forward" else 2**0.5
+    torch.testing.assert_close(layer(x), factor * norms.RMSNorm(4, 0.0).double()(x))
+    torch.testing.assert_close(layer.add(x, x)[1], layer(2 * x))
+    assert changed.kind is None
+
+
+def test_fused_norms_without_a_kernel_are_refused() -> None:
+    """Otherwise the record would say "fused" of elementary operations."""
+
+    class Doubled(norms.RMSNorm):
+        def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+            return super().standardise(2 * x, axes, eps)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(norms.RMS):
+        def normaliser(self, site: norms.Site) -> Doubled:
+            return Doubled(site.features, impl=self.impl)
+
+    eager, fused = Mine(name="mine"), Mine(name="mine", impl="fused")
+    eager.check_effect(eager.linear("layer", 3, 4))
+    with pytest.raises(ValueError, match=r"Doubled has no fused kernel; use norm\.impl=eager"):
+        fused.check_effect(fused.linear("layer", 3, 4))
+    for norm in (norms.RMS(name="rms", impl="fused"), norms.NoNorm(name="none", impl="fused")):
+        norm.check_effect(norm.linear("layer", 3, 4))
+
+
+@pytest.mark.parametrize("make", [partial(norms.RMSNorm, 4), partial(norms.DynamicTanh, 4)])
+def test_a_slope_out_of_range_is_refused(make: Callable[..., norms.Normaliser], impl: str) -> None:
+    for slope in (0.0, 1.5):
+        with pytest.raises(ValueError, match=r"slope must lie in \(0, 1\]"):
+            make(impl=impl)(torch.ones(2, 4), slope=slope)
 
 
 # --- options changed later

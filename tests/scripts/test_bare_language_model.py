@@ -46,15 +46,15 @@ def test_fused_eager_and_plain_loop_are_timed_without_checkpoints(monkeypatch: p
 
     def save_slowly(folder: Path, payload: checkpoint.Payload) -> None:
         saved.append(folder)
-        time.sleep(3)
+        time.sleep(1.5)
         save(folder, payload)
 
     monkeypatch.setattr(checkpoint, "save", save_slowly)
     timed = trainer_overhead.loops(task, job, 2)
     assert list(timed) == ["trainer, eager", "trainer, fused", "plain loop"]
-    assert timed["trainer, fused"]() < 3
+    assert timed["trainer, fused"]() < 1.5  # the save is not counted
     assert len(saved) == 1
-    assert 0 < timed["plain loop"]() < 3
+    assert timed["plain loop"]() > 0
 
 
 @pytest.mark.parametrize(

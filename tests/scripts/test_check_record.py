@@ -42,7 +42,12 @@ def test_a_part_of_other_code_is_not_kept(tmp_path: Path) -> None:
         SystemExit, match=r"the code changed during the check, so .*words\.jsonl has 1 before it: restore"
     ):
         parts.add(same | {"code": "newer"})
-    assert check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)]).left == range(1, 2)
+    with (tmp_path / "checks/words.jsonl").open("a") as file:
+        file.write('{"number": 1, "da')  # the disk was full
+    parts = check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)])
+    assert parts.left == range(1, 2)
+    parts.add(same)
+    assert not check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)]).left
 
 
 @pytest.mark.parametrize("dirty", [[False, False, False], [True, False, False], [False, True, False]])

@@ -141,7 +141,7 @@ TEXTS = {
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
     "report-at-size": [
         "each measured once, on AMD EPYC (3f), one thread, torch",
-        ", time state clear:",
+        "; other work beside them was not recorded:",
         "| 1,000 | again | 20 | 31 | 0.50 |",
     ],
     "ray-node-lost": [
@@ -199,8 +199,8 @@ TEXTS = {
         "contains it in 91.3 to 91.3 % if processes do not differ",
     ],
     "data-at-size": [
-        "| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 | clear |",
-        "Each size was measured once on AMD EPYC (3f)",
+        "| `moses_bpe` | 10,000 | 5,000 | 31 | 60 | 500 | 4.2 | 450 |",
+        "Each size was measured once: on AMD EPYC (3f)",
     ],
     "plan-accuracy": [
         "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",

@@ -155,6 +155,14 @@ def test_real_targets_are_those_of_the_mask() -> None:
     assert real_targets(batch).tolist() == [token for _, target in pairs(RAGGED) for token in target.tolist()]
 
 
+def test_second_derivatives_of_token_losses_are_refused() -> None:
+    logits = torch.randn(3, 5, requires_grad=True)
+    loss = token_losses(logits, torch.arange(3), 0.1, 0.02)[1].sum()
+    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.square().sum().backward()
+
+
 def test_token_losses_are_the_formula() -> None:
     batch, logits = example()
     plain, smoothed = token_losses(logits, real_targets(batch), 0.2, 0.03)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.records import make_row
+from helpers.stopping import evaluate_few_images
 from helpers.tensors import digest
 
 from rmsexp import config, record, runner
@@ -37,7 +38,9 @@ def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for choice in ("none", "tensorboard", "[wandb,tensorboard]"):
         options = [f"logger={choice}"] if choice != "none" else []
         job = tiny(data_root, tmp_path_factory.mktemp("results"), *options)
-        outcome = runner.execute(job)
+        with pytest.MonkeyPatch.context() as patch:
+            evaluate_few_images(patch)
+            outcome = runner.execute(job)
         assert (outcome.status, outcome.error) == ("finished", None)
         folders[choice] = job.folder
     torch.set_num_threads(threads)

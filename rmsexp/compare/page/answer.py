@@ -84,12 +84,17 @@ def _outcome(row: dict[Any, Any]) -> str:
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row for each implementation of which a setting has both norms; none for runs that were for tuning."""
+    """Return a row for each implementation of which a setting has both norms; none for runs that were for tuning.
+
+    Where all runs ended before the steps of their recipe, it says so.
+    """
     if report.records.runs["evaluation"].eq("validation").any():
         return []
     tests = report.tests
     found = tests[tests["series"].map(names.without_impl) == NORM].to_dict("records") if len(tests) else []
     data = "built-in data" if report.records.runs["builtin"].eq(True).any() else "real data"
+    steps, planned = report.records.runs["step"].max(), report.records.runs["recipe_steps"].max()
+    short = f", {steps:,.0f} of {planned:,.0f} steps" if steps < planned else ""
     rows = []
     for row in found:
         factor, _ = names.scale_and_unit(row["metric"])
@@ -100,7 +105,7 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
-        what = {"task": report.task, "runs": f"{report.setting}, {data}{norms}"}
+        what = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
         rows.append(
             what | {QUALITY: quality, TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE}

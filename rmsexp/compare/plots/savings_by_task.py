@@ -12,7 +12,8 @@ from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.names import in_order, label, without_impl
 
-OFFSET = 0.2  # distance between the marks of two machines in one row, relative to the distance between rows
+OFFSET = 0.2  # distance between the marks of two machines in one row, at most, relative to the distance between rows
+SPREAD = 0.6  # distance between the first and the last mark of a row, at most
 CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per CLOCK
 PAPER = "D"  # matplotlib marker of the paper's savings
 CLOCK = ("machine", "processor", "threads", "precision")
@@ -22,12 +23,15 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     """Return the savings in the figure of an implementation, of which LayerNorm has the same.
 
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
-    :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out.
+    :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
+    what a single process measured if several processes did on another machine.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
     found = pd.concat([timings.iloc[:0], *(comparison.compared for comparison in _best(timings, impl))])
     found = found[found["norm"] != "none"]
+    same = found.groupby(["task", "setting", "series", "threads", "precision"], dropna=False)
+    found = found[(found["processes"] > 1) | (same["processes"].transform("max") == 1)]
     order = found["series"].map(in_order(found["series"]).index)
     found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
     return found.drop(columns="order")
@@ -59,14 +63,16 @@ def draw(rows: pd.DataFrame, impl: str) -> Figure:
     figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table), legend)
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
         first = line.iloc[0]
+        present = [clock for clock in clocks if clock in set(line[list(CLOCK)].itertuples(index=False, name=None))]
+        step = min(OFFSET, SPREAD / max(1, len(present) - 1))
         if impl == "eager":
             marks.paper_savings(axes, str(first["task"]), [(str(first["series"]), y)], PAPER)
         for row in line.to_dict("records"):
-            place = clocks.index(tuple(row[key] for key in CLOCK))
+            clock = tuple(row[key] for key in CLOCK)
             saving, low, high = (100 * fraction for fraction in timing_records.saving(row))
-            colour, marker = style.colour(row["norm"]), CLOCKS[place % len(CLOCKS)]
+            colour, marker = style.colour(row["norm"]), CLOCKS[clocks.index(clock) % len(CLOCKS)]
             filling = "none" if row["processes"] == 1 else "full"
-            height = y + OFFSET * ((len(clocks) - 1) / 2 - place)
+            height = y + step * ((len(present) - 1) / 2 - present.index(clock))
             marks.interval(axes, height, saving, low, high, colour, marker, filling)
     _legend(axes, machines, norms, impl)
     marks.zero_line(axes)

@@ -114,7 +114,7 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
     for row in rows.to_dict("records"):
         name = f" [{row['campaign']}]" if several else ""
         value = "" if math.isnan(row["difference"]) else f", {formats.signed(row['difference'], metric)}"
-        lines = textwrap.wrap(f"{row['claim']}{name}: {row['outcome']}{value}", WRAP)
+        lines = textwrap.wrap(f"{row['claim']}{name}: {verdicts.marked(row)}{value}", WRAP)
         texts.append(Text(y, lines))
         y -= LINE * len(lines) + GAP
         if not math.isnan(row["margin"]):
@@ -122,7 +122,8 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
             bands.append(Band(-row["margin"], upper, y))
         marks += _difference(row, y, x_range)
         y -= GAP
-    x_title = f"advantage in {split} {names.metric_label(metric)} ({rows['unit'].iloc[0]})"
+    label, unit = names.metric_label(metric), rows["unit"].iloc[0]
+    x_title = f"advantage in {split} {label}" + f" ({unit})" * (unit != label)
     return Panel(task, x_title, "", marks, x_range, (y, 0.0), zero=True, bands=bands, texts=texts)
 
 

@@ -63,7 +63,7 @@ def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Return the caption of a benchmark's tables and figures: lines on data type and machine, on the method, on peers.
+    """Return the caption of a benchmark's tables and figures: lines on machine, method, peers, and on an interruption.
 
     ``content``: the content of the benchmark's record.
     """
@@ -74,6 +74,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         f"{content['dtype']}; {session['device']}; threads {session['threads']}; torch {versions['torch']}; {date}",
         "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals",
         *([f"other libraries: {', '.join(peers)}"] if peers else []),
+        *(["interrupted: not all tables were measured"] if content.get("stopped") == "interrupted" else []),
     ]
 
 

@@ -43,9 +43,9 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     """Return the state of a timing's time, from the sessions of its processes, which are judged together.
 
     "contended": the mean of the processes' waiting or steal exceeds its limit, the probes of all processes together
-    were slow, or a process was contended for another reason, such as a shared GPU. "unknown": not so, but the
-    contention of a process is not recorded, or there were too few probes. Otherwise "clear". The means have equal
-    weights, because the processes of a timing measure for about equally long.
+    were slow, or a process was contended for another reason, such as a shared GPU or its suspension. "unknown": not so,
+    but the contention of a process is not recorded, or there were too few probes. Otherwise "clear". The means have
+    equal weights, because the processes of a timing measure for about equally long.
     """
     contentions = [session.get("contention") or {} for session in sessions]
     states = {_state_of_probes(sessions)}
@@ -53,7 +53,9 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
         mean = statistics.fmean(contention.get(key) or 0.0 for contention in contentions)
         states.add("contended" if mean > limit else "clear")
     states |= {time_state(session) for session in sessions if not _exceeds_a_limit(session)}
-    states |= {"contended" for contention in contentions if contention.get("shared")}
+    for contention in contentions:
+        if contention.get("shared") or "suspension" in contention.get("based_on", ()):
+            states.add("contended")
     return _worst(states)
 
 

@@ -12,6 +12,7 @@ import json
 import shlex
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,13 @@ COLUMNS = (
 
 
 def new_folder(parent: Path, kind: str) -> Path:
-    """Return the path ``<parent>/<kind><number>`` with the lowest number from 0 on that does not exist yet."""
-    folders = (parent / f"{kind}{number}" for number in itertools.count())
-    return next(folder for folder in folders if not folder.exists())
+    """Make the folder ``<parent>/<kind><number>``, with the lowest number from 0 on that is free, and return it."""
+    for number in itertools.count():
+        with suppress(FileExistsError):  # another process may make it at the same time
+            folder = parent / f"{kind}{number}"
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError
 
 
 def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
@@ -50,7 +55,6 @@ def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
     ``typed``: the words of the command line. The record has them without those that name folders of this machine.
     """
     folder = new_folder(setting / "timing", content["kind"])
-    folder.mkdir(parents=True)
     command = shlex.join(word for word in typed if not word.startswith(("results=", "data.root=")))
     atomic.write_json(folder / FILE, content | {"command": command})
     return folder

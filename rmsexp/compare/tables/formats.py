@@ -77,13 +77,15 @@ def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
     """Return the ends of the interval of a difference as :func:`signed` writes them, such as "-0.03 to +0.25".
 
     An end has as many decimals as it needs to lie on the same side of 0 and of ± ``margin``, if there is one, as
-    before it was rounded: what is wholly within ±1 does not seem to reach to +1.00.
+    before it was rounded: what is wholly within ±1 does not seem to reach to +1.00. An infinite end is "no bound".
     """
     bounds = [0.0] if math.isnan(margin) else [0.0, margin, -margin]
     return " to ".join(_end(value, metric, bounds) for value in (low, high))
 
 
 def _end(value: float, metric: str, bounds: Sequence[float]) -> str:
+    if math.isinf(value):
+        return "no bound"
     fewest = _decimals(metric)
     texts = [f"{value:+.{decimals}f}" for decimals in range(fewest, fewest + MORE_DECIMALS + 1)]
     sides = [np.sign(value - bound) for bound in bounds]

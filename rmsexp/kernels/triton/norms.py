@@ -263,7 +263,7 @@ def _launch_backward(
     )
     options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
-    examples = layout.rows // layout.channels if layout.n else 0
+    examples = layout.rows // layout.channels if x.numel() else 0
     parts = (examples, layout.channels) if maps else (programs, layout.n)
     dx = torch.empty_like(x)
     dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))

@@ -48,11 +48,22 @@ def test_machines_and_numbers_of_threads_share_a_line_of_the_figure(tmp_path: Pa
     assert labels == ["cifar10: pRMSNorm", "cifar10: RMSNorm"]
     points = [tuple(float(value[0]) for value in container[0].get_data()) for container in axes.containers]
     step = savings_by_task.OFFSET
-    expected = [(20, -step), (10, 1 - step), (3, 1), (5, 1 + step)]  # three machines around the row
+    expected = [(20, 0), (10, 1 - step), (3, 1), (5, 1 + step)]  # the machines of a row, around it
     assert sorted(points) == [pytest.approx(point, abs=0.1) for point in sorted(expected)]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     machines = ["AMD EPYC\n2 threads\nmachine 3f", "AMD EPYC\n1 thread", "an older processor\n1 thread"]
     assert legend == ["RMSNorm", "pRMSNorm", *machines, "paper, each framework"]
+
+
+def test_a_single_process_is_left_out_where_several_measured_the_same(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9, "prms": 0.8})
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 0.7]}, number=1, session=session)
+    two = session | {"threads": 2}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.6}, number=2, session=two)
+    rows = savings_by_task.rows(load_timings(tmp_path), "eager")
+    found = sorted(zip(rows["series"], rows["threads"], rows["ratio"].round(2), strict=True))
+    assert found == [("prms", 1, 0.8), ("rms", 1, 0.7), ("rms", 2, 0.6)]
 
 
 def test_fused_norms_have_a_figure_of_their_own_against_fused_layernorm(tmp_path: Path) -> None:

@@ -72,11 +72,12 @@ def test_processes_of_a_timing_are_judged_together(sessions: list[dict[str, Any]
     assert (timing_state(sessions), disturbed(sessions)) == (state, number)
 
 
-def test_a_shared_gpu_counts_whatever_else_disturbed_its_process() -> None:
+@pytest.mark.parametrize("evidence", [{"shared": True}, {"based_on": ["waiting", "steal", "suspension"]}])
+def test_a_shared_gpu_and_a_suspension_count_whatever_else_disturbed_the_process(evidence: dict[str, Any]) -> None:
     for waited in (0.001, 0.016):
-        shared = process(state="contended", waited=waited)
-        shared["contention"]["shared"] = True
-        assert timing_state([*[process()] * 5, shared]) == "contended"
+        affected = process(state="contended", waited=waited)
+        affected["contention"] |= evidence
+        assert timing_state([*[process()] * 5, affected]) == "contended"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_qualities_have_their_unit_and_the_interval_and_remarks_that_are_known()
         (-1.0004, 0.25, 1.0, "-1.0004 to +0.25"),
         (0.0021, 1.0, 1.0, "+0.002 to +1.00"),
         (0.0021, 0.9963, math.nan, "+0.002 to +1.00"),
-        (-math.inf, 1e-12, 1.0, "-inf to +0.00"),
+        (-math.inf, 1e-12, 1.0, "no bound to +0.00"),
     ],
 )
 def test_ends_of_intervals_are_on_their_side_of_zero_and_margins(
