@@ -146,7 +146,7 @@ def load_whitened(folder: Path) -> object:
 def load_kernels(folder: Path) -> object:
     """Return the content of the library of kernels in the folder's cache; a text stands for what is compiled."""
 
-    def compile_text(_: object, __: object, library: Path) -> None:
+    def compile_text(_: object, __: object, ___: object, library: Path) -> None:
         library.write_bytes(b"the kernels\n" * 20)
         library.with_name(f"{library.name}.sha256").write_text(hashlib.sha256(library.read_bytes()).hexdigest())
 
