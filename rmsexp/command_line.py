@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 from rmsexp import process
 
 LONGEST_MESSAGE = 300  # largest number of characters of a message
+LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
 SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
 
 

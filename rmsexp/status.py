@@ -24,13 +24,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rmsexp import record
-from rmsexp.command_line import Parser, brief, documentation, duration, entry_point
+from rmsexp.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
 from rmsexp.schema import results_folder
 from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
 from rmsexp.sweep_display import evaluation
 
 REFRESH_SECONDS = 2.0
-LONGEST_COMMAND = 1000  # characters
 WIDEST = 10_000  # characters of a line that is not written to a terminal
 STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "magenta", "interrupted": "yellow"}
 
@@ -146,7 +145,7 @@ def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
     yield table
     if any(stage.left for stage in campaign.stages):
         yield _text(f"time left  {_duration(campaign.seconds_left)}, with one worker")
-    yield Text(f"next       {brief(campaign.next, LONGEST_COMMAND)}", overflow="fold")
+    yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmsexp import checks, config, record
-from rmsexp.campaign.question import PLACES, as_word, folder_name
+from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.timing import Timing
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Group, Item
@@ -101,7 +101,7 @@ class Items:
     @property
     def folder(self) -> Path:
         """The folder of the tables and figures."""
-        changes = [word for word in self.words if not word.startswith((*PLACES, "scale="))]
+        changes = [word for word in self.words if not word.startswith((*WHERE_AND_HOW, "scale="))]
         return self.results / FOLDER / folder_name(self.scale, changes)
 
     def command(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rmsexp import atomic, campaign_file
 from rmsexp.campaign import registration
-from rmsexp.campaign.question import PLACES, Question
+from rmsexp.campaign.question import WHERE_AND_HOW, Question
 from rmsexp.campaign_file import Job, Registered, Stage
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
@@ -86,7 +86,7 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         name=question.name,
         question=content.question,
         command=question.command(places=False),
-        runs=dict(word.split("=", 1) for word in question.words if not word.startswith(PLACES)),
+        runs=dict(word.split("=", 1) for word in question.words if not word.startswith(WHERE_AND_HOW)),
         rate=question.rate,
         mode=question.target.mode,
         tuned_by=question.tuned_by,

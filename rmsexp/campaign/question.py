@@ -29,7 +29,7 @@ GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
 KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")
 # beginnings of words that say where and how runs are done and logged, not which
-PLACES = (
+WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
@@ -61,12 +61,12 @@ class Question:
     @cached_property
     def name(self) -> str:
         """The name of the file, with the typed changes; it is the name of the campaign's folder."""
-        return folder_name(self.file, [word for word in self.typed if not word.startswith(PLACES)])
+        return folder_name(self.file, [word for word in self.typed if not word.startswith(WHERE_AND_HOW)])
 
     def command(self, places: bool = True) -> tuple[str, ...]:
-        """Return the words after ``python -m rmsexp.campaign``; without ``PLACES`` if ``places`` is false."""
+        """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
         folder = () if self.config_dir is None else ("--config-dir", self.config_dir)
-        return (self.file, *(word for word in self.typed if places or not word.startswith(PLACES)), *folder)
+        return (self.file, *(word for word in self.typed if places or not word.startswith(WHERE_AND_HOW)), *folder)
 
     @cached_property
     def recipe(self) -> config.Job:
@@ -171,7 +171,7 @@ class Question:
 
         Timing is not among them: it decides nothing, and may change after the first final run.
         """
-        words = sorted(word for word in self.words if not word.startswith(PLACES))
+        words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
         return stated | {"grid": list(self.grid), "tuned_by": list(self.tuned_by), "score": list(self.score)}

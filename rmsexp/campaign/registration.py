@@ -14,7 +14,7 @@ from typing import Any
 from rmsexp import atomic, config
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Registered
-from rmsexp.command_line import ReportedError, path_word
+from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, path_word
 from rmsexp.readers import read_json
 from rmsexp.train import clock, provenance
 
@@ -27,7 +27,7 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 class OtherCommitError(ReportedError):
     """The final runs of the campaign come from another commit than this one. Its message has a command with paths."""
 
-    longest = 1000
+    longest = LONGEST_WITH_PATHS
 
 
 def code() -> dict[str, str]:

@@ -29,10 +29,10 @@ def print_plan(question: Question) -> None:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
     left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.look)]
-    open_ended = campaign.seeds.needed is None and bool(left)
-    most = (
-        [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)] if open_ended else left
-    )
+    more_may_come = campaign.seeds.needed is None and bool(left)
+    most = left
+    if more_may_come:
+        most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)]
     estimated = cost.estimates(question, most, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
     print("runs and uncontended hours, one after the other:")
     for stage in STAGES:
@@ -41,7 +41,7 @@ def print_plan(question: Question) -> None:
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")
     if (timed := timing.of_campaign(question)) is not None:
         print(f"  timing {f'left, about {timed.options.budget:.0f} s' if timed.is_left() else 'done'}")
-    if open_ended:
+    if more_may_come:
         needs = f"if the spread of scores asks for all {campaign.seeds.most} seeds"
         if not any(job.stage == "final" for job in campaign.jobs):
             needs += f" and best rates at its edge extend the grid by {selection.EXTENSIONS} rates"

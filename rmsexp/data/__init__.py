@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError
 
 T = TypeVar("T")
 Report = Callable[[str], None]  # is called with one line of text: progress, or a summary of the data
@@ -25,7 +25,7 @@ class DataError(ReportedError):
 class UnavailableError(DataError):
     """Raised if data is missing and could not be downloaded. The message has an address and a command to copy."""
 
-    longest = 1000
+    longest = LONGEST_WITH_PATHS
 
 
 @dataclass(frozen=True)

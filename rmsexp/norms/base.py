@@ -85,6 +85,7 @@ class Normaliser(nn.Module):
 
     fuses_leaky_relu = False  # whether `forward` takes a `slope` and applies a leaky ReLU within its fused operator
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
+    has_kernel = False  # whether the fused kernels compute this layer, or there is nothing to compute
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -166,7 +167,7 @@ class Normaliser(nn.Module):
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
+        raise NotImplementedError(without_kernel(self))
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
         """Return the gain or the shift in a shape that broadcasts to the input; None, if there is none, as is.
@@ -185,13 +186,10 @@ class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
     A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fuses_leaky_relu`` is
-    true. It overrides :attr:`has_kernel` if there are cases without a kernel.
+    true. It overrides ``has_kernel`` if there are cases without a kernel.
     """
 
-    @property
-    def has_kernel(self) -> bool:
-        """Whether there is a kernel for this layer's arguments."""
-        return True
+    has_kernel = True
 
     @property
     def impl(self) -> str:
@@ -213,6 +211,8 @@ class FusedNormaliser(Normaliser):
 class Identity(Normaliser):
     """The normaliser of norms that do not act on activations, such as weight normalisation: it returns its input."""
 
+    has_kernel = True
+
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
 
@@ -221,6 +221,11 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
+
+
+def without_kernel(layer: Normaliser) -> str:
+    """Return the message about a layer that the fused kernels cannot compute."""
+    return f"{type(layer).__name__} has no fused kernel; use norm.impl=eager"
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -416,10 +421,9 @@ class Norm:
 
         Raises: ValueError.
         """
-        for layer in model.modules() if self.impl == "fused" else ():
-            fused = isinstance(layer, FusedNormaliser) and layer.has_kernel
-            if isinstance(layer, Normaliser) and not isinstance(layer, Identity) and not fused:
-                raise ValueError(f"{type(layer).__name__} has no fused kernel; use norm.impl=eager")
+        for layer in model.modules():
+            if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.has_kernel:
+                raise ValueError(without_kernel(layer))
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""

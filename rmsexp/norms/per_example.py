@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype, without_kernel
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
@@ -96,7 +96,7 @@ class PerExampleNorm(FusedNormaliser):
         return tuple(range(4 - self.dims, 4)) if self.maps else None
 
     @property
-    def has_kernel(self) -> bool:
+    def has_kernel(self) -> bool:  # type: ignore[override]
         return self.kind is not None and self.axes != (1, 2, 3)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ class PerExampleNorm(FusedNormaliser):
     def _kind(self) -> int:
         """Return ``kind``. Raises: NotImplementedError if there is none."""
         if self.kind is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
+            raise NotImplementedError(without_kernel(self))
         return self.kind
 
     def _form(self, x: Tensor) -> kernels.Form:
