@@ -28,7 +28,7 @@ from rmsexp.schema import fit
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
 KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")
-# beginnings of words that say where and how runs are done and logged, not which
+# words that begin so say where runs are done, how they are logged and saved, but not which runs
 WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),

@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def new_folder(parent: Path, kind: str) -> Path:
-    """Make the folder ``<parent>/<kind><number>``, with the lowest number from 0 on that is free, and return it."""
+    """Make the folder ``<parent>/<kind><number>``, with the lowest number, from 0, that is not taken, and return it."""
     for number in itertools.count():
         with suppress(FileExistsError):  # another process may make it at the same time
             folder = parent / f"{kind}{number}"
