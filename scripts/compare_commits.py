@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from rmsexp import config
-from rmsexp.compare.records.ratios import paired_ratio
+from rmsexp.rules.ratios import paired_ratio
 
 ROOT = Path(__file__).parents[1]
 

@@ -30,8 +30,8 @@ import check_record
 from torch.distributed import TCPStore
 
 from rmsexp import config, process, tasks
-from rmsexp.compare.records.ratios import Interval, over_processes, paired_ratio
 from rmsexp.measure.interleaved import BLOCK_SECONDS, FEWEST_STEPS
+from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from readme_blocks.text import table
 
-from rmsexp.compare.records.ratios import Interval, over_processes, paired_ratio
+from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 
 TRUE, NOISE, PROCESSES = 0.9, 0.03, 6
 CORRELATIONS, ROUNDS, SPREADS = (0.0, 0.3, 0.6), (5, 20, 60, 200), (0.0, 0.01, 0.02)

@@ -31,10 +31,10 @@ import numpy as np
 import torch
 
 from rmsexp import config, tasks
-from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import formats
 from rmsexp.norms import Norm
 from rmsexp.record import RunFolder
+from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore

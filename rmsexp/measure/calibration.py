@@ -18,7 +18,7 @@ import torch
 
 from rmsexp import config
 from rmsexp.machine_lock import Report, measuring
-from rmsexp.measure import processes, steps
+from rmsexp.measure import new_process, steps
 from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.train import clock, quiet
 from rmsexp.train.contention import Contention
@@ -63,7 +63,7 @@ def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_b
     with measuring(report):
         report(f"measuring the quiet machine in {PROCESSES} processes; takes about a minute")
         names = [f"process {number} of {PROCESSES}" for number in range(1, PROCESSES + 1)]
-        answers = [processes.in_new_process(name, work, (), report) for name in names]
+        answers = [new_process.in_new_process(name, work, (), report) for name in names]
     found = [[Times(*batch) for batch in answer["batches"]] for answer in answers]
     _check_quiet([batch for batches in found for batch in batches])
     medians = [_medians(batches) for batches in found]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rmsexp import checks
+from rmsexp.train.clock import Stopwatch
 
 # The passes that a case of a benchmark times. ADDITION: x + f and the norm of this sum, forward and backward of both.
 BOTH, FORWARD, ADDITION = "forward + backward", "forward", "addition + norm"
@@ -34,6 +36,20 @@ class TimingConfig:
     def seconds(self, groups: int) -> float:
         """Return the budget of all processes, for this number of groups of contestants."""
         return PROCESS_SECONDS * self.processes * groups if self.budget is None else self.budget
+
+
+class Budget(NamedTuple):
+    """A number of seconds that may be spent while ``watch`` runs."""
+
+    watch: Stopwatch
+    seconds: float
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self.watch.seconds
+
+    def extended(self, seconds: float) -> Budget:
+        return self._replace(seconds=self.seconds + seconds)
 
 
 @dataclass(frozen=True)

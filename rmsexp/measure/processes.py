@@ -6,36 +6,22 @@ two processes differ by more than their intervals within each process. A record 
 
 from __future__ import annotations
 
-import json
 import math
-import multiprocessing
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from multiprocessing.connection import Connection
-from signal import Signals
 from typing import Any
 
-from rmsexp import process
-from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.records.comparable import MOST_AT_ONCE
 from rmsexp.compare.records.names import without_impl
 from rmsexp.config import Job
-from rmsexp.machine_lock import measuring
+from rmsexp.machine_lock import Report, measuring
 from rmsexp.measure import steps
-from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget, Report
+from rmsexp.measure.new_process import ProcessError, Work, in_new_process
+from rmsexp.measure.options import Budget, TimingConfig
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
-
-POLL_SECONDS = 0.5  # Waiting polls: in a blocking read, a signal that another thread receives would not be handled.
-
-Work = Callable[..., dict[str, Any]]  # with the arguments and the result of steps.measure
-
-
-class ProcessError(ReportedError):
-    """A measuring process failed."""
 
 
 def measure(
@@ -133,60 +119,3 @@ def _content(
         "processes": [answer["process"] for answer in answers],
         "series": [measured[name] for name in jobs if name in measured],
     }
-
-
-def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
-    """Return what ``work(*arguments, report)`` returns in a new process, which ends with this one at the latest.
-
-    ``name``: the name of the process, for messages.
-
-    Raises: ProcessError if it fails there, or if the process ends before.
-    """
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_be_child, args=(sending, work, arguments))
-    try:
-        process.start_worker(child)
-        sending.close()  # so that the end of the child, which has the only copy left, is seen
-        while True:
-            while not receiving.poll(POLL_SECONDS):
-                pass
-            kind, value = json.loads(receiving.recv_bytes())
-            if kind == "answer":
-                return value
-            if kind == "error":
-                raise ProcessError(value)
-            report(f"{name}: {value}")
-    except EOFError:
-        child.join()
-        raise ProcessError(f"{name} {_end(child.exitcode or 0)}") from None
-    finally:
-        if child.pid is not None:
-            child.kill()
-            child.join()
-        receiving.close()
-
-
-def _end(status: int) -> str:
-    """Describe how a process ended. ``status``: its exit status, or minus the number of the signal that ended it."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    hint = "; perhaps there was too little memory" if -status == Signals.SIGKILL else ""
-    return f"was ended by {Signals(-status).name}{hint}"
-
-
-def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:
-    process.follow_parent()
-
-    def send(kind: str, value: object) -> None:
-        sending.send_bytes(json.dumps([kind, value]).encode())
-
-    try:
-        answer = work(*arguments, lambda text: send("report", text))
-    except Exception as error:
-        message = error if isinstance(error, REPORTED) else memory_message(error)
-        if message is None:
-            raise
-        send("error", brief(message))
-    else:
-        send("answer", answer)

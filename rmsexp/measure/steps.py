@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import tasks
-from rmsexp.compare.records.comparable import FEWEST_ROUNDS
-from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.config import Job, digest
+from rmsexp.machine_lock import Report
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
-from rmsexp.measure.options import TimingConfig
+from rmsexp.measure.options import Budget, TimingConfig
 from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
+from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
@@ -30,22 +30,6 @@ from rmsexp.train.task import Dataset, MicroBatches
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
 REPLAYED_STEPS = range(0, 63, 7)
-
-Report = Callable[[str], None]
-
-
-class Budget(NamedTuple):
-    """A number of seconds that may be spent while ``watch`` runs."""
-
-    watch: Stopwatch
-    seconds: float
-
-    @property
-    def left(self) -> float:
-        return self.seconds - self.watch.seconds
-
-    def extended(self, seconds: float) -> Budget:
-        return self._replace(seconds=self.seconds + seconds)
 
 
 class Contestants(NamedTuple):

@@ -10,8 +10,8 @@ from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, not_recorded, paragraphs, table
 from rmsexp.compare.records import comparable, names
 from rmsexp.compare.records.comparable import Comparison
-from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import Interval
 
 APART = timedelta(hours=1)
 SERIES = ("rms", "prms", "none")

@@ -14,10 +14,10 @@ import verdict_power
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, listed, machine, not_recorded, paragraphs, plural, sentences, table
-from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.records.time_states import time_state
 from rmsexp.compare.records.timing_records import replication
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import over_processes, paired_ratio
 
 MODELS = {
     "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",

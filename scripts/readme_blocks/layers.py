@@ -13,10 +13,9 @@ from readme_blocks.text import machine, paragraphs, plural, sentences
 from rmsexp import bench
 from rmsexp.compare.records import benchmarks, timing_records
 from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.records.comparable import FEWEST_ROUNDS
-from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.compare.tables import markup
+from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 
 
 def norms(evidence: Evidence) -> str:

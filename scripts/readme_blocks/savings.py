@@ -16,9 +16,9 @@ from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 from rmsexp.compare import paper
 from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.comparable import FEWEST_OF_A_PROCESS, FEWEST_ROUNDS, ratio
-from rmsexp.compare.records.ratios import Interval
+from rmsexp.compare.records.comparable import FEWEST_OF_A_PROCESS, ratio
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval
 
 RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")
 FUSED = "with [fused norms](docs/performance.md#eager-and-fused)"

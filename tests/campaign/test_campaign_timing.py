@@ -19,9 +19,8 @@ from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.worker import Worker
 from rmsexp.compare.records import timing_records
 from rmsexp.lock import Lock
-from rmsexp.measure import processes
-from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget
+from rmsexp.measure import new_process, processes
+from rmsexp.measure.options import Budget, TimingConfig
 from rmsexp.train.clock import Stopwatch
 
 
@@ -90,7 +89,7 @@ def stopped(*arguments: Any) -> Iterator[dict[str, Any]]:
 
 def failed(*arguments: Any) -> Iterator[dict[str, Any]]:
     yield from itertools.islice(measured(*arguments), 2)
-    raise processes.ProcessError("too little memory")
+    raise new_process.ProcessError("too little memory")
 
 
 def test_ctrl_c_stops_a_timing_and_keeps_the_finished_processes(
@@ -106,7 +105,7 @@ def test_ctrl_c_stops_a_timing_and_keeps_the_finished_processes(
 
 def test_a_failure_keeps_the_finished_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", failed)
-    with pytest.raises(processes.ProcessError, match="too little memory"):
+    with pytest.raises(new_process.ProcessError, match="too little memory"):
         timed(tmp_path, "timing.norms=[rms,ln]").measure(lambda _: None, COMMAND)
     (path,) = tmp_path.rglob(timing_records.FILE)
     assert len(readers.read_json(path)["processes"]) == 2

@@ -16,10 +16,10 @@ import pytest
 from rmsexp import bench
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import bench as bench_table
 from rmsexp.measure import interleaved, layers, peers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
+from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.interrupt import Interrupted
 
 pytestmark = pytest.mark.slow

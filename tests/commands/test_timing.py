@@ -21,10 +21,10 @@ from helpers.reading_and_retrieval import tiny
 from rmsexp import config, readers, timing
 from rmsexp.compare.plots import timing as timing_plot
 from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.tables import timing as timing_table
-from rmsexp.measure import interleaved, processes
+from rmsexp.measure import interleaved, new_process, processes
 from rmsexp.measure.orders import balanced
+from rmsexp.rules.ratios import over_processes, paired_ratio
 from rmsexp.train.interrupt import Interrupted
 
 ROOT = Path(__file__).parents[2]
@@ -248,7 +248,7 @@ def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
     ("error", "status", "message"),
     [
         (Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM"),
-        (processes.ProcessError("too little"), 1, "too little"),
+        (new_process.ProcessError("too little"), 1, "too little"),
         (OSError(11, "no process can be started"), 1, "[Errno 11] no process can be started"),
     ],
     ids=["signal", "failure", "system"],

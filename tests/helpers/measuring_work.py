@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmsexp.config import Job
-from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget
+from rmsexp.measure.options import Budget, TimingConfig
 
 SESSION = {
     "started": "2026-11-22T10:00:00",

@@ -14,7 +14,7 @@ from helpers import measuring_work
 from helpers.reading_and_retrieval import tiny
 
 from rmsexp import timing
-from rmsexp.measure import calibration, processes
+from rmsexp.measure import calibration, new_process
 from rmsexp.record import FEWEST_PROBES
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[list[Times]]:
     """Return a list of the batches that the next processes find."""
     remaining: list[list[Times]] = []
-    monkeypatch.setattr(processes, "in_new_process", lambda *_: {"batches": remaining.pop(0)})
+    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": remaining.pop(0)})
     return remaining
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_stored_if_others_are_busy(
     batches: list[tuple[Times, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "PATIENCE", 0.01)
-    monkeypatch.setattr(processes, "in_new_process", lambda *_: {"batches": calibration._batches(nothing)})
+    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": calibration._batches(nothing)})
     batches += [(QUIET, ""), *[(QUIET, "other processes used 1.20 cores")] * 10**5]
     assert timing.main(["--calibrate"]) == 1
     error = capsys.readouterr().err.splitlines()

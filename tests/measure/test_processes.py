@@ -20,9 +20,9 @@ from helpers import measuring_work
 from rmsexp import config, machine_lock
 from rmsexp.compare.records import timing_records
 from rmsexp.file_lock import try_to_lock
-from rmsexp.measure import processes
-from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget, Report
+from rmsexp.machine_lock import Report
+from rmsexp.measure import new_process, processes
+from rmsexp.measure.options import Budget, TimingConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def measure(
     try:
         for content in processes.measure(jobs(*norms), TimingConfig(**options), lines.append, work):
             contents.append(content)
-    except processes.ProcessError as error:
+    except new_process.ProcessError as error:
         return contents, lines, str(error)
     return contents, lines, None
 

@@ -13,8 +13,8 @@ from helpers.interleaved_timers import simulated_timer
 
 from rmsexp.measure import steps
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import TimingConfig
-from rmsexp.measure.steps import Budget, Measurement, measure_ratios
+from rmsexp.measure.options import Budget, TimingConfig
+from rmsexp.measure.steps import Measurement, measure_ratios
 
 
 def noisy(seconds: float, deviation: float, seed: int) -> Iterator[float]:

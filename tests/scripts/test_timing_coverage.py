@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rmsexp.compare.records import comparable
-from rmsexp.compare.records.ratios import Interval
+from rmsexp.rules.ratios import Interval
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))

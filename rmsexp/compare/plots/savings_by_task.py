@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import comparable, timing_records
 from rmsexp.compare.records.names import in_order, label, without_impl
+from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 OFFSET = 0.2  # distance between the marks of two machines in one row, at most, relative to the distance between rows
 SPREAD = 0.6  # distance between the first and the last mark of a row, at most
@@ -109,7 +110,7 @@ def _caption(table: pd.DataFrame) -> list[str]:
         lines.append(f"filled: {', '.join(map(str, counts))} processes, interval over processes")
     clocks = table["processor"] + ", " + table["threads"].map(comparable.threads)
     measured = table["task"] + ", " + table["setting"] + " (" + clocks + ")"
-    few = sorted(set(measured[table["rounds"] < comparable.FEWEST_ROUNDS]))
-    lines += [f"fewer than {comparable.FEWEST_ROUNDS} rounds: {'; '.join(few)}"] * bool(few)
+    few = sorted(set(measured[table["rounds"] < FEWEST_ROUNDS]))
+    lines += [f"fewer than {FEWEST_ROUNDS} rounds: {'; '.join(few)}"] * bool(few)
     shared = sorted(set(measured[table["time_state"] != "clear"]))
     return lines + [f"time not clear: {'; '.join(shared)}"] * bool(shared)

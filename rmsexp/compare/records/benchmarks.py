@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmsexp.compare.records.ratios import Interval, paired_ratio
 from rmsexp.compare.records.time_states import run_state
+from rmsexp.rules.ratios import Interval, paired_ratio
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,9 @@ import pandas as pd
 
 from rmsexp import config
 from rmsexp import machine as machine_identity
-from rmsexp.compare.records import names, ratios, time_states, timing_records
-from rmsexp.compare.records.ratios import Interval
+from rmsexp.compare.records import names, time_states, timing_records
+from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, over_processes, paired_ratio
 
-FEWEST_ROUNDS = 20  # of a record; an interval over fewer rounds of one process is unreliable
 # rounds per process: the fewest at which scripts/timing_coverage.py measured what the interval over processes covers
 FEWEST_OF_A_PROCESS = 5
 MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
@@ -161,7 +160,7 @@ def _pairs(row: Row, base: Row) -> list[Interval]:
     If no process did, because the record's groups of series share only its reference, these are the quotients of the
     ratios to this reference, in the order of the processes, without intervals.
     """
-    pairs = [ratios.paired_ratio(row["seconds"][k], base["seconds"][k]) for k in _together(row, base)]
+    pairs = [paired_ratio(row["seconds"][k], base["seconds"][k]) for k in _together(row, base)]
     through_reference = zip(row["estimates"], base["estimates"], strict=False)
     return pairs or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
 
@@ -281,7 +280,7 @@ def _pooled(rows: list[Row]) -> Row:
 
 def _interval(pairs: list[Interval]) -> Interval:
     """Return the interval over processes, or that of the only process."""
-    return pairs[0] if len(pairs) == 1 else ratios.over_processes([pair.ratio for pair in pairs])
+    return pairs[0] if len(pairs) == 1 else over_processes([pair.ratio for pair in pairs])
 
 
 def machine(row: Row) -> str:

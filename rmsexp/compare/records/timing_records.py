@@ -22,9 +22,9 @@ import pandas as pd
 from rmsexp import atomic, config, readers, record
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
-from rmsexp.compare.records.ratios import over_processes, paired_ratio
 from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
 from rmsexp.machine import of_session
+from rmsexp.rules.ratios import over_processes, paired_ratio
 
 FILE = "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -69,8 +69,8 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``processes``: the number of processes that measured the series. ``seconds``: for each process of the record, the
     seconds per step in each round; None if it did not measure the series. ``estimates``: the ratio of its time to the
     reference's in each of them. ``ratio``, ``low``, ``high``: their mean and its t-interval over processes
-    (:func:`rmsexp.compare.records.ratios.over_processes`), or with one process the interval over its rounds
-    (:func:`rmsexp.compare.records.ratios.paired_ratio`); 1 for the reference.
+    (:func:`rmsexp.rules.ratios.over_processes`), or with one process the interval over its rounds
+    (:func:`rmsexp.rules.ratios.paired_ratio`); 1 for the reference.
 
     ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that a process timed.
 

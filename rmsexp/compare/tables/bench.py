@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.records.ratios import paired_ratio
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import paired_ratio
 
 
 def readable(case: Measured) -> pd.DataFrame:

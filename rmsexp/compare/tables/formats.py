@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rmsexp.compare.records.names import FINE, scale_and_unit
-from rmsexp.compare.records.ratios import Interval
+from rmsexp.rules.ratios import Interval
 
 NO_VALUE = "\N{EN DASH}"
 MORE_DECIMALS = 6  # of an end of an interval, at most; what is nearer to a bound is a rounding error

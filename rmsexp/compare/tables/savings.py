@@ -15,8 +15,8 @@ from rmsexp.compare import paper
 from rmsexp.compare.records import comparable, names, speed, timing_records
 from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import Interval
 
 COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),

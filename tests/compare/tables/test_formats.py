@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from rmsexp.compare.records.ratios import Interval
 from rmsexp.compare.tables import formats
+from rmsexp.rules.ratios import Interval
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
+FEWEST_ROUNDS = 20  # of a record; an interval over fewer rounds of one process is unreliable
 FEWEST_CLIPPED = 8  # with fewer rounds, clipping leaves too little of their spread to estimate an error
 LARGEST_CORRELATION = 0.95
 

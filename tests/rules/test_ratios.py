@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from rmsexp.compare.records.ratios import over_processes, paired_ratio
+from rmsexp.rules.ratios import over_processes, paired_ratio
 
 
 def test_a_ratio_is_paired_by_round() -> None:

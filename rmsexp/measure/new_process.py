@@ -1,0 +1,82 @@
+"""Do work in a new process, and return its answer.
+
+This module and ``options`` do not import torch, so that a process whose work does not need it starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from signal import Signals
+from typing import Any
+
+from rmsexp import process
+from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
+from rmsexp.machine_lock import Report
+
+POLL_SECONDS = 0.5  # Waiting polls: in a blocking read, a signal that another thread receives would not be handled.
+
+Work = Callable[..., dict[str, Any]]  # the last argument is a Report
+
+
+class ProcessError(ReportedError):
+    """A measuring process failed."""
+
+
+def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Report) -> dict[str, Any]:
+    """Return what ``work(*arguments, report)`` returns in a new process, which ends with this one at the latest.
+
+    ``name``: the name of the process, for messages.
+
+    Raises: ProcessError if it fails there, or if the process ends before.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_be_child, args=(sending, work, arguments))
+    try:
+        process.start_worker(child)
+        sending.close()  # so that the end of the child, which has the only copy left, is seen
+        while True:
+            while not receiving.poll(POLL_SECONDS):
+                pass
+            kind, value = json.loads(receiving.recv_bytes())
+            if kind == "answer":
+                return value
+            if kind == "error":
+                raise ProcessError(value)
+            report(f"{name}: {value}")
+    except EOFError:
+        child.join()
+        raise ProcessError(f"{name} {_end(child.exitcode or 0)}") from None
+    finally:
+        if child.pid is not None:
+            child.kill()
+            child.join()
+        receiving.close()
+
+
+def _end(status: int) -> str:
+    """Describe how a process ended. ``status``: its exit status, or minus the number of the signal that ended it."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    hint = "; perhaps there was too little memory" if -status == Signals.SIGKILL else ""
+    return f"was ended by {Signals(-status).name}{hint}"
+
+
+def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:
+    process.follow_parent()
+
+    def send(kind: str, value: object) -> None:
+        sending.send_bytes(json.dumps([kind, value]).encode())
+
+    try:
+        answer = work(*arguments, lambda text: send("report", text))
+    except Exception as error:
+        message = error if isinstance(error, REPORTED) else memory_message(error)
+        if message is None:
+            raise
+        send("error", brief(message))
+    else:
+        send("answer", answer)
