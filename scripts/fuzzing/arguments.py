@@ -11,12 +11,13 @@ KEYS: list[str] = CORPUS["override_keys"]
 LISTS = ("[" * 3000, "[" * 300 + "]" * 300, "{a:" * 300 + "1" + "}" * 300, "(" * 3000)
 VALUES = (*NUMBERS, *CORPUS["override_values"], *LISTS, *SURROGATES, "x" * 5000, "y/" * 2000)
 FLAGS: dict[str, list[str]] = CORPUS["flags"] | {"sweep": CORPUS["flags"]["run"]}
-OVERRIDES = ("run", "sweep", "timing", "prepare")  # commands that take KEY=VALUE words
+OVERRIDES = ("run", "sweep", "timing", "prepare", "campaign")  # commands that take KEY=VALUE words
 FIRST = {
     "run": ["results=out"],
     "sweep": ["-m", "results=out"],
     "timing": ["results=out"],
     "prepare": ["data.root=data"],
+    "campaign": ["quality_cifar10", "results=out"],
 }
 LONGEST = 120_000  # the kernel limits a word to 128 KiB
 

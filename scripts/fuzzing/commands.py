@@ -39,6 +39,8 @@ from rmsexp import (
     translate,
 )
 from rmsexp.analysis import __main__ as analysis
+from rmsexp.campaign import __main__ as campaign
+from rmsexp.campaign import goals, workers
 from rmsexp.data import DataError
 from rmsexp.measure import layers, steps
 from rmsexp.train.device import set_up_device
@@ -73,6 +75,7 @@ def make_folder(folder: Path) -> None:
     put(folder / "text.txt", "hello\n")
     put(folder / "log.csv", "epoch,time,train_error,test_error\n0,1.5,0.5,0.5\n")
     put(folder / "empty/.keep", "")
+    put(folder / "my/campaign/mine.yaml", (config.CONFIGS / "campaign/quality.yaml").read_bytes())
     put(folder / "my/norm/own.yaml", "_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\n")
 
 
@@ -90,6 +93,10 @@ def _execute(job: config.Job, around: runner.Around = runner.ALONE) -> runner.Ou
 
 def _refuse(*_: object, **__: object) -> Any:
     raise DataError("the arguments were accepted")
+
+
+def _done(*_: object, **__: object) -> int:
+    return 0
 
 
 class _Prepared:
@@ -115,6 +122,10 @@ def without_work() -> Iterator[None]:
         mock.patch.object(generate, "_generate", _refuse),
         mock.patch.object(published, "import_log", return_value=Path("record")),
         mock.patch.object(published.compare, "draw", return_value=Path("curves")),
+        mock.patch.object(campaign, "_work", _done),
+        mock.patch.object(workers, "start", _done),
+        mock.patch.multiple(goals.Verdicts, print_plan=_done, conclude=_done),
+        mock.patch.multiple(goals.PaperItems, print_plan=_done, conclude=_done),
         mock.patch.object(socket, "getaddrinfo", side_effect=OSError("no network")),
     ):
         yield
@@ -135,6 +146,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "run": app.main,
     "sweep": app.main,
     "timing": timing.main,
+    "campaign": campaign.main,
     "bench": bench.main,
     "report": report.main,
     "status": status.main,
@@ -165,14 +177,15 @@ def run_process(folder: Path) -> object:
 
 def vary_process(files: Files, rng: random.Random) -> Files:
     """Draw an argument list of any command; if it trains or measures, this takes a few seconds at most."""
-    changed = varying("rmsexp")(files, rng)
-    words = json.loads(changed[ARGUMENTS] or b"")
+    words = ["campaign"]
+    while words[0] == "campaign":  # which takes minutes
+        words = json.loads(varying("rmsexp")(files, rng)[ARGUMENTS] or b"")
     small = {"timing": ["timing.budget=0.1"], "bench": ["--seconds", "0.01"], "run": SMALL, "sweep": SMALL}
     first = words[1:] if words[0] in ("run", "sweep") else words  # these two are no commands, but their absence
-    return changed | {ARGUMENTS: json.dumps([*first, *small.get(words[0], [])]).encode()}
+    return files | {ARGUMENTS: json.dumps([*first, *small.get(words[0], [])]).encode()}
 
 
-SLOW = dict.fromkeys(("run", "sweep", "timing", "prepare"), 10)  # commands that compose configs
+SLOW = dict.fromkeys(("run", "sweep", "timing", "prepare", "campaign"), 10)  # commands that compose configs
 READERS = (
     *(
         Reader(

@@ -16,6 +16,7 @@ from fuzzing.inputs import once, plain, put
 from fuzzing.workers import Broken, Reader, Refused
 from rmsexp import compare, config, record, report, runner, status, trained, translate
 from rmsexp.analysis import __main__ as analysis
+from rmsexp.campaign import question
 from rmsexp.compare.records import timing_records
 from rmsexp.data import DataError
 from rmsexp.data.synthetic import phrases, stories
@@ -109,6 +110,14 @@ def make_campaign(folder: Path) -> None:
         "registered": None,
     }
     put(folder / "results/campaigns/quality/campaign.json", json.dumps(content))
+
+
+def make_campaign_file(folder: Path) -> None:
+    put(folder / "campaign/mine.yaml", (config.CONFIGS / "campaign/quality_cifar10.yaml").read_bytes())
+
+
+def read_campaign_file(place: Path) -> object:
+    return question.read("mine", config_dir=str(place))
 
 
 def run_of(place: Path) -> Path:
@@ -209,6 +218,7 @@ READERS = (
     Reader("metrics of a run", make_reading, read_metrics, (OSError, ValueError)),
     Reader("checkpoints", make_checkpoints, load_checkpoint, (checkpoint.CheckpointError,), right_checkpoints),
     Reader("continued run", make_reading, continue_run, (Refused, OSError), once(continue_run), weight=10),
+    Reader("campaign file", make_campaign_file, read_campaign_file, (config.ConfigError,), weight=10),
     Reader("records", make_records, load_records),
     Reader("timing records", make_records, load_timings),
     Reader("trained model", make_translation, load_trained, LOADING, once(load_trained)),
