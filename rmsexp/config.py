@@ -257,6 +257,8 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
         failure = str(error).partition("\n")[0] or type(error).__name__
+        if not isinstance(error, HydraException | OmegaConfBaseException):
+            failure = f"Hydra fails at these words ({type(error).__name__}: {failure})"
         if missing := re.search(r"Could not find 'recipe/(\w+)/(\w+)'", failure):
             task, scale, scales = *missing.groups(), ", ".join(options(f"recipe/{missing[1]}", config_dir))
             known = f"its scales are {scales}" if scales else f"write recipe/{task}/{scale}.yaml beside its config"

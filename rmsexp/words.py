@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
+from omegaconf.errors import MissingMandatoryValue
 
 from rmsexp import config
 from rmsexp.command_line import path_word
@@ -85,13 +86,17 @@ def expand(
     """
     parsed = config.parse(overrides)
     hydra = config.compose(not_swept(overrides), config_dir, hydra=True).hydra
-    multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
+    try:
+        mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
+    except MissingMandatoryValue as error:
+        raise config.ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
+    multirun = multirun or mode == "RunMode.MULTIRUN"
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
-    if hydra.job.chdir and multirun:
+    if chdir and multirun:
         raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
-    preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
+    preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
     ordered = sort_for_sweep([*preset, *overrides])
     # the last override of a key wins
     axes = {override.get_key_element(): _choices(override) for override in config.parse(ordered)}

@@ -42,7 +42,7 @@ from rmsexp.analysis import __main__ as analysis
 from rmsexp.campaign import __main__ as campaign
 from rmsexp.campaign import goals, workers
 from rmsexp.data import DataError
-from rmsexp.measure import layers, steps
+from rmsexp.measure import layers, processes
 from rmsexp.train.device import set_up_device
 
 OUTSIDE = re.compile(r"(^|[=,:\[{(\"' ])(/|~root)|\.\.")  # words that may name a file outside of the working folder
@@ -114,7 +114,7 @@ def without_work() -> Iterator[None]:
     with (
         mock.patch.object(runner, "execute", _execute),
         mock.patch.object(tasks, "make", return_value=_Prepared()),
-        mock.patch.object(steps, "measure", _refuse),
+        mock.patch.object(processes, "in_new_process", _refuse),
         mock.patch.object(layers, "measure", side_effect=ValueError("the arguments were accepted")),
         mock.patch.object(report, "run", return_value=[Path("page.html")]),
         mock.patch.object(analysis, "_analyse", _refuse),

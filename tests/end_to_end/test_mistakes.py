@@ -128,6 +128,8 @@ OUTSIDE = ("--config-dir", "DIR")
         (["-m", "seed=range(0,1000000000)"], "seed=range(0,1000000000) has too many values"),
         (["-m", "seed=range(0,9000)", "norm=ln,rms"], "these are 18000 runs; a sweep has at most 10000"),
         (["-m", "hydra.job.chdir=true"], "hydra.job.chdir=true would change the folder"),
+        (["-m", "hydra.job.chdir=???"], "hydra.job.chdir has no value (??? stands for a missing one)"),
+        (["-m", "hydra.sweeper.params={norm:rms}"], "Hydra fails at these words (AttributeError: "),
         (["-m", "hydra.sweeper.params.seed=1"], "Unexpected type for root: NoneType"),
         (["-m", "hydra.mode=RUN"], "hydra.mode=RUN has no effect: -m makes a sweep"),
         (["hydra.run.dir=x"], "hydra.run.dir=x has no effect: results=DIR sets the folder of results"),

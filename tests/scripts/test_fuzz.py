@@ -15,7 +15,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 import fuzz  # noqa: E402
-from fuzzing import arguments, commands, damage, hostile  # noqa: E402
+from fuzzing import arguments, commands, damage, hostile, workers  # noqa: E402
 
 FILES = {
     "a.json": b'{"a": [1, 2, {"b": null}], "c": "x"}',
@@ -94,6 +94,29 @@ def test_each_kind_of_fault_is_found(tmp_path: Path) -> None:
         assert found[name] == sorted(["accepted", name])
     assert found["big and caught"] == ["accepted", "big"]
     assert found["accepted"] == found["only reserved"] == ["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("timing", ["norms=[ln,rms]"]), ("bench", ["norms"]), ("translate", ["empty"])]
+)
+def test_commands_refuse_their_work(
+    command: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands.make_folder(tmp_path)
+    (tmp_path / hostile.ARGUMENTS).write_text(json.dumps(words))
+    with pytest.raises(workers.Refused, match="the arguments were accepted"):
+        commands.running(commands.COMMANDS[command])(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words", [["mine", "task=order_embedding", "margin=1", "--config-dir", "my"], ["table2", "--plan"]]
+)
+def test_a_campaign_is_read_and_not_done(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands.make_folder(tmp_path)
+    (tmp_path / hostile.ARGUMENTS).write_text(json.dumps(words))
+    assert commands.running(commands.COMMANDS["campaign"])(tmp_path) == 0
 
 
 def test_damage_follows_from_the_random_generator() -> None:
