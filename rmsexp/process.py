@@ -256,7 +256,7 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
     """Inside the context, let the worker processes save their runs before a signal ends this process by SystemExit.
 
     ``busy``: returns the ids of processes that are doing a run. Those that are children of this process get SIGTERM,
-    and this process waits until they have ended their runs. A second signal ends it at once.
+    and this process waits until they have ended their runs. A second Ctrl-C ends it at once.
 
     The main thread blocks the signals, and its worker processes inherit this until they call :func:`follow_parent`.
     Otherwise a signal to all processes would end a worker without a run, and then joblib kills the other workers.
@@ -270,6 +270,8 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
         if not stopping:
             stopping = True
             _stop(busy)
+        elif signum != signal.SIGINT:  # others often come twice, see rmsexp.train.interrupt
+            return
         raise SystemExit(128 + signum)
 
     # This thread receives the signals, and then Python calls the handler in the main thread.
@@ -312,10 +314,10 @@ _following = threading.Lock()  # locked once follow_parent has been called
 
 
 def follow_parent(signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGHUP)) -> None:
-    """In a worker process, make the kernel's end of the process that started it arrive here as SIGTERM.
+    """In a worker process, send this process SIGTERM when its parent process has ended.
 
-    Until then leave ``signals`` to that process, which gets them, too, if they come from a terminal. Does nothing in a
-    process that is no worker, or that has called this before, but end :func:`saving_workers`' blocking of signals.
+    Until then ``signals`` are ignored here: those of a terminal reach the parent, too, which stops its workers. In
+    every process, the signals that :func:`saving_workers` blocked are unblocked. Repeated calls do nothing else.
     """
     from multiprocessing import parent_process
 

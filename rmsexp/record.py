@@ -24,7 +24,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 from rmsexp import atomic
-from rmsexp.command_line import command
+from rmsexp.command_line import ReportedError, command
 from rmsexp.lock import Lock
 from rmsexp.readers import read_json
 
@@ -47,6 +47,10 @@ STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than thi
 # than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
+
+
+class MetricsChangedError(ReportedError, ValueError):
+    """Another program has changed the metrics of a run."""
 
 
 @dataclass
@@ -143,13 +147,19 @@ class RunFolder:
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
+        status = self._stored_status()
+        if status["status"] == "running" and not self.is_locked():
+            status = self._stored_status()  # the run may have ended since
+            if status["status"] == "running":
+                status |= {"status": "interrupted", "error": "the process died without writing a status"}
+        return status
+
+    def _stored_status(self) -> dict[str, Any]:
         status = read_json(self.status_path)
         problem = _status_problem(status)
         if problem:
             raise ValueError(f"{self.status_path} {problem}")
         status.pop("digest", None)
-        if status["status"] == "running" and not self.is_locked():
-            status |= {"status": "interrupted", "error": "the process died without writing a status"}
         return status
 
     def read_run(self) -> dict[str, Any]:
@@ -187,15 +197,15 @@ class RunFolder:
         before clipping), ``lr`` and ``predictions`` (their number in the steps of the row). They have means over the
         steps since the previous training row, except ``lr``, the rate of the last step, and ``predictions``.
 
-        Raises: RunLockedError if another process may have taken over the run; ValueError if the file has another length
-        than ``length``.
+        Raises: RunLockedError if another process may have taken over the run; MetricsChangedError if the file has
+        another length than ``length``.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.check_lock()
         with self.metrics_path.open("ab") as file:
             if length is not None and file.tell() != length:
                 changed = f"{self.metrics_path} has {file.tell()} bytes instead of {length}"
-                raise ValueError(f"{changed}: another program has changed it; repeat the command to continue")
+                raise MetricsChangedError(f"{changed}: another program has changed it; repeat the command to continue")
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())

@@ -35,7 +35,9 @@ from rmsexp.train.state import State
 from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
-EXPECTED = (DataError, ReportedError, ValueError)  # errors that are reported by their message, without a traceback
+# errors that are reported by their message, without a traceback; in training a ValueError is no mistake of the user
+REPORTED = (DataError, ReportedError)
+EXPECTED = (*REPORTED, ValueError)
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class RunFile:
     failures: Failures
 
     def write(self) -> None:
+        """Raises: RunLockedError if another process may have taken over the run."""
+        self.folder.check_lock()
         *earlier, current = self.sessions
         switched_off = self.failures.errors | process.output_failures()
         added = {"contention": self.contention.report()} | ({"switched_off": switched_off} if switched_off else {})
@@ -103,7 +107,7 @@ class RunFile:
     def write_failures(self) -> None:
         """Write the file again at the end of the run if something was switched off; loggers may fail at their end."""
         if self.failures.errors or process.output_failures():
-            with suppress(OSError):
+            with suppress(OSError, lock.RunLockedError):
                 self.write()
 
 
@@ -139,7 +143,7 @@ def execute(job: config.Job, around: Around = ALONE) -> Outcome:
 
 
 def _execute(job: config.Job, around: Around) -> Outcome:
-    # They are remembered. The files may be edited while data are loaded and models trained by the code of before.
+    # Compute and cache these now: source files may be edited while the run goes on with the code that it has loaded.
     provenance.code()
     provenance.git()
     folder = record.RunFolder(job.folder)
@@ -208,16 +212,16 @@ def _run_and_report(
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
-        _restore(folder.status_path, written)
+        _write_back(folder.status_path, written)
         return Outcome("failed", status.step, str(error))
     except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     except Exception as error:
-        outcome = Outcome("failed", status.step, _message(error, folder))
+        outcome = Outcome("failed", status.step, _message(error, folder, REPORTED if status.begun else EXPECTED))
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
         outcome = replace(outcome, signum=interrupt.received)
     if before.get("status") in record.ENDED and not status.begun:
-        _restore(folder.status_path, written)
+        _write_back(folder.status_path, written)
         return outcome
     if outcome.status in record.ENDED:
         folder.traceback_path.unlink(missing_ok=True)  # of an earlier process of the run
@@ -230,7 +234,7 @@ def _run_and_report(
     return outcome
 
 
-def _restore(path: Path, content: bytes | None) -> None:
+def _write_back(path: Path, content: bytes | None) -> None:
     """Write the earlier content of a file back. None: delete the file, which did not exist."""
     if content is None:
         path.unlink()
@@ -275,7 +279,7 @@ def _run(
         session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
         session |= {record.OWN_CODE: own} if (own := provenance.own_modules(job.resolved)) else {}
         sessions = _sessions(earlier.sessions, session, display)
-        run_file = RunFile(folder, _identity(job, task, model), sessions, contention, failures)
+        run_file = RunFile(folder, _facts(job, task, model), sessions, contention, failures)
 
         def update_record() -> None:
             """Write ``run.json`` and the status, at the start and after each checkpoint."""
@@ -353,7 +357,7 @@ def identity(job: config.Job, task: Task) -> Identity:
     return Identity(job.config.seed, config.digest(job.resolved), task.dataset.digest)
 
 
-def _identity(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
+def _facts(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
     """Return the content of ``run.json`` except for its sessions."""
     cfg = job.config
     return {
@@ -385,14 +389,14 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
     return {"total": modules.total(), "modules": dict(modules)}
 
 
-def _message(error: Exception, folder: record.RunFolder) -> str:
-    """Return the message about an error that ended a run; write an unexpected one's traceback to a file."""
+def _message(error: Exception, folder: record.RunFolder, expected: tuple[type[Exception], ...]) -> str:
+    """Return the message about an error that ended a run; write the traceback of one that is not expected to a file."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or folder.path
         return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
     if message := memory_message(error):
         return message
-    if isinstance(error, EXPECTED):
+    if isinstance(error, expected):
         return brief(error)
     try:
         atomic.write_atomic(folder.traceback_path, traceback.format_exc())

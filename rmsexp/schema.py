@@ -108,7 +108,7 @@ class DistributedConfig:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        positive("distributed.timeout", self.timeout)
+        positive("distributed.timeout", self.timeout, 1e9)  # torch takes no more
 
 
 @dataclass

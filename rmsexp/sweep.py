@@ -40,13 +40,15 @@ def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None,
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     _quiet[:] = [True] * quiet
     _jobs[:] = jobs
-    at_once = _at_once(launcher.get("n_jobs", 1))
-    others = "joblib" in launcher["_target_"]  # processes that do the runs
+    n_jobs, others = launcher.get("n_jobs", 1), "joblib" in launcher["_target_"]  # others: processes that do the runs
+    at_once = min(_at_once(n_jobs), len(jobs))
+    # the number by which the runs divide the cores; joblib refuses 0 by itself
+    shared = [f"hydra.launcher.n_jobs={at_once}"] if others and n_jobs else []
     try:
         with process.saving_workers(lambda: _busy(jobs)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"joblib\.externals\.loky")  # that its workers were stopped
             with sweep_display.shown(jobs, at_once) if others and not quiet else nullcontext():
-                hydra(["-m", *folder, *words])
+                hydra(["-m", *folder, *words, *shared])
     except SystemExit:
         _stopped_early(jobs)
         raise

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rmsexp import config, readers, record, tasks
+from rmsexp import config, record, tasks
 from rmsexp.earlier import tokens_that_differ
 from rmsexp.readers import read_yaml
 from rmsexp.train import checkpoint
@@ -42,7 +42,7 @@ def load(
     task_class = tasks.task_class(cfg.task, cfg._target_)
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
-    run = _run(files.run_path)
+    run = files.read_run()
     digest = run["dataset"]["digest"]
     task = task_class(cfg, device)
     if task.dataset.digest != digest:
@@ -57,18 +57,6 @@ def load(
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
     step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)
     return Trained(task, model.eval(), step)
-
-
-def _run(path: Path) -> dict[str, Any]:
-    """Return the content of ``run.json``, which has a digest of the data. Raises: ValueError if it has not; OSError."""
-    content = readers.read_json(path)
-    try:
-        digest = content["dataset"]["digest"]
-    except (KeyError, TypeError):
-        digest = None
-    if not isinstance(digest, str):
-        raise ValueError(f"{path} has no digest of the run's data (dataset.digest)")
-    return content
 
 
 def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity, report: Callable[[str], None]) -> int:

@@ -146,7 +146,7 @@ def _check_bytes(content: bytes) -> bool:
             broken = archive.testzip()  # torch.load does not check the checksums
             if broken is not None:
                 raise ValueError(f"the checksum of {broken} is wrong")
-    if digest and digest != hashlib.sha256(content[:-DIGEST_BYTES]).hexdigest():
+    if digest and digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
         raise ValueError("its digest is wrong")
     return bool(digest)
 

@@ -158,10 +158,10 @@ class Contention:
         """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``shared``, ``based_on``.
 
         The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. It is unknown, too,
-        if nothing but the probes could show contention and they are fewer than ``FEWEST_PROBES``. ``probes``: see
-        :meth:`_probe_report`. ``shared``: whether other runs were done at the same time, or another process used the
-        GPU. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi whether another
-        process uses the run's GPU now.
+        if there is a quiet reference but fewer than ``FEWEST_PROBES`` probes, unless other evidence shows contention.
+        ``probes``: see :meth:`_probe_report`. ``shared``: whether other runs were done at the same time, or another
+        process used the GPU. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi
+        whether another process uses the run's GPU now.
         """
         if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared(self.own_pids)

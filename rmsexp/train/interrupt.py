@@ -45,7 +45,7 @@ class Interrupt:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay the exception for a signal to the end of the outermost such context. A second signal raises at once."""
+        """Delay the exception for a signal to the end of the outermost such context. A second Ctrl-C raises at once."""
         self._deferred += 1
         try:
             yield
@@ -56,11 +56,10 @@ class Interrupt:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         again = self.received is not None
-        # Nobody presses a key for these to end a run at once. SLURM's SIGTERM reaches a worker directly and through the
-        # shell of scripts/slurm_workers.sh.
-        sent = (signal.SIGUSR2, signal.SIGTERM) if process.slurm_job() else (signal.SIGUSR2,)
-        if again and (self._once or signum in sent):
+        # Only with Ctrl-C does someone ask for an end at once. Others often come twice: SIGHUP from the shell and from
+        # the kernel when a terminal is closed, SIGTERM from timeout(1) and from SLURM to a process and to its group.
+        if again and (self._once or signum != signal.SIGINT):
             return
         self.received = signum
-        if again or not self._deferred:  # a second signal is not deferred
+        if again or not self._deferred:
             raise Interrupted(signum, torn=again)

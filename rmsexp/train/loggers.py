@@ -147,8 +147,8 @@ class WandbLogger:
     """Writes to Weights & Biases, with files in ``<run>/wandb``.
 
     The runs of a setting are a group. The step is that of the run; ``time``, the seconds in training, is the default
-    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values. What an
-    evaluation gives that is repeated because the run was stopped in it gets the first step that Weights & Biases takes.
+    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values. If a
+    run was stopped in an evaluation, this is repeated and logged at the first step that Weights & Biases accepts.
     """
 
     def __init__(self, run: Run, mode: str, project: str) -> None:

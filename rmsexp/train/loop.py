@@ -63,7 +63,8 @@ def restore(
 
     ``saved_step``: the step of the last checkpoint according to the run's status; 0: there is none; None: not known.
 
-    Raises: checkpoint.CheckpointError if there are checkpoints and none can be used.
+    Raises: checkpoint.CheckpointError if there are checkpoints and none can be used; RunLockedError if another process
+    may have taken over the run.
     """
 
     def use(payload: checkpoint.Payload) -> tuple[State, Clock]:
@@ -77,6 +78,7 @@ def restore(
             raise checkpoint.CheckpointError(str(error)) from None
         return state, clock
 
+    folder.check_lock()  # preparing the data may have taken hours; what follows cuts the metrics
     restored, warnings = checkpoint.load(folder.checkpoints, identity, use)
     if restored is None:
         warnings = _drop_metrics(folder, saved_step)

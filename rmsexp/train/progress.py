@@ -26,7 +26,9 @@ class ProgressDisplay:
     def __init__(self, label: str, steps: int, failures: Failures | None = None, quiet: bool = False) -> None:
         self._label, self._steps, self._failures = label, steps, failures or Failures()
         self._console = Console(file=sys.stderr, quiet=quiet)
-        self._bar = self._show(_Bar, label, steps, self._console) if self._console.is_terminal else None
+        # a live display takes over the standard streams, and with a quiet console nothing of them would be shown
+        shows_bar = self._console.is_terminal and not quiet
+        self._bar = self._show(_Bar, label, steps, self._console) if shows_bar else None
 
     def update(self, row: Row, rates: Mapping[str, float], left: float) -> None:
         """Show a training row.

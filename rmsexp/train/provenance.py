@@ -105,7 +105,5 @@ def git() -> dict[str, Any]:
     tracked = output("ls-files", "--error-unmatch", "record.py")
     if tracked is None:
         return {"commit": None, "dirty": None}
-    return {
-        "commit": output("rev-parse", "HEAD"),
-        "dirty": bool(output("status", "--porcelain", "--", *DECISIVE_PATHS)),
-    }
+    changes = output("status", "--porcelain", "--", *DECISIVE_PATHS)
+    return {"commit": output("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}

@@ -36,7 +36,7 @@ class RunningStatistics:
     @contextmanager
     def held(self, active: bool) -> Iterator[None]:
         """Undo, at the end of the context, what it changes of the statistics. Without ``active`` do nothing."""
-        if not active:
+        if not active or not self.modules:
             yield
             return
         for module in self.modules:

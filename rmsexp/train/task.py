@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from rmsexp.command_line import ReportedError
 from rmsexp.models.noise import Noise
 from rmsexp.rules import score
 from rmsexp.rules.quantities import Quantity
@@ -197,23 +198,27 @@ def _members(protocol: type) -> list[str]:
     return [*protocol.__annotations__, *methods]
 
 
+class TaskError(ReportedError, ValueError):
+    """A task does not do what :class:`Task` describes."""
+
+
 def checked(value: T, kind: type[T], member: str) -> T:
-    """Return what a method of a task returned. Raises: ValueError if it is of another type than ``kind``."""
+    """Return what a method of a task returned. Raises: TaskError if it is of another type than ``kind``."""
     if not isinstance(value, kind):
         returned = f"{type(value).__name__}; rmsexp.tasks.Task describes it"
-        raise ValueError(f"the task's {member} must return {kind.__name__}, but returned {returned}")
+        raise TaskError(f"the task's {member} must return {kind.__name__}, but returned {returned}")
     return value
 
 
 def target_value(results: Mapping[str, Mapping[str, float]], target: Target) -> float | None:
     """Return the target's metric on the selection split; None if this split was not evaluated.
 
-    Raises: ValueError if the split lacks the metric.
+    Raises: TaskError if the split lacks the metric.
     """
     metrics = results.get(target.selection)
     if metrics is not None and target.metric not in metrics:
         found = f"has {', '.join(metrics)}"
-        raise ValueError(f"the task's target is {target.metric}, but its evaluate of {target.selection} {found}")
+        raise TaskError(f"the task's target is {target.metric}, but its evaluate of {target.selection} {found}")
     return None if metrics is None else metrics[target.metric]
 
 

@@ -52,23 +52,24 @@ def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatc
     assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
 
 
-def test_a_second_sigterm_of_slurm_tears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches a worker directly, and through the shell that started it."""
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    interrupt = Interrupt()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
+def test_signals_that_come_twice_still_wait_for_the_step(number: signal.Signals) -> None:
+    """A closed terminal sends SIGHUP twice, by its shell and the kernel; timeout(1) and SLURM repeat theirs, too."""
+    interrupt, done = Interrupt(), []
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-    assert (stop.value.signum, stop.value.torn) == (signal.SIGTERM, False)
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        done.append(True)
+    assert (stop.value.signum, stop.value.torn, done) == (number, False, [True])
 
 
-def test_pre_emption_is_never_torn() -> None:
-    """A scheduler may send its signal twice. A second Ctrl-C ends the process at once."""
+def test_a_second_ctrl_c_ends_the_run_at_once() -> None:
     interrupt = Interrupt()
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
-        signal.raise_signal(signal.SIGUSR2)
-        signal.raise_signal(signal.SIGUSR2)
-    assert (stop.value.signum, stop.value.torn) == (signal.SIGUSR2, False)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one is not deferred")
+    assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, True)
 
 
 # --- failures of what only shows or copies results

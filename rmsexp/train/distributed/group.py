@@ -39,7 +39,7 @@ class LostError(ReportedError, RuntimeError):
 class Group:
     """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
 
-    ``is_restarted``: whether torchrun has started one of them before, of which it tells the failed host only.
+    ``is_restarted``: whether torchrun has started one of them before. It counts this per host, so all are asked.
     ``stop``: the number of the signal with which all processes stop after the present step, or None.
     """
 

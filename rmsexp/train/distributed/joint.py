@@ -20,11 +20,16 @@ from rmsexp.train.distributed.sums import KINDS
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Start, Trainer
 from rmsexp.train.step import Settings, Stepper, Sums
-from rmsexp.train.task import MicroBatches, Schedule, Task
+from rmsexp.train.task import MicroBatches, Schedule, Task, checked
 
 T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")
-EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")  # keys by which all processes meet at a step
+EDGES = (
+    "max_steps",
+    "log_every",
+    "eval_every",
+    "checkpoint_every",
+)  # keys that set the steps at which all processes communicate
 
 
 class JointStepper(Stepper):
@@ -73,7 +78,7 @@ def share_start(
     """
     facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     facts |= {record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
-    facts |= {record.SUBWORDS: stepper.task.notes.get(record.SUBWORDS)}
+    facts |= {key: stepper.task.notes.get(key) for key in (record.SUBWORDS, record.WORDS)}
     group.require_equal(identity._asdict() | facts)
     parts: list[Any] = [stepper.model, stepper.optimizer, stepper.scaler]
     states = None if start is None else tree_map_only(Tensor, Tensor.cpu, [part.state_dict() for part in parts])
@@ -155,7 +160,7 @@ class JointTrainer(Trainer):
         super()._train_to(edge)
 
     def _batches(self, step: int) -> MicroBatches:
-        return self.task.batches(step, self._group.chosen)
+        return checked(self.task.batches(step, self._group.chosen), MicroBatches, "batches")
 
     def _step(self) -> None:
         super()._step()
