@@ -262,6 +262,21 @@ def test_running_without_a_living_process_is_interrupted(
     assert readers.read_json(folder.status_path)["status"] == "running"  # reading changes nothing
 
 
+def test_a_run_that_ends_while_its_status_is_read_is_not_called_dead(
+    folder: record.RunFolder, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process writes the status and frees the lock after the file was read, and before the lock is looked at."""
+    atomic.write_json(folder.status_path, {"status": "running", "step": 7})
+
+    def end() -> bool:
+        atomic.write_json(folder.status_path, {"status": "finished", "step": 8})
+        return False
+
+    assert holder.poll() is None
+    monkeypatch.setattr(record.RunFolder, "is_locked", lambda _: end())
+    assert folder.read_status() == {"status": "finished", "step": 8}
+
+
 @pytest.mark.parametrize("status", ["finished", "diverged", "failed", "interrupted"])
 def test_an_ended_run_keeps_its_status(folder: record.RunFolder, status: record.Status) -> None:
     folder.write_status(status, 3, "why")

@@ -13,6 +13,7 @@ import torch
 from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
 
 from rmsexp import compare, config, earlier, record, runner
+from rmsexp.tasks import cifar10
 from rmsexp.train import checkpoint
 
 Damage = Callable[[Path], object]
@@ -356,6 +357,28 @@ def test_a_run_stops_writing_when_another_process_may_have_taken_it_over(
     assert (first.status, first.signum) == ("failed", None)
     assert f"the lock {folder.lock_path} was deleted or replaced" in str(first.error)
     assert_same(runs.root / "whole", runs.root / "damaged")
+
+
+def test_a_run_that_was_taken_over_while_its_data_were_prepared_changes_nothing(runs: Runs) -> None:
+    folder, before = record.RunFolder(runs.folder("damaged")), dict[Path, bytes]()
+    original = cifar10.Task.prepare
+
+    def prepare(*arguments: Any) -> None:
+        patch.undo()
+        folder.lock_path.unlink()
+        assert runs.execute("damaged").status == "finished"
+        before.update(contents())
+        original(*arguments)
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cifar10.Task, "prepare", prepare)
+        outcome = runs.execute("damaged")
+    assert outcome.status == "failed"
+    assert "was deleted or replaced" in str(outcome.error)
+    assert contents() == before
 
 
 def test_metrics_that_another_program_changes_during_a_run_end_it(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,26 @@ def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkey
     assert bench.status()["status"] == "failed"
 
 
+@pytest.mark.parametrize(("step", "begun"), [(0, False), (3, True)])
+def test_a_value_error_in_training_has_a_traceback(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: int, begun: bool
+) -> None:
+    """Before training it is a mistake in the options. In training it is a fault, such as one of an own norm."""
+
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("too many values to unpack")
+
+    if begun:
+        at_step(monkeypatch, step, fail)
+    else:
+        monkeypatch.setattr("rmsexp.tasks.build", fail)
+    done, path = bench(), bench.folder() / "traceback.txt"
+    where = f"ValueError: too many values to unpack (traceback in {path})" if begun else "too many values to unpack"
+    assert done.status == 1
+    assert done.err.endswith(f"rmsexp: {where}\n")
+    assert path.exists() == begun
+
+
 def test_an_unexpected_error_is_named_if_its_traceback_cannot_be_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,9 @@ def test_a_difference_in_the_steps_at_which_processes_meet_is_an_error(key: str)
 
 
 def test_a_difference_in_learnt_subwords_or_own_modules_is_an_error() -> None:
-    with pytest.raises(ReportedError, match="the processes of the run differ in subwords"):
-        started(None, notes={record.SUBWORDS: "0123"})
+    for key in (record.SUBWORDS, record.WORDS):
+        with pytest.raises(ReportedError, match=f"the processes of the run differ in {key}"):
+            started(None, notes={key: "0123"})
     with pytest.raises(ReportedError, match="the processes of the run differ in own_code"):
         started(None, norm={"_target_": f"{__name__}.Norm"})  # any module outside of the package
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import subprocess
@@ -196,6 +197,17 @@ def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path
         changed.write_text("4\n")
         assert state() == dirty, name
         changed.unlink() if before is None else changed.write_text(before)
+
+
+def test_files_of_which_git_says_nothing_are_not_called_unchanged(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow file system ``git status`` may take too long."""
+    (tmp_path / "git").write_text('#!/bin/sh\ncase "$3" in status) exit 1;; esac\necho abcd\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert package.exists()
+    assert provenance.git.__wrapped__() == {"commit": "abcd", "dirty": None}
 
 
 def test_without_git_there_is_no_commit(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
