@@ -15,6 +15,7 @@ from rmsexp.rules.claims import Claim
 
 FILE = "campaign.json"
 FORMAT = 1
+NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Stage = Literal["pilot", "tune", "final"]
 T = TypeVar("T")
 

@@ -70,7 +70,7 @@ LOGS = {
     ),
     "attentive_reader": Log(
         authors_files.reader_rows,
-        "CNN, top4",
+        "CNN top4",
         "TITAN X (Pascal)",
         f"validated every {authors_files.VALID_STEPS} updates; training rows are running averages with dropout",
     ),
@@ -215,8 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", choices=TASKS.values(), help=f"default: {suffixes}")
     parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="the norm of FILE (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="tells several logs of one norm apart (%(default)s)")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records (%(default)s)")
-    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="root of data sets")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="of logs: root of all records")
+    parser.add_argument("--data-root", type=Path, default=Path(config.DataConfig.root), help="of models: data sets")
     arguments = parser.parse_args(argv)
     task = arguments.task or TASKS.get(arguments.file.suffix)
     if task is None:

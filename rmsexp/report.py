@@ -96,6 +96,8 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
     verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None
+    if task is not None:
+        timings = timings[timings["task"] == task]
     paths = overview.write(reports, verdicts, timings, problems, out)
     for number, (report, drawing, _) in enumerate(written, 1):
         if drawing:

@@ -139,9 +139,8 @@ def _show(folder: Path) -> None:
         columns=list(timing_records.COLUMNS),
     )
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
-    atomic.write_atomic(
-        folder / "timing.csv", markup.csv(rows.assign(estimates=estimates).drop(columns=["seconds", "speed"]))
-    )
+    table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
+    atomic.write_atomic(folder / "timing.csv", markup.csv(table))
     canvas.write(timing_plot.draw(rows), folder / "timing")
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")

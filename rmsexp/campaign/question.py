@@ -60,8 +60,12 @@ class Question:
 
     @cached_property
     def name(self) -> str:
-        """The name of the file, with the typed changes; it is the name of the campaign's folder."""
-        return folder_name(self.file, [word for word in self.typed if not word.startswith(WHERE_AND_HOW)])
+        """The name of the file, with the typed changes; it is the name of the campaign's folder.
+
+        Words about the timing are not in it, because timing decides nothing.
+        """
+        left_out = (*WHERE_AND_HOW, "timing.")
+        return folder_name(self.file, [word for word in self.typed if not word.startswith(left_out)])
 
     def command(self, places: bool = True) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""

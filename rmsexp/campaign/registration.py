@@ -13,14 +13,13 @@ from typing import Any
 
 from rmsexp import atomic, config
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Registered
+from rmsexp.campaign_file import NO_GIT, Registered
 from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, path_word
 from rmsexp.readers import read_json
 from rmsexp.train import clock, provenance
 
 FILE = "registered.json"
 KEYS = ("digest", "commit", "date")
-NO_GIT = "code "  # in place of a commit, before a digest of the files
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 
 

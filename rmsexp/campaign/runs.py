@@ -49,7 +49,7 @@ class CampaignRuns:
 
     def why_left(self, job: Job) -> str:
         """Return why a run is left although it has ended."""
-        if problem := next((line for line in self._problems if job.folder in line), ""):
+        if problem := next((line for line in self._problems if f"{job.folder}/" in line), ""):
             return problem
         score = " ".join(self.question.score if job.stage == "final" else self.question.tuned_by)
         return f"it has ended without its evaluations of {score}; to repeat it, remove its folder"

@@ -79,7 +79,8 @@ def _metric(state: State) -> str:
 
 def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
     """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
-    found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in states]
+    drawn = [state for state in states if not state.undecided]
+    found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in drawn]
     sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
     easier = any("recall" in state.campaign.score.metric for state in states)
     reading = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rmsexp import atomic, record
-from rmsexp.compare import comparison
+from rmsexp.compare import comparison, paper
 from rmsexp.compare.page import markdown
 from rmsexp.compare.page.contents import SettingReport
 from rmsexp.compare.plots import p_sweep as p_plot
@@ -115,6 +115,7 @@ def write(
         summary=numbers.get("summary", report.summary),
         tables={part.title: part.readable for part in parts},
         figures={part.title: str(to / f"{part.name}.png") for part in parts if part.name in figures},
+        notes=_about_paper(report.task, parts),
     )
     if comparable:
         drawn = panels.setting(records, quantities.recorded(records), setting_curves.LIMITS)
@@ -123,7 +124,7 @@ def write(
             report,
             charts=drawn.charts,
             sentences=findings.figure_1(records),
-            notes=caveats(records),
+            notes=[*caveats(records), *report.notes],
             figures={"Curves": str(to / "curves.png")} | report.figures,
         )
     for part in parts:
@@ -133,6 +134,13 @@ def write(
     texts = [*(f"{part.name}.csv" for part in parts), "report.md", "tables.tex"]
     files = [to / name for name in (*texts, *(f"{figure}.png" for figure in figures))]
     return WrittenReport(report, pool.submit(_draw, figures, to), files)
+
+
+def _about_paper(task: str, parts: Sequence[Part]) -> list[str]:
+    """Return what is noted about the paper's numbers in the tables."""
+    shown = [part.numbers.assign(norm=part.numbers["series"]) for part in parts if part.name == "paper"]
+    shown += [savings_table.published(part.numbers, task) for part in parts if part.name.startswith("saving")]
+    return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"])) if shown else []
 
 
 def _are_comparable(records: Records) -> bool:

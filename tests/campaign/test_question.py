@@ -176,6 +176,13 @@ def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
     assert asked.name == "tiny+batch_size=32+final.seeds.most=2"
 
 
+def test_words_about_the_timing_make_no_other_campaign(tmp_path: Path) -> None:
+    """Timing decides nothing. With another budget, the campaign would have the same runs, and not be registered."""
+    asked = ask(tmp_path, "timing.budget=600")
+    assert asked.name == "tiny"
+    assert asked.content.timing.budget == 600
+
+
 def test_names_of_folders_differ_when_the_words_differ() -> None:
     words = [
         ["margin=1", "norms=[ln,rms]", "task=cifar10"],

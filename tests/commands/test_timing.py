@@ -228,6 +228,9 @@ def test_table_and_figure_of_a_record(setting: Path) -> None:
     assert list(paper.get_xdata()) == pytest.approx([40.8, 63.9])
     for name in ("timing.csv", "timing.png", "timing.svg"):
         assert (setting / "timing" / "layers0" / name).stat().st_size > 500
+    header, *lines = (setting / "timing" / "layers0" / "timing.csv").read_text().splitlines()
+    assert not {"seconds", "speed", "sessions"} & set(header.split(","))
+    assert max(map(len, lines)) < 2000
 
 
 def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.page.contents import SettingReport
+from rmsexp.compare.plots import savings_by_task
 from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
 from rmsexp.compare.records import comparable, names, statistics, timing_records
 from rmsexp.compare.tables import formats, verdicts
@@ -145,15 +146,18 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
     else:
         quality = "Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."
     if savings.empty:
-        return [quality, "Time: no training steps of RMSNorm and LayerNorm were timed interleaved."]
+        return [quality, "Time: no training steps of eager RMSNorm and LayerNorm were timed interleaved."]
     saved = 100 * (1 - savings["ratio"])
     tasks = savings["task"].nunique()
     sure, single = int((savings["high"] < 1).sum()), int((savings["processes"] == 1).sum())
+    where = f"on {tasks} task{'s' if tasks > 1 else ''}"
     doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
+    if left_out := savings_by_task.number_left_out(savings):
+        doubt += f" {left_out} more from one process are left out, as several processes measured the same elsewhere."
     return [
         quality,
-        f"Time: RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of LayerNorm, on {tasks} "
-        f"task{'s' if tasks > 1 else ''}; in {sure} of {len(savings)} timings the whole interval is above 0.{doubt}",
+        f"Time: eager RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of eager LayerNorm, "
+        f"{where}; in {sure} of {len(savings)} timings the whole interval is above 0.{doubt}",
     ]
 
 
@@ -173,7 +177,10 @@ def _panel(savings: pd.DataFrame) -> Panel:
             for row in lines.to_dict("records"):
                 value, low, high = (100 * part for part in timing_records.saving(row))
                 label = f"{names.label(row['series'])}, {_clock(row)}"
-                marks.append(Marks(str(norm), label, "interval", [value], [y], [low], [high]))
+                if math.isnan(low):  # the quotient of two ratios in one process
+                    marks.append(Marks(str(norm), f"{label} (no interval)", "points", [value], [y]))
+                else:
+                    marks.append(Marks(str(norm), label, "interval", [value], [y], [low], [high]))
                 y -= ROW
     ends = [end for entry in marks for end in (*entry.x, *entry.low, *entry.high)]
     return Panel(

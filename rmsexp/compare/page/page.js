@@ -182,7 +182,7 @@ document.querySelector("main").addEventListener("change", ({ target }) => {
   writeHash();
   update();
 });
-document.querySelector("main").addEventListener("click", ({ target }) => {
+document.addEventListener("click", ({ target }) => {
   if (target.closest("thead button")) sort(target);
 });
 addEventListener("hashchange", () => {

@@ -43,6 +43,21 @@ def savings(task: str) -> pd.DataFrame:
     return select(task, "saving_vs_ln").rename(columns={"value": "saving"})[["framework", "norm", "saving", "table"]]
 
 
+def remarks(rows: pd.DataFrame) -> list[str]:
+    """Return what is noted about some rows of :func:`numbers`: a line for each table and remark.
+
+    A line names the norms if it is not about all norms of its table.
+    """
+    lines = []
+    for table, numbers_of_table in rows.groupby("table", sort=False):
+        parts = numbers_of_table.assign(note=numbers_of_table["note"].str.split("; ")).explode("note")
+        for note, about in parts[parts["note"] != ""].groupby("note", sort=False):
+            norms = set(about["norm"])
+            named = sorted(norms) if norms < set(numbers_of_table["norm"]) else []
+            lines.append(f"paper's numbers, {', '.join([str(table), *named])}: {note}")
+    return lines
+
+
 @cache
 def curves() -> pd.DataFrame:
     """Return the points of all curves.

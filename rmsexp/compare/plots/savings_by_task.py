@@ -18,6 +18,7 @@ SPREAD = 0.6  # distance between the first and the last mark of a row, at most
 CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per CLOCK
 PAPER = "D"  # matplotlib marker of the paper's savings
 CLOCK = ("machine", "processor", "threads", "precision")
+SAME = ["task", "setting", "series", "threads", "precision"]  # of what several machines may have measured
 
 
 def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
@@ -25,14 +26,15 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
 
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
-    what a single process measured if several processes did on another machine.
+    what a single process measured if several processes did on another machine. ``left_out``: for how many machines.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
     found = pd.concat([timings.iloc[:0], *(comparison.compared for comparison in _best(timings, impl))])
     found = found[found["norm"] != "none"]
-    same = found.groupby(["task", "setting", "series", "threads", "precision"], dropna=False)
-    found = found[(found["processes"] > 1) | (same["processes"].transform("max") == 1)]
+    same = found.groupby(SAME, dropna=False)
+    kept = (found["processes"] > 1) | (same["processes"].transform("max") == 1)
+    found = found.assign(left_out=(~kept).groupby([found[key] for key in SAME], dropna=False).transform("sum"))[kept]
     order = found["series"].map(in_order(found["series"]).index)
     found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
     return found.drop(columns="order")
@@ -46,6 +48,11 @@ def _best(timings: pd.DataFrame, impl: str) -> list[comparable.Comparison]:
         if key not in best or comparable.rank(comparison.pooled) > comparable.rank(best[key].pooled):
             best[key] = comparison
     return list(best.values())
+
+
+def number_left_out(rows: pd.DataFrame) -> int:
+    """Return how many savings are left out of some :func:`rows`."""
+    return int(rows.drop_duplicates(SAME)["left_out"].sum())
 
 
 def draw(rows: pd.DataFrame, impl: str) -> Figure:
@@ -105,6 +112,8 @@ def _caption(table: pd.DataFrame) -> list[str]:
     lines = [f"interleaved times of whole training steps, 95 % intervals; torch {torch}"]
     if (table["processes"] == 1).any():
         lines.append(f"hollow: {timing_records.replication(1)}; the interval does not cover how processes differ")
+    if number := number_left_out(table):
+        lines.append(f"left out: savings from one process ({number}), as several measured the same elsewhere")
     if (table["processes"] > 1).any():
         counts = sorted({int(count) for count in table["processes"] if count > 1})
         lines.append(f"filled: {', '.join(map(str, counts))} processes, interval over processes")

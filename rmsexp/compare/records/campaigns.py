@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp import config, record
-from rmsexp.campaign_file import CampaignFile, Metric, Registered, fields, find
+from rmsexp.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
 from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
@@ -187,7 +187,7 @@ class Campaign(CampaignFile):
         if len(commits) > 1:
             listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
             lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-        elif self.registered is not None and commits and (registered := _commit(self.registered)) not in commits:
+        elif self.registered is not None and _differs(registered := _commit(self.registered), commits):
             lines.append(
                 f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered"
             )
@@ -310,6 +310,19 @@ def _commit(registered: Registered) -> str:
     return str(registered.commit).rstrip("+")
 
 
+def _differs(registered: str, commits: set[str]) -> bool:
+    """Return whether final runs come from another commit than the registered one.
+
+    Where there is no git, this is not known: the registered digest is also of the configs. The campaign refuses to do
+    final runs with other code.
+    """
+    return (
+        bool(commits)
+        and registered not in commits
+        and not any(name.startswith(NO_GIT) for name in (registered, *commits))
+    )
+
+
 def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
     """Return the keys whose values differ among the recipes, with the values; "" if there are none.
 
@@ -328,4 +341,6 @@ def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
 
 def _code(session: dict[str, Any]) -> str:
     git = session.get("git") or {}
-    return f"{git['commit']}{'+' if git.get('dirty') else ''}" if git.get("commit") else f"code {session.get('code')}"
+    return (
+        f"{git['commit']}{'+' if git.get('dirty') else ''}" if git.get("commit") else f"{NO_GIT}{session.get('code')}"
+    )

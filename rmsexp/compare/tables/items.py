@@ -23,7 +23,8 @@ WITH_SAVING = ("rms", "prms")  # norms whose times have the saving against Layer
 LISTED = 3  # a note names at most this many runs, and then says how many more there are
 TIME_NOTE = (
     "time: LayerNorm's is the mean over processes of its median step, and that of another norm is LayerNorm's times "
-    "their ratio, which was measured interleaved; ± is the standard deviation over processes; in brackets: the saving"
+    "their ratio, which was measured interleaved; ± is the standard deviation over processes, of LayerNorm's "
+    "time, and of another norm's ratio times LayerNorm's mean time; in brackets: the saving"
 )
 
 
@@ -216,7 +217,9 @@ def notes(item: Item, parts: Sequence[Part]) -> list[str]:
         else:
             place = f"{part.found.setting}: " if several else ""
             lines += [f"{place}{line}" for line in _of_part(item, part.found)]
-    return lines
+    numbers, frameworks = paper.numbers(), {part.group.framework for part in parts}
+    shown = numbers[(numbers["table"] == item.content.title) & numbers["framework"].isin(frameworks)]
+    return [*lines, *paper.remarks(shown)]
 
 
 def _of_part(item: Item, found: Found) -> Iterator[str]:

@@ -24,6 +24,7 @@ COLUMNS = [
 ]
 CLOCK = ("machine", "threads", "precision", "torch", "code")
 RECORDS = "Timing records"
+PAPER = ("seconds_per_1k_steps", "saving_vs_ln")  # the paper's metrics beside ours
 
 
 class Table(NamedTuple):
@@ -106,7 +107,7 @@ def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
-    impls, timed = set(table["impl"]), table["timed"].iloc[0]
+    impls = set(table["impl"])
     rows = []
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
@@ -116,7 +117,7 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
         cells["saving vs LayerNorm" if len(impls) == 1 else "saving vs the eager norm"] = _saving(row)
         if not math.isnan(row["processes"]):
             cells["processes, rounds"] = _replication(row)
-        if impls == {"eager"} and timed == "steps":
+        if _has_paper(table):
             cells |= _paper(task, row["series"])
         rows.append(cells)
     return pd.DataFrame(rows)
@@ -130,11 +131,22 @@ def _saving(row: dict[Any, Any]) -> str:
 
 
 def _paper(task: str, series: str) -> dict[str, str]:
-    times, savings = (_paper_numbers(task, series, metric) for metric in ("seconds_per_1k_steps", "saving_vs_ln"))
+    times, savings = (_paper_numbers(task, series, metric) for metric in PAPER)
     return {
         "seconds per 1k steps, paper": _listed([formats.without_exponent(value) for value in times["value"]], times),
         "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
     }
+
+
+def published(table: pd.DataFrame, task: str) -> pd.DataFrame:
+    """Return the paper's times and savings that :func:`readable` shows, as rows of its numbers."""
+    series = list(map(names.without_impl, table["series"])) if _has_paper(table) else list[str]()
+    found = [_paper_numbers(task, name, metric) for metric in PAPER for name in series]
+    return pd.concat(found) if found else paper.numbers().iloc[:0]
+
+
+def _has_paper(table: pd.DataFrame) -> bool:
+    return set(table["impl"]) == {"eager"} and table["timed"].iloc[0] == "steps"
 
 
 def _paper_numbers(task: str, series: str, metric: str) -> pd.DataFrame:

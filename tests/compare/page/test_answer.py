@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,18 @@ def test_real_data_come_first_and_differences_have_intervals(first: answer.Answe
     assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
     assert first.table[answer.QUALITY].str.fullmatch(EACH_SEED).all()
     assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
-    assert "RMSNorm saves 19.0 to 19.0 % of a training step of LayerNorm, on 1 task;" in first.sentences[1]
+    assert "eager RMSNorm saves 19.0 to 19.0 % of a training step of eager LayerNorm, on 1 task;" in first.sentences[1]
+
+
+def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> None:
+    groups = [["none", "ln", "rms"], ["none", "prms"]]
+    write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5, "prms": 1.4}, groups=groups)
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    panel = answer.answer([], pd.DataFrame(), savings).savings
+    assert panel is not None
+    (mark,) = [mark for mark in panel.marks if "pRMSNorm" in mark.label and mark.kind == "points"]
+    assert mark.label.endswith("(no interval)")
+    assert all(map(math.isfinite, (*panel.x_range, *(value for mark in panel.marks for value in mark.x))))
 
 
 @pytest.mark.usefixtures("first")

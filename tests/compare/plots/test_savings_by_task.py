@@ -64,6 +64,9 @@ def test_a_single_process_is_left_out_where_several_measured_the_same(tmp_path: 
     rows = savings_by_task.rows(load_timings(tmp_path), "eager")
     found = sorted(zip(rows["series"], rows["threads"], rows["ratio"].round(2), strict=True))
     assert found == [("prms", 1, 0.8), ("rms", 1, 0.7), ("rms", 2, 0.6)]
+    assert savings_by_task.number_left_out(rows) == 1
+    texts = "\n".join(text.get_text() for text in draw(tmp_path).texts)
+    assert "left out: savings from one process (1), as several measured the same elsewhere" in texts
 
 
 def test_fused_norms_have_a_figure_of_their_own_against_fused_layernorm(tmp_path: Path) -> None:

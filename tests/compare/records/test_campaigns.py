@@ -195,6 +195,18 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
 
+def test_code_without_git_is_not_compared_with_the_registered_digest(tmp_path: Path) -> None:
+    """The registered digest is of the package and the configs, that of a run is of the package."""
+    campaign, results = loaded(tmp_path, commits=("code 0123", "code 0123"))
+    stored = json.loads(campaign.path.read_text())
+    stored["registered"]["commit"] = "code 4567"
+    atomic.write_json(campaign.path, stored)
+    assert campaigns.load(campaign.path).remarks(results) == []
+    stored["registered"]["commit"] = "def"
+    atomic.write_json(campaign.path, stored)
+    assert campaigns.load(campaign.path).remarks(results) == []
+
+
 def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> None:
     """A second campaign may find the runs of a first, whose verdict is known, in their folders."""
     campaign, _ = loaded(tmp_path)
