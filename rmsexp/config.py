@@ -43,6 +43,8 @@ from rmsexp.schema import results_folder as results_folder
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
 
+OwnFiles = tuple[tuple[str, int, int], ...]
+
 _HERE = Path(__file__).parent
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = {
@@ -140,7 +142,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     config, norm = instances(composed, imported)
     _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
     resolved = normalised(composed, imported)
-    chosen, base = _base(tuple(_choices(overrides)), config_dir)
+    chosen, base = _base(tuple(_choices(overrides)), config_dir, _state_of_own_files(config_dir))
     own = config.data.digest_of_own_files()[:DIGITS]
     setting, series = _names(resolved, base, own)
     older_setting, older_series = _names(composed, chosen, own)
@@ -164,8 +166,15 @@ def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_
 
 
 @lru_cache(maxsize=256)
-def _base(choices: tuple[str, ...], config_dir: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the config of a run's task, norm, scale and variant without other options: as composed, and normalised."""
+def _base(
+    choices: tuple[str, ...],
+    config_dir: str | None,
+    state: OwnFiles,  # noqa: ARG001
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the config of a run's task, norm, scale and variant without other options: as composed, and normalised.
+
+    ``state``: of the user's own files, which may change while this process runs, as in a notebook.
+    """
     chosen = plain_values(compose(choices, config_dir))
     chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
     return chosen, normalised(chosen, imported)
@@ -223,7 +232,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     if config_dir:
         _check_own_files(config_dir)
     _check_choices(parsed, config_dir)
-    return (_compose if hydra else _without_hydra)(tuple(overrides), config_dir)
+    return (_with_hydra if hydra else _without_hydra)(tuple(overrides), config_dir)
 
 
 def _check_own_files(config_dir: str) -> None:
@@ -237,15 +246,28 @@ def _check_own_files(config_dir: str) -> None:
 
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
     """Return the composed config without Hydra's own part."""
-    composed = _compose(overrides, config_dir)
+    composed = _with_hydra(overrides, config_dir)
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     OmegaConf.set_struct(own, True)
     return own
 
 
-@lru_cache(maxsize=256)
-def _compose(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
+def _with_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
     """Return the composed config, including Hydra's own part."""
+    return _compose(overrides, config_dir, _state_of_own_files(config_dir))
+
+
+def _state_of_own_files(config_dir: str | None) -> OwnFiles:
+    """Return place, size and time of the user's own config files, by which a change of one is noticed."""
+    if config_dir is None:
+        return ()
+    paths = sorted(path for group in GROUPS for path in Path(config_dir, group).absolute().rglob("*.yaml"))
+    return tuple((str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths)
+
+
+@lru_cache(maxsize=256)
+def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:  # noqa: ARG001
+    """Return the composed config, including Hydra's own part. ``state``: of the user's own files."""
     outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
     extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
     outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised

@@ -59,15 +59,16 @@ class DataConfig:
     def root_folder(self) -> Path:
         return expanded(self.root)
 
-    def check_options_of(self, key: str, value: str, options: Sequence[str]) -> None:
-        """Check that options that are read only with ``data.<key>=<value>`` are left at their defaults otherwise.
+    def check_options_of(self, key: str, values: Sequence[str], options: Sequence[str]) -> None:
+        """Check that options that are read only with some values of ``data.<key>`` have their defaults otherwise.
 
         An option that nothing reads would still be part of a run's identity. Raises: ValueError.
         """
         chosen = getattr(self, key)
         for option in options:
-            if chosen != value and getattr(self, option) != getattr(type(self), option):
-                raise ValueError(f"data.{option} is an option of data.{key}={value}, and data.{key} is {chosen}")
+            if chosen not in values and getattr(self, option) != getattr(type(self), option):
+                listed = " or ".join(values)
+                raise ValueError(f"data.{option} is an option of data.{key}={listed}, and data.{key} is {chosen}")
 
     def digest_of_own_files(self) -> str:
         """Return a digest of the user's own files that the run reads; "" if it reads none.

@@ -386,3 +386,13 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
 def test_an_integer_beyond_the_range_of_floats_is_refused(key: str) -> None:
     with pytest.raises(config.ConfigError, match=f"{key} is beyond the range of floats"):
         config.job([f"{key}={'9' * 400}"])
+
+
+def test_a_changed_file_of_ones_own_is_read_again_in_the_same_process(tmp_path: Path) -> None:
+    """As in a notebook, in which a run is repeated after a change."""
+    (tmp_path / "norm").mkdir()
+    path = tmp_path / "norm/own.yaml"
+    for eps in (1e-6, 1e-3):
+        path.write_text(f"_target_: rmsexp.norms.RMS\nname: own\neps: {eps}\nimpl: eager\n")
+        job = config.job(["norm=own"], str(tmp_path))
+        assert (job.resolved["norm"]["eps"], job.series) == (eps, "own")

@@ -3,6 +3,13 @@
 "Sentence" stands for a training example: a sentence pair, or a passage with its question. The caller gives the order
 of the sentences, for example a random permutation. This order is cut into pools of consecutive sentences. Each pool is
 sorted by length before it is cut into batches, so that batches need little padding.
+
+Deviation: attentive reader, length of the rows of a batch
+    original: that of the longest sequence, and one more (attentive-reader:codes/att_reader/attentive_reader.py:43-55)
+    ours: that of the longest sequence
+    why: padding carries no information
+    effect: with norm=bn norm.everywhere=true norm.padding=include, one position less of padding in the statistics of
+        the attention's keys; none otherwise
 """
 
 from __future__ import annotations
@@ -55,8 +62,8 @@ def by_tokens_carried(
 
     There are two differences from :func:`by_tokens`. A batch ends where one more sentence would reach ``tokens``
     positions, so it has fewer. A batch is used only if one of its sides has at least ``tokens / 2`` tokens without
-    padding. The sentences of the others are carried over: they come first in the next pool, which has as many new
-    sentences fewer. Those of the last pool are left out, as in zero, whose process for reading ends with each epoch.
+    padding. The sentences of the others are carried over: they come first in the next pool, which takes that many fewer
+    new sentences. Those of the last pool are left out, as in zero, whose process for reading ends with each epoch.
 
     ``sources`` and ``targets``, of shape (sentence,), have the lengths of both sides of each sentence pair, at least 1.
     """

@@ -2,6 +2,12 @@
 
 :func:`cnn` reads DeepMind's question files. :func:`top4` reads published pickles, in which the questions are encoded
 and the passages are shortened to four sentences.
+
+Deviation: attentive reader, last id of the published passages and questions
+    original: removed from every sequence, whatever it is (attentive-reader:codes/att_reader/attentive_reader.py:36-37)
+    ours: removed only if all sequences of a file end in 0
+    why: an id that is no mark of the end is a word of the text
+    effect: none on files whose sequences all end in 0; not checked, for want of the original files
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ def _sha256_of_version(path: Path, size: int, changed: int) -> str:  # noqa: ARG
 class StoredArray:
     """The array in a .npy file, whose rows (indices of the first axis) are read from the file when they are asked for.
 
-    The file is not memory-mapped: what is mapped of it counts as memory of the process, and as Linux maps large pages
-    of its cache as a whole, a thousand short reads map almost all of a file of a gigabyte.
+    The file is not memory-mapped: what is mapped of it counts as memory of the process, and Linux maps its page cache
+    in large blocks, so that a thousand short reads map almost all of a file of a gigabyte.
 
     Raises: FileNotFoundError, ValueError or EOFError if the file is missing or damaged.
     """

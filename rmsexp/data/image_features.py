@@ -147,7 +147,7 @@ def _shards(
     progress: Callable[[int], None],
     report: Report,
 ) -> Iterator[np.ndarray]:
-    """Yield the features of SHARD images after the other. Compute and store the shards that are missing or damaged.
+    """Yield the features shard by shard, of SHARD images each. Compute and store those that are missing or damaged.
 
     ``extractor()`` makes the extractor; it is called only if a shard is missing. Before each missing shard,
     ``progress`` is called with the number of images that come before this shard.

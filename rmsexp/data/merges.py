@@ -30,7 +30,7 @@ class _Words(list[tuple[tuple[str, ...], int]]):
 
 
 class _Occurrences:
-    """The number of occurrences of a pair of symbols in each word, as the changes of these numbers, 4 bytes each.
+    """The numbers of occurrences of a pair of symbols in words, stored as a list of their changes, 4 bytes each.
 
     ``occurrences[word] += 1`` and ``occurrences[word] -= 1`` add a change; reading a number always returns 0.
     """

@@ -55,7 +55,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:
-    """Yield the lines of both sides of ``size`` pairs after the other. The last chunk may have fewer."""
+    """Yield the pairs in chunks of ``size``, as source lines and target lines. The last chunk may have fewer."""
     remaining = iter(pairs)
     while chunk := list(islice(remaining, size)):
         yield [source for source, _ in chunk], [target for _, target in chunk]

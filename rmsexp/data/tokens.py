@@ -162,7 +162,9 @@ def _write(folder: Path, text: PlainText, vocabulary: int, work: Path, report: R
 def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> None:
     content = text.splits["train"]()
     if not content.strip():
-        raise DataError(f"The training text of {text.name} is empty: there is nothing to learn pieces from.")
+        raise DataError(
+            f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
+        )
     number = content.count(b"\n") + 1
     every = -(-number // MOST_LINES)
     report(f"learning {vocabulary:,} pieces from {-(-number // every):,} lines (once)")

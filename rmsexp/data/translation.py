@@ -97,7 +97,7 @@ class Translation:
 def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -> Translation:
     """Encode a corpus, and report a summary of the training text and the held-out pairs without a loss.
 
-    Subwords and encoded training text are read from the folder ``cache``, or computed and stored there.
+    Subwords and all encoded text are read from the folder ``cache``, or computed and stored there.
 
     Raises: DataError if the text cannot be read, if no training pair is left, if no pair of another split can be
     scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.codecs`.

@@ -98,8 +98,8 @@ class DataConfig(config.DataConfig):
             checks.at_least("data.validation", self.validation, 1)
         if self.sentences is not None:
             checks.at_least("data.sentences", self.sentences, 1)
-        self.check_options_of("name", "cnn", ["sentences", "damaged"])
-        self.check_options_of("name", "lambada", ["vocabulary", "entities", "validation"])
+        self.check_options_of("name", ["cnn"], ["sentences", "damaged"])
+        self.check_options_of("name", ["lambada"], ["vocabulary", "entities", "validation"])
 
 
 SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {

@@ -31,7 +31,7 @@ from rmsexp.train.randomness import drawn_index, permutation, seed_of, stream
 from rmsexp.train.schedule import Cosine
 from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
-EVALUATED_TOKENS = 16_384  # most tokens per forward pass in evaluation
+EVALUATED_TOKENS, EVALUATED_LOGITS = 16_384, 2**27  # at most, in a forward pass of an evaluation (512 MiB of logits)
 
 
 @dataclass
@@ -59,8 +59,8 @@ class DataConfig(config.DataConfig):
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
         if missing := missing_own_file(self.name, self.own_files):
             raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
-        self.check_options_of("name", "lambada", ["held_out"])
-        self.check_options_of("tokens", "sentencepiece", ["vocabulary"])
+        self.check_options_of("name", ["lambada"], ["held_out"])
+        self.check_options_of("tokens", ["sentencepiece"], ["vocabulary"])
 
     @property
     def own_files(self) -> dict[str, str]:
@@ -237,7 +237,8 @@ class Task:
         Each sequence has one token before those that are predicted. The last batch has what remains.
         """
         context = self.config.context
-        whole, size = tokens // context, max(1, EVALUATED_TOKENS // context)
+        at_once = min(EVALUATED_TOKENS, EVALUATED_LOGITS // self.vocabulary)
+        whole, size = tokens // context, max(1, at_once // context)
         starts = np.arange(whole) * context
         for at in range(0, whole, size):
             yield starts[at : at + size], context + 1

@@ -54,6 +54,7 @@ class DataConfig(config.DataConfig):
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.choice("data.features", self.features, tuple(KINDS))
+        self.check_options_of("name", ["flickr8k", "coco"], ["features"])
         checks.at_least("data.valid_images", self.valid_images, 2)
         if self.fold is not None:
             checks.at_least("data.fold", self.fold, 1)
