@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from rmsexp import config
 from rmsexp.models.language_model import Cache, LanguageModel
 from rmsexp.rules.score import INTERIM
+from rmsexp.tasks import language_model
 from rmsexp.tasks.language_model import Task
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.task import INTERIM as INTERIM_EXTENT
@@ -153,6 +154,16 @@ def test_an_evaluation_is_that_of_each_sequence_alone() -> None:
         row = torch.tensor(text[start : start + 17])
         total += F.cross_entropy(model(row[None, :-1])[0], row[1:], reduction="sum").item()
     assert task.evaluate(model)["test"]["loss"] == pytest.approx(total / (len(text) - 1), rel=1e-5)
+
+
+def test_with_a_large_vocabulary_an_evaluation_takes_fewer_sequences_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = make()
+    shake(model, 0.3)
+    before = task.evaluate(model)
+    monkeypatch.setattr(language_model, "EVALUATED_LOGITS", 40 * task.vocabulary)  # two sequences of 16 tokens
+    assert [len(starts) for starts, _ in task._held_out(5 * 16 + 3)] == [2, 2, 1, 1]
+    for split, metrics in task.evaluate(model).items():
+        assert metrics == pytest.approx(before[split], rel=1e-5)
 
 
 def test_the_best_model_is_that_with_the_fewest_bits_per_byte() -> None:

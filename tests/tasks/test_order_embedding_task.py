@@ -307,6 +307,13 @@ def test_a_batch_of_all_images_or_more_is_refused(size: int) -> None:
         make("order_embedding", f"batch_size={size}")
 
 
+def test_an_option_of_other_data_is_refused() -> None:
+    """It would have no effect, but be part of the setting's name."""
+    message = "data.features is an option of data.name=flickr8k or coco, and data.name is scenes"
+    with pytest.raises(config.ConfigError, match=message):
+        config.job(["task=order_embedding", "norm=rms", "data.features=descriptor"])
+
+
 def test_the_papers_order_embedding() -> None:
     job = config.job(["task=order_embedding", "scale=paper", "norm=rms"])
     cfg, optim = job.config, job.config.optim

@@ -406,6 +406,10 @@ def test_figures_of_campaigns_fit_the_window(browser: Browser, verdicts: str, wi
     assert page.evaluate("document.documentElement.scrollWidth") == width
     rights = page.locator(".panel .main-svg").evaluate_all("all => all.map((svg) => svg.getBoundingClientRect().right)")
     assert max(rights) <= width
+    if width > 390:  # narrow pages show tables as lists, without a head
+        table = page.locator(".campaigns table:not(.matrix)").first
+        table.get_by_role("button").first.click()
+        assert table.locator("thead th").first.get_attribute("aria-sort") == "ascending"
     mark = page.locator(".campaigns .figure").first.locator(".point").first
     expected = style.colour("rms") if theme == "light" else colours.on_dark(style.colour("rms"))
     assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")
