@@ -189,11 +189,12 @@ def _draw_beyond(axes: Axes, panel: panels.Panel) -> None:
     for row, point in enumerate(panel.beyond):
         arrow, edge, side = ("\u2191", high, -1) if point.above else ("\u2193", low, 1)
         layout: dict[str, Any] = {"textcoords": "offset points", "size": 8, "ha": "center", "parse_math": False}
-        height = side * (5 + 9 * (row % STAGGERED))  # values of several curves at the same x stand below each other
+        column, line = divmod(row, STAGGERED)  # the values of several curves at the same x stand beside each other
+        height = side * (5 + 9 * line)
         axes.annotate(
             f"{arrow}{point.y:.3g}",
             (point.x, edge),
-            (8, height),
+            (8 + 32 * column, height),
             color=style.colour(names.norm_of(point.series)),
             va="top" if point.above else "bottom",
             weight="bold",
