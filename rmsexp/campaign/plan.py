@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, campaign_file
+from rmsexp import atomic, campaign_file, record
 from rmsexp.campaign import registration
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
 from rmsexp.campaign_file import Job, Registered, Stage
@@ -51,31 +52,49 @@ def locked(question: Question) -> Iterator[None]:
         yield
 
 
-def update(question: Question, problems: list[str] | None = None) -> tuple[Campaign, dict[Job, Result]]:
+Known = dict[Job, tuple[tuple[int, ...], Result]]  # of ended runs: their result, and the state of their files then
+
+
+def update(
+    question: Question, problems: list[str] | None = None, known: Known | None = None
+) -> tuple[Campaign, dict[Job, Result]]:
     """Write the campaign's file for the records so far, and return the campaign with the results of its runs.
 
     The records are read under the lock of the campaign, so an older plan never replaces a newer one. If ``problems`` is
-    given, a line for each damaged record is added to it.
+    given, a line for each damaged record is added to it. A worker that asks again and again gives the same ``known``,
+    so that records of ended runs are not read again unless their files have changed.
 
     Raises: OSError if the file cannot be written; ValueError if the registration is damaged.
     """
     with locked(question):
-        campaign, results = _planned(question, [] if problems is None else problems)
+        campaign, results = _planned(question, [] if problems is None else problems, {} if known is None else known)
         _write(campaign)
     return campaign, results
 
 
-def _planned(question: Question, problems: list[str]) -> tuple[Campaign, dict[Job, Result]]:
+def _planned(question: Question, problems: list[str], known: Known) -> tuple[Campaign, dict[Job, Result]]:
     campaign = _campaign(question, (), None, registration.read(question))
     results: dict[Job, Result] = {}
     while True:
-        missing = tuple(job for job in campaign.jobs if job not in results)
+        states = {job: _state(question.results / job.folder) for job in campaign.jobs if job not in results}
+        results |= {job: known[job][1] for job, state in states.items() if job in known and known[job][0] == state}
+        missing = tuple(job for job in states if job not in results)
         results |= _campaign(question, missing, None, None).results(question.results, problems)
+        known |= {job: (states[job], results[job]) for job in missing if results[job].ended and states[job]}
         needed = _needed(campaign, results)
         jobs = tuple(dict.fromkeys([*campaign.jobs, *_next_jobs(question, campaign, results, needed)]))
         before, campaign = campaign, _campaign(question, jobs, needed, campaign.registered)
         if before.jobs == campaign.jobs:
             return campaign, results
+
+
+def _state(folder: Path) -> tuple[int, ...]:
+    """Return the sizes and times of a run's files, by which a change is noticed; empty if one is missing."""
+    try:
+        stats = [(folder / name).stat() for name in (record.STATUS, record.RUN, record.METRICS)]
+    except OSError:
+        return ()
+    return tuple(number for stat in stats for number in (stat.st_size, stat.st_mtime_ns))
 
 
 def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, registered: Registered | None) -> Campaign:

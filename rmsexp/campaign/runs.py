@@ -19,6 +19,7 @@ class CampaignRuns:
 
     question: Question
     _planned: tuple[Job, ...] = field(default=(), init=False)  # all runs, as of the last call of ``left``
+    _known: plan.Known = field(default_factory=dict, init=False)
     _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
 
     @property
@@ -28,7 +29,7 @@ class CampaignRuns:
     def left(self) -> list[Job]:
         """Write the plan for the records so far, and return its runs that have not ended."""
         self._problems.clear()
-        campaign, results = plan.update(self.question, self._problems)
+        campaign, results = plan.update(self.question, self._problems, self._known)
         self._planned = campaign.jobs
         return [job for job in campaign.jobs if not results[job].ended]
 

@@ -11,6 +11,7 @@ from helpers.campaign_runs import EQUAL, ask, do, write_run
 
 from rmsexp import campaign_file, record
 from rmsexp.campaign import plan
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign_file import Job
 from rmsexp.compare.records import campaigns
 
@@ -70,6 +71,32 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
         todo = [job for job in current.jobs if not results[job].ended]
     assert set(current.jobs) == set(campaign.jobs)
     assert current.seeds == campaign.seeds
+
+
+def test_a_worker_reads_records_of_ended_runs_again_only_if_they_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ask(tmp_path)
+    do(asked, value)
+    runs, read, original = CampaignRuns(asked), list[Job](), campaigns.Campaign._read
+
+    def note(campaign: campaigns.Campaign, files: record.RunFolder, job: Job) -> campaigns.Result:
+        read.append(job)
+        return original(campaign, files, job)
+
+    monkeypatch.setattr(campaigns.Campaign, "_read", note)
+    jobs = plan.update(asked)[0].jobs
+    assert set(read) == set(jobs)
+    assert runs.left() == []
+    read.clear()
+    assert runs.left() == []
+    assert read == []
+    path = asked.results / jobs[0].folder / record.STATUS
+    path.write_text(json.dumps({"status": "interrupted", "step": 1, "error": None}))
+    assert runs.left() == [jobs[0]]
+    assert read == [jobs[0]]
+    path.unlink()
+    assert runs.left() == [jobs[0]]
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
