@@ -108,29 +108,14 @@ class Overview:
     problems: Sequence[str]
 
 
-class Reader:
-    """Reads the overview of a folder, again and again. An ended run is read again only if its status changed."""
+class RunReader:
+    """Reads the state of runs again and again. An ended run is read again only if its status changed."""
 
-    def __init__(self, results: Path) -> None:
-        self._results = results
+    def __init__(self) -> None:
         self._ended: dict[Path, tuple[int, Run]] = {}  # by folder: when status.json was written, in nanoseconds
 
-    def read(self) -> Overview:
-        """Return the overview. Raises: ValueError if there is no such folder."""
-        if not self._results.is_dir():
-            raise ValueError(f"{self._results} is no folder; name the folder of your results")
-        files = (record.STATUS, record.RUN, record.METRICS)
-        runs = {folder: self._run(folder) for folder in record.find_runs(self._results, files)}
-        problems = [problem for run in runs.values() for problem in run.problems]
-        campaigns = []
-        for path in campaign_file.find(self._results):
-            try:
-                campaigns.append(read_campaign(path, runs))
-            except (OSError, ValueError) as error:
-                problems.append(str(error))
-        return Overview(self._results, campaigns, list(runs.values()), problems)
-
-    def _run(self, folder: Path) -> Run:
+    def read(self, folder: Path) -> Run:
+        """Return the same as :func:`read_run`."""
         try:
             written = (folder / record.STATUS).stat().st_mtime_ns
         except OSError:
@@ -141,6 +126,28 @@ class Reader:
             if run.state in record.ENDED:
                 self._ended[folder] = written, run
         return run
+
+
+class Reader:
+    """Reads the overview of a folder again and again."""
+
+    def __init__(self, results: Path) -> None:
+        self._results, self._runs = results, RunReader()
+
+    def read(self) -> Overview:
+        """Return the overview. Raises: ValueError if there is no such folder."""
+        if not self._results.is_dir():
+            raise ValueError(f"{self._results} is no folder; name the folder of your results")
+        files = (record.STATUS, record.RUN, record.METRICS)
+        runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files)}
+        problems = [problem for run in runs.values() for problem in run.problems]
+        campaigns = []
+        for path in campaign_file.find(self._results):
+            try:
+                campaigns.append(read_campaign(path, runs))
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+        return Overview(self._results, campaigns, list(runs.values()), problems)
 
 
 # --- runs

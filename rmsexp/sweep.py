@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from rmsexp import config, lock, outcomes, process, record, submission, sweep_display
+from rmsexp import config, lock, outcomes, process, record, states, submission, sweep_display
 from rmsexp.command_line import ReportedError, report
 from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.words import not_swept
@@ -68,7 +68,7 @@ def _stopped_early(jobs: Sequence[config.Job]) -> None:
     """After a signal, print the tables of the sweep's settings, and how many of its runs are in which state."""
     from rmsexp import compare
 
-    runs = sweep_display.read(jobs)
+    runs = sweep_display.read(jobs, _runs)
     console = Console(highlight=False)
     for job in {job.setting_folder: job for job in jobs}.values():
         with suppress(ValueError):  # without metrics there is no table
@@ -107,6 +107,7 @@ def hydra(words: Sequence[str]) -> int:
 
 _quiet: list[bool] = []  # in the process of the sweep: not empty if its runs show no progress
 _jobs: list[config.Job] = []  # in the process of the sweep: its runs
+_runs = states.RunReader()  # in the process of the sweep
 _stopped: list[int] = []  # in a worker process: the exit status, once a signal has stopped one of its runs
 
 
@@ -132,7 +133,7 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
 def _announce(number: int) -> None:
     """Print the number of a run in the sweep and its name, and the time left in all."""
     several = len({job.setting_folder for job in _jobs}) > 1
-    left = sweep_display.time_left(sweep_display.read(_jobs))
+    left = sweep_display.time_left(sweep_display.read(_jobs, _runs))
     name = sweep_display.name(_jobs[number], several)
     print(f"[{number + 1}/{len(_jobs)}] {name}{', ' * bool(left)}{left}", file=sys.stderr)
 

@@ -19,9 +19,9 @@ from rmsexp.states import NOT_STARTED, Run
 REFRESH_SECONDS = 1.0
 
 
-def read(jobs: Sequence[config.Job]) -> list[Run | None]:
+def read(jobs: Sequence[config.Job], runs: states.RunReader) -> list[Run | None]:
     """Return the state of each run from its record; None if it has no folder."""
-    return [states.read_run(job.folder) if job.folder.exists() else None for job in jobs]
+    return [runs.read(job.folder) if job.folder.exists() else None for job in jobs]
 
 
 def time_left(runs: Sequence[Run | None], at_once: int = 1) -> str:
@@ -64,10 +64,10 @@ def shown(jobs: Sequence[config.Job], at_once: int) -> Iterator[None]:
 
 class _Display:
     def __init__(self, jobs: Sequence[config.Job], at_once: int) -> None:
-        self._jobs, self._at_once = jobs, at_once
+        self._jobs, self._at_once, self._runs = jobs, at_once, states.RunReader()
         several = len({job.setting_folder for job in jobs}) > 1
         self._names = [name(job, several) for job in jobs]
-        self._before = [None if run is None else run.state for run in read(jobs)]
+        self._before = [None if run is None else run.state for run in read(jobs, self._runs)]
         self._running: set[int] = set()
         self._console = Console(stderr=True, highlight=False)
 
@@ -79,7 +79,7 @@ class _Display:
             self._update()
 
     def _update(self) -> Group:
-        runs = read(self._jobs)
+        runs = read(self._jobs, self._runs)
         done = sum(run is not None and run.state in record.ENDED for run in runs)
         for number, run in enumerate(runs):
             if run is None or (run.state == self._before[number] and number not in self._running):

@@ -29,7 +29,7 @@ def test_a_line_is_printed_for_each_run_that_ends(
 ) -> None:
     jobs = [config.job([f"norm={norm}", f"results={tmp_path}"]) for norm in ("ln", "rms")]
     states = [[None, None], [HALF, None], [DONE, HALF], [DONE, HALF]]
-    monkeypatch.setattr(sweep_display, "read", lambda _: states.pop(0) if len(states) > 1 else states[0])
+    monkeypatch.setattr(sweep_display, "read", lambda *_: states.pop(0) if len(states) > 1 else states[0])
     display = sweep_display._Display(jobs, 2)
     for _ in range(2):
         group = display._update()
