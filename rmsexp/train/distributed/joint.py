@@ -24,12 +24,8 @@ from rmsexp.train.task import MicroBatches, Schedule, Task, checked
 
 T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")
-EDGES = (
-    "max_steps",
-    "log_every",
-    "eval_every",
-    "checkpoint_every",
-)  # keys that set the steps at which all processes communicate
+# keys that set the steps at which all processes communicate
+EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")
 
 
 class JointStepper(Stepper):
