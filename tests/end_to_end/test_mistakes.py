@@ -127,6 +127,8 @@ OUTSIDE = ("--config-dir", "DIR")
         (["-m", "seed=range(0,3,0)"], "seed=range(0,3,0): write the values with commas between them"),
         (["-m", "seed=range(0,1000000000)"], "seed=range(0,1000000000) has too many values"),
         (["-m", "seed=range(0,9000)", "norm=ln,rms"], "these are 18000 runs; a sweep has at most 10000"),
+        (["--run", "sweep=lr"], "--run is about one run, and these words make a sweep; leave out --run"),
+        (["distributed.timeout=1e15"], "distributed.timeout must be at most"),
         (["-m", "hydra.job.chdir=true"], "hydra.job.chdir=true would change the folder"),
         (["-m", "hydra.job.chdir=???"], "hydra.job.chdir has no value (??? stands for a missing one)"),
         (["-m", "hydra.sweeper.params={norm:rms}"], "Hydra fails at these words (AttributeError: "),
