@@ -62,5 +62,8 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
 
 def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:
     """Return the comparison with most norms of a timing, and of these the one of highest rank; None if none has any."""
-    shared = {place: len(set(timing.jobs) & set(each.rows["series"])) for place, each in enumerate(found)}
-    return found[max(shared, key=lambda place: shared[place])] if any(shared.values()) else None
+
+    def shared(comparison: comparable.Comparison) -> int:
+        return len(set(timing.jobs) & set(comparison.rows["series"]))
+
+    return max(filter(shared, found), key=shared, default=None)

@@ -316,11 +316,8 @@ def _differs(registered: str, commits: set[str]) -> bool:
     Where there is no git, this is not known: the registered digest is also of the configs. The campaign refuses to do
     final runs with other code.
     """
-    return (
-        bool(commits)
-        and registered not in commits
-        and not any(name.startswith(NO_GIT) for name in (registered, *commits))
-    )
+    without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
+    return bool(commits) and registered not in commits and not without_git
 
 
 def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
@@ -341,6 +338,6 @@ def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
 
 def _code(session: dict[str, Any]) -> str:
     git = session.get("git") or {}
-    return (
-        f"{git['commit']}{'+' if git.get('dirty') else ''}" if git.get("commit") else f"{NO_GIT}{session.get('code')}"
-    )
+    if not git.get("commit"):
+        return f"{NO_GIT}{session.get('code')}"
+    return f"{git['commit']}{'+' if git.get('dirty') else ''}"
