@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rmsexp import config
+from rmsexp import config, identity
 from rmsexp import words as words_module
 from rmsexp.data import DataError
 
@@ -69,7 +69,7 @@ def test_keys_that_are_not_part_of_the_identity(override: str) -> None:
 def test_a_run_without_keys_that_were_added_later_continues_with_their_former_values(scale: str) -> None:
     words = ["task=rnnsearch", f"scale={scale}"]
     job, older = config.job([*words, "model.tied=true"]), config.job(words).resolved
-    for key in config.ADDED:
+    for key in identity.ADDED:
         *groups, name = key.split(".")
         del (older[groups[0]] if groups else older)[name]
     assert config.differences(job.resolved, older) == {}

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp import classes, config
+from rmsexp import classes, config, identity
 from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
 from rmsexp.command_line import path_word
@@ -206,7 +206,7 @@ def folder_name(file: str, words: Sequence[str]) -> str:
     plain = all(re.fullmatch(r"[\w.]+=([\w.]+|\[[\w.,]+\])", word) for word in changes)
     if not plain or not re.fullmatch(r"[\w.-]+", file):
         readable += f"+{hashlib.sha256(json.dumps([file, changes]).encode()).hexdigest()[:8]}"
-    return config.shortened(readable)
+    return identity.shortened(readable)
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Question:

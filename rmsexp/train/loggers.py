@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmsexp import atomic
-from rmsexp.config import ADDED, LoggerConfig, flatten, identity, shortened
+from rmsexp.config import LoggerConfig, flatten
+from rmsexp.identity import ADDED, identity, shortened
 from rmsexp.record import TIMED, Row
 from rmsexp.train import clock
 from rmsexp.train.failures import Failures

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from helpers.campaign_runs import RUNS
 
-from rmsexp import config, record
+from rmsexp import config, identity, record
 from rmsexp.campaign import cost, item_plan, items
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.items import Items, Run
@@ -34,7 +34,7 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         results, task, norm, scale, seed = (typed.pop(key) for key in ("results", "task", "norm", "scale", "seed"))
         options = [f"+{key[5:]}={value}" for key, value in typed.items() if key.startswith("norm.")]
         own = {key: value for key, value in typed.items() if not key.startswith("norm.")}
-        changes = [f"+{key}={value}" for key, value in own.items() if key not in config.NOT_IDENTITY]
+        changes = [f"+{key}={value}" for key, value in own.items() if key not in identity.NOT_IDENTITY]
         series, setting = norm + "".join(options), Path(results, task, scale + "".join(changes))
         steps = {key: int(typed.get(key, 1_500_000)) for key in ("max_steps", "log_every")}
         cfg = SimpleNamespace(results=results, scale=scale, **steps)

@@ -16,7 +16,7 @@ import pytest
 from helpers import documents
 
 from rmsexp import __main__ as entry
-from rmsexp import app, config, timing, usage
+from rmsexp import app, config, identity, timing, usage
 from rmsexp import words as words_module
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
@@ -124,7 +124,7 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             check_module(module, words, monkeypatch)
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()
-            if own := [path for key, _, path in (word.partition("=") for word in words) if key in config.OWN_FILES]:
+            if own := [path for key, _, path in (word.partition("=") for word in words) if key in identity.OWN_FILES]:
                 monkeypatch.chdir(tmp_path)  # where these files are
                 for path in (Path(name + language) for name in own for language in ("", ".en", ".de")):
                     path.parent.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
 
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
-    what a single process measured if several processes did on another machine. ``left_out``: for how many machines.
+    what a single process measured if several processes did on another machine; the column ``left_out`` counts these.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp import config, record
+from rmsexp import record
 from rmsexp.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
 from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
+from rmsexp.identity import identity
 from rmsexp.readers import read_yaml
 from rmsexp.rules import claims, score, selection
 from rmsexp.train import clock
@@ -210,7 +211,7 @@ class Campaign(CampaignFile):
         recipes: dict[str, list[dict[str, Any]]] = {norm: [] for norm in self.norms}
         for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
             with suppress(*DAMAGE):  # which is reported when the run is loaded
-                values = config.identity(read_yaml(self.root / job.folder / record.CONFIG))
+                values = identity(read_yaml(self.root / job.folder / record.CONFIG))
                 recipes[job.norm].append({key: values[key] for key in values.keys() - {self.rate, "evaluation"}})
         every = [recipe for same in recipes.values() for recipe in same]
         groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
